@@ -3,7 +3,8 @@
 Mathematics: `MathRuleRewardWorker`, whose processes stay, against a fork for each sample of a process that has math-verify
 loaded and used already. Code: `CodeSandboxRewardWorker`, with every limit that this machine offers, against a new interpreter for
 each sample with limits on time and memory alone. Two samples are judged at once on all sides; the sides alternate, and half of
-the samples are right.
+the samples are right. Memory is the most that the processes of a side had at a time (what they share counts once), divided by the
+samples that it judged at once; a worker's own processes are part of it.
 
     python benchmarks/grading.py [--samples 200] [--rounds 3]
 """
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import multiprocessing
+import os
 import resource
 import statistics
 import subprocess
@@ -21,6 +24,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 from roll.data.sample import Prompt, Sample
@@ -28,6 +32,7 @@ from roll.rewards.code_judge import same_output
 from roll.rewards.code_rule import CodeSandboxRewardWorker
 from roll.rewards.math_grader import grade
 from roll.rewards.rules import MathRuleRewardWorker
+from roll.rewards.sandbox.usage import below
 from roll.rewards.worker import RewardWorker
 
 AT_ONCE = 2
@@ -118,22 +123,42 @@ async def measure(samples: int, rounds: int) -> None:
         ("math_rule", MathRuleRewardWorker(LIMITS), in_forks, math_samples(samples)),
         ("code_sandbox", CodeSandboxRewardWorker(LIMITS), in_interpreters, code_samples(samples)),
     ]
-    print("| grader | samples/s | a process per sample | ratio |\n|---|---|---|---|")
+    print("| grader | samples/s | a process per sample | ratio | MB a sample | a process per sample |\n|---|---|---|---|---|---|")
     for name, worker, process, given in sides:
         await worker.start()
-        ours, theirs = [], []
+        ours, theirs, our_mb, their_mb = [], [], [0.0], [0.0]
         try:
             await timed(with_worker(worker, given[:20]))
             if process is in_forks:
                 for sample in given[:20]:  # what a parser has learnt is in the forks, too
                     grade({"response": sample.response_text, "ground_truth": sample.prompt.ground_truth})
             for _ in range(rounds):
+                kept = {*below(os.getpid())}
                 ours.append(samples / await timed(with_worker(worker, given)))
                 theirs.append(samples / await timed(asyncio.to_thread(process, given)))
+            # Looking takes time of its own, so it has a round of its own.
+            our_mb.append(await most_mb(with_worker(worker, given), set()))
+            their_mb.append(await most_mb(asyncio.to_thread(process, given), kept))
         finally:
             await worker.close()
         one, other = statistics.median(ours), statistics.median(theirs)
-        print(f"| {name} | {one:.0f} | {other:.0f} | {one / other:.1f} |", flush=True)
+        memory = " | ".join(f"{max(found) / AT_ONCE:.0f}" for found in (our_mb, their_mb))
+        print(f"| {name} | {one:.0f} | {other:.0f} | {one / other:.1f} | {memory} |", flush=True)
+
+
+async def most_mb(judging: Coroutine[Any, Any, float], others: set[int]) -> float:
+    """The most memory that the processes below this one had together meanwhile, without `others`."""
+    most, task = 0.0, asyncio.ensure_future(judging)
+    while not (await asyncio.wait({task}, timeout=0.01))[0]:
+        most = max(most, sum(map(_own_mb, {*below(os.getpid())} - others)))
+    return most
+
+
+def _own_mb(process: int) -> float:
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
+    return 0.0
 
 
 async def timed(judging: Coroutine[Any, Any, float]) -> float:

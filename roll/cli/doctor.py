@@ -58,8 +58,7 @@ def sandbox_here(config: RLVRConfig) -> Iterator[str]:
         key = f"rewards.{domain}"
         try:
             isolation = checked(arguments.get("isolation", BUILT_IN))
-            shut_in = "" if isolation == BUILT_IN else f"{isolation}, and inside it at least: "
-            yield f"{key}: programs are shut in by {shut_in}{_told(state_here())}"
+            yield f"{key}: programs are shut in by {_told(state_here(isolation))}"
         except (SandboxFailed, OSError, ValueError) as error:
             yield f"a run on this machine would be refused: {key}: {error}"
 

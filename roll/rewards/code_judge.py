@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from roll.errors import SandboxFailed
-from roll.rewards.sandbox.sandbox import END_S, Ending, Isolation, Program, Sandbox, in_memory
+from roll.rewards.sandbox.sandbox import BUILT_IN, END_S, Ending, Isolation, Program, Sandbox, in_memory
 from roll.rewards.sandbox.usage import Limits
 
 _ROLES = "roll.rewards.sandbox"
@@ -68,9 +68,9 @@ def _end(sandbox: Sandbox) -> None:
     sandbox.close()
 
 
-def state_here() -> dict[str, list[str]]:
-    """What is in force on this machine, and what is missing, of what is built in. Raises `SandboxFailed`."""
-    sandbox = Sandbox()
+def state_here(isolation: Isolation = BUILT_IN) -> dict[str, list[str]]:
+    """What is in force on this machine, and what is missing. Raises `SandboxFailed`."""
+    sandbox = Sandbox(isolation)
     try:
         return _state(sandbox)
     finally:

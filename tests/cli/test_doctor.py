@@ -156,7 +156,7 @@ def test_a_check_tells_it_of_each_domain_that_runs_programs_here(monkeypatch):
         other = RewardConfig(worker_cls="a.b.MathRuleRewardWorker")
         return list(doctor.sandbox_here(SimpleNamespace(rewards={"code": reward, "math": other})))
 
-    monkeypatch.setattr(doctor, "state_here", lambda: NONE)
+    monkeypatch.setattr(doctor, "state_here", lambda isolation: NONE)
     assert told() == [f"rewards.code: programs are shut in by filter; not by {NONE['missing'][0]}"]
     assert told(code_url="http://127.0.0.1:1/run_code") == []
     monkeypatch.setattr(sandbox.shutil, "which", lambda program: None)

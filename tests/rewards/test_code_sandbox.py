@@ -1,29 +1,21 @@
 """Programs and their tests: what passes, what fails, and what is no judgement."""
 
 import json
-import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from subprocess import TimeoutExpired, run
 from sys import executable
 from typing import Any
 
 import pytest
 from code_samples import CONFIG, results, sample
-from judged import judged
 
-from roll.rewards import code_judge
 from roll.rewards import service as asking
 from roll.rewards.answers import program_of
 from roll.rewards.code_judge import same_output
 from roll.rewards.code_rule import CodeSandboxRewardWorker
 from roll.rewards.code_rule import tests_of as read_tests
-from roll.rewards.sandbox import landlock, sandbox, usage
-from roll.rewards.sandbox.sandbox import BUILT_IN
-from roll.rewards.sandbox.usage import Limits
 from roll.rewards.worker import RewardResult
 
 pytestmark = pytest.mark.slow
@@ -225,117 +217,3 @@ def test_a_service_runs_the_programs(service: str, monkeypatch: pytest.MonkeyPat
     assert [(result.value, result.error) for result in graded] == [(1.0, None)] * 6 + [(0.0, None)] * 7
     (away,) = results([sample(DOUBLE, PASSING[0][1])], code_url="http://127.0.0.1:9/run_code")
     assert "ServiceFailed" in (away.error or "")
-
-
-FORBIDDEN = """
-import roll.rewards.sandbox.namespaces as namespaces
-def isolate(): raise OSError("user namespaces are forbidden here")
-namespaces.isolate = isolate
-namespaces.closed_to_others = lambda isolated: ""
-"""
-"""What is loaded already runs, wherever Python lies."""
-FORK = "import os, time\nchild = os.fork()\n"
-WITHOUT_NAMESPACES = [
-    (DOUBLE, ""),
-    ("import os; open('x', 'w').write('6'); print(open('x').read() if os.getcwd() == os.environ['HOME'] else 'elsewhere')", ""),
-    (f"{FORK}if child == 0:\n    os.setsid()\n    time.sleep(999)\nprint(6)", ""),
-    ("import socket; socket.socket(); print(6)", "exit code 1"),
-    (f"{FORK}while True: pass", "too much time"),
-]
-ENCLOSED = [
-    "print(open('/etc/passwd').read())",
-    "import os; os.listdir('/')",
-    "import os; open(f'/proc/{os.getppid()}/environ').read()",
-    "import os; open(f'/proc/{os.getppid()}/mem', 'r+b')",
-    "open('/var/tmp/evil', 'w')",
-    "import os, tempfile; open(os.path.join(os.path.dirname(tempfile.gettempdir()), 'evil'), 'w')",
-]
-"""What belongs to the same user, or to all."""
-
-
-def test_where_namespaces_are_forbidden_the_rest_holds_and_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a program leaves behind is ended with it, in another session, too; its folder is removed."""
-    monkeypatch.setattr(sandbox, "_FORKER", FORBIDDEN + sandbox._FORKER)
-    monkeypatch.setattr(code_judge, "_nothing", lambda _: None)
-    shut_in = sandbox.Sandbox()
-    try:
-        assert "forbidden here" in shut_in.missing[0] and "read-only root" not in str(shut_in.in_force)
-        folders = {*Path(tempfile.gettempdir()).iterdir()}
-        for source in ENCLOSED if landlock.version() else []:
-            assert code_judge._by_output(shut_in, source, "3", "6", Limits(wall_s=2.0)) == "exit code 1", source
-        if landlock.version() >= landlock.SIGNALS_FROM:
-            stop = "import os; os.kill(os.getppid(), 0)"
-            assert code_judge._by_output(shut_in, stop, "3", "6", Limits(wall_s=2.0)) == "exit code 1"
-        for source, failure in WITHOUT_NAMESPACES:
-            assert code_judge._by_output(shut_in, source, "3", "6", Limits(wall_s=2.0)) == failure, source
-        left = {*Path(tempfile.gettempdir()).iterdir()} - folders
-        assert not [path for path in left if path.is_dir() and (path / "x").exists()]
-        children = Path(f"/proc/{shut_in._process.pid}/task/{shut_in._process.pid}/children").read_text()
-        assert children == ""
-    finally:
-        shut_in.close()
-
-
-EATS = """
-import os, time
-for _ in range(4):
-    if os.fork() == 0: break
-taken = bytearray(900 << 20)
-for i in range(0, len(taken), 4096): taken[i] = 1
-time.sleep(999)
-"""
-"""Five processes, each within its own limit, whose memory takes seconds to be given back."""
-
-
-def test_what_an_answer_causes_itself_earns_0() -> None:
-    """All its memory and all its time are no reason to leave it unjudged: 100 such samples would end a run."""
-    worker = CodeSandboxRewardWorker({**CONFIG, "timeout_s": 5.0})
-    graded = judged(worker, [sample(EATS, PASSING[0][1]), sample(f"def f():\n    {EATS!r}\n" + EATS, ["assert f() == 1"])])
-    assert [(result.value, result.error) for result in graded] == [(0.0, None)] * 2
-
-
-def test_what_is_left_of_an_answer_does_not_decide_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its end may take longer than the judge waits: then another sandbox judges the next one."""
-    item = {"source": "while True: pass", "tests": read_tests({"tests": PASSING[0][1]}, ""), "go_on": False, "limit_s": 0.5}
-    item |= {"limits": {"wall_s": 0.5}, "isolation": BUILT_IN}
-    before = code_judge._sandbox(BUILT_IN)
-    monkeypatch.setattr(sandbox.select, "select", lambda *_: ([], [], []))  # nothing is heard of its end
-    assert code_judge.judge(item) == {"passed": 0, "of": 1, "why": "too much time"}
-    monkeypatch.undo()
-    assert code_judge.judge({**item, "source": DOUBLE, "limit_s": 5.0, "limits": {"wall_s": 5.0}})["passed"] == 1
-    assert before.stuck and code_judge._sandbox(BUILT_IN) is not before
-    code_judge._end(code_judge._sandbox(BUILT_IN))
-
-
-LEAVES = """
-import os
-waiting, go_on = os.pipe()
-child = os.fork()
-if child == 0:
-    try: os.setsid()
-    except OSError: pass
-    if os.fork(): os._exit(0)
-    os.read(waiting, 1)
-else:
-    os.waitpid(child, 0)
-    print("started", flush=True)
-    os.write(go_on, b"x")
-while True:
-    try: os.fork()
-    except OSError: pass
-"""
-
-
-def test_with_the_judge_all_ends_that_a_program_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no process namespace ends it: what has left its session and lost its parent, too, and its folder."""
-    monkeypatch.setattr(sandbox, "_FORKER", FORBIDDEN + sandbox._FORKER)
-    shut_in = sandbox.Sandbox()
-    reading, writing = os.pipe()
-    given = sandbox.in_memory(json.dumps({"source": LEAVES, "is_program": True}).encode())
-    shut_in._start_all([sandbox.Program(code_judge.SOLUTION, [sandbox.in_memory(b""), writing, given])], Limits())
-    assert os.read(reading, 100) == b"started\n"
-    os.close(reading)
-    below = list(usage.below(shut_in._process.pid))
-    assert len(below) >= 2
-    shut_in.close()
-    assert not [pid for pid in below if Path(f"/proc/{pid}").exists()] and not Path(shut_in._place).exists()

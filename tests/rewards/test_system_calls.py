@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from roll.rewards.sandbox.namespaces import _PIVOT_ROOT
-from roll.rewards.sandbox.system_calls import CONDITIONS, MACHINES, numbers_of, steps_for
+from roll.rewards.sandbox.system_calls import _SECCOMP, CONDITIONS, MACHINES, numbers_of, steps_for
 
 KILL, ALLOW, EPERM, ENOSYS = 0x80000000, 0x7FFF0000, 0x00050001, 0x00050026
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "i386": 0x40000003, "arm": 0x40000028}
@@ -78,6 +78,8 @@ def test_calls_that_reach_others_reach_only_the_program_itself(machine):
     def says(name: str, *arguments: int, signals_of: int | None = None) -> int:
         return verdict(machine, AUDIT_ARCH[machine], numbers_of(machine)[name], *arguments, signals_of=signals_of)
 
+    for flags, allowed in ((0x22, ALLOW), (0x4022, ALLOW), (0x40022, EPERM), (0x2022, EPERM)):
+        assert says("mmap", 0, 4096, 3, flags) == allowed, "private, without reserve; huge pages, locked ones"
     assert says("prlimit64", 0, 7, 1, 1) == ALLOW
     assert says("prlimit64", 4711, 7, 1, 1) == EPERM
     for command, allowed in ((3, ALLOW), (1030, ALLOW), (8, EPERM), (10, EPERM), (15, EPERM), (1024, EPERM), (1031, EPERM)):
@@ -119,7 +121,7 @@ def test_the_numbers_are_those_of_the_systems_own_headers():
         known = {name: int(number) for name, number in re.findall(pattern, path.read_text())}
         known["newfstatat"] = known.get("fstatat", known.get("newfstatat", -1))
         wanted = numbers_of(machine) | {name: numbers[list(MACHINES).index(machine)] for name, numbers in REFUSED.items()}
-        wanted |= {"pivot_root": _PIVOT_ROOT[machine], "clone3": 435, "mount_setattr": 442}
+        wanted |= {"pivot_root": _PIVOT_ROOT[machine], "seccomp": _SECCOMP[machine], "clone3": 435, "mount_setattr": 442}
         wanted |= {"landlock_create_ruleset": 444, "landlock_add_rule": 445, "landlock_restrict_self": 446}
         assert {name: known[name] for name in wanted if name in known} == {
             name: number for name, number in wanted.items() if name in known

@@ -1,6 +1,6 @@
 """What hostile programs earn, reach and harm in one mode of the code sandbox: a program that prints one line of JSON.
 
-    python sandbox_table.py FOLDER [--user N] [--no-namespaces] [--isolation NAME]
+    python sandbox_table.py FOLDER [--user N] [--no-namespaces] [--isolation NAME|COMMAND]
 
 Beside each hostile program an honest one runs, in another sandbox of the same worker. Root can become each user. Namespaces are
 forbidden as a machine does it, by the limit on them, in a user namespace of this process's own; where Python lies below a folder
@@ -22,10 +22,12 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass, field
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
 import hostile_programs as programs
+from hostile_ambushes import reaching, speaking, staying, turning
 
 from roll.data.sample import Prompt, Sample
 from roll.rewards.code_rule import CodeSandboxRewardWorker
@@ -35,7 +37,13 @@ NEW_USERS, NEW_MOUNTS = 0x10000000, 0x20000
 ANSWER = 8731
 PRINTED = [{"stdin": "8", "expected_stdout": f"right {ANSWER}"}]
 FORMS: list[Any] = [PRINTED, {"fn_name": "f", "inputs": [[8]], "outputs": [ANSWER]}, [f"assert f(8) == {ANSWER}"]]
-HONEST = f"import threading\nt = threading.Thread(target=lambda: print('right', {ANSWER}))\nt.start(); t.join()"
+HONEST = f"""
+import threading, time
+for i in range(10):
+    thread = threading.Thread(target=time.sleep, args=(0.005,)); thread.start(); thread.join()
+print('right', {ANSWER})
+"""
+"""Needs a thread again and again, for as long as a neighbour may be at its worst."""
 CONFIG: dict[str, Any] = {"timeout_s": 3.0, "max_concurrency": 2}
 LIMITS = {"cpu_s": 1, "memory_mb": 512}
 
@@ -80,13 +88,15 @@ async def fill(row: Row, secret: Path, listener: socket.socket, bystander: int, 
     one_by_one = (programs.forged, programs.leaving, programs.deceiving, programs.answering, programs.greedy, programs.endless)
     texts = [*programs.escaping(secret, port), *programs.touching(secret, bystander), *programs.harming()]
     texts = [*(text for each in one_by_one for text in each()), *texts]
+    texts += [*reaching(secret), *staying()]
+    given = [*zip(texts, cycle(FORMS), strict=False), *product([*turning(), *speaking()], FORMS)]
     worker = CodeSandboxRewardWorker({**CONFIG, "reward_args": arguments})
     await worker.start()
     try:
-        row.in_force = (await worker._pool.run({"isolation": arguments.get("isolation", "built-in")}))["in_force"]
+        row.in_force = (await worker._pool.run({"isolation": worker._isolation}))["in_force"]
         before = state_of(secret, bystander)
-        for i, text in enumerate(texts):
-            result, honest = await worker.compute_rewards([sample(text, FORMS[i % 3]), sample(HONEST, PRINTED)])
+        for text, form in given:
+            result, honest = await worker.compute_rewards([sample(text, form), sample(HONEST, PRINTED)])
             row.programs += 1
             if result.error is not None:
                 row.unjudged.append(f"{result.error}: {text}")
@@ -162,6 +172,7 @@ def main() -> None:
     parser.add_argument("--no-namespaces", action="store_true")
     parser.add_argument("--isolation", default="built-in")
     options = parser.parse_args()
+    isolation = options.isolation.split() if " " in options.isolation else options.isolation
     if options.user is not None:
         held = options.folder / "held"
         held.mkdir()
@@ -182,7 +193,7 @@ def main() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         try:
-            asyncio.run(fill(row, secret, listener, bystander.pid, {**LIMITS, "isolation": options.isolation}))
+            asyncio.run(fill(row, secret, listener, bystander.pid, {**LIMITS, "isolation": isolation}))
         finally:
             bystander.send_signal(signal.SIGKILL)
             bystander.wait()

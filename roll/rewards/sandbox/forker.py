@@ -8,7 +8,7 @@ program has ended. When the asker's side of the connection closes, everything en
 
     asker → forker   {"start": n, "role": "module:function", "limits": {...}} with descriptors, {"kill": n}
     forker → asker   {"in_force": [...], "missing": [...]} or {"failed": why}; then
-                     {"ended": n, "code": of waitstatus_to_exitcode, "cpu_s"}
+                     {"ended": n, "code": of waitstatus_to_exitcode}, or with "failed" in its place
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from roll.rewards.sandbox import landlock, namespaces, solution, system_calls, u
 from roll.rewards.sandbox.usage import Limits
 
 LONGEST = 1 << 16
-OTHERS = 4
-"""Processes of a program's user that are no part of it: both forkers, and a second program with its own starter."""
+OTHERS = (2, 4)
+"""Processes of a program's user besides those that it starts, as root: itself and a second program; else both forkers, too."""
 NICE, MORE_OOM = 10, 900
 """Programs give way to the run, in processor time and when memory is short."""
 AT_ONCE = 2
@@ -44,7 +44,6 @@ USERS = "users: one for each program"
 WITHOUT = {
     NAMESPACES: "a program can tell which files exist, and its own are counted 20 times a second, not bounded",
     LANDLOCK: "a program reads what this user can, and writes where this user can",
-    USERS: "programs share this user's limit on processes: one can keep another from starting a thread",
 }
 """What the rest does not hold against."""
 
@@ -54,6 +53,7 @@ def main(descriptor: int, place: str) -> None:
     connection = socket.socket(fileno=descriptor)
     solution.load()
     os.environ.clear()
+    os.nice(NICE)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(MORE_OOM))
     in_force, missing = [NAMESPACES, ALWAYS], []
@@ -62,9 +62,9 @@ def main(descriptor: int, place: str) -> None:
         namespaces.isolate()
     except (OSError, KeyError) as error:
         users, held = namespaces.users_of_their_own(AT_ONCE) or (users, [])
-        there = {NAMESPACES: False, LANDLOCK: landlock.version() > 0, USERS: bool(held)}
+        there = {LANDLOCK: landlock.version() > 0, USERS: bool(held)}
         in_force = [ALWAYS, *(layer for layer, found in there.items() if found)]
-        missing = [f"{layer}; without: {WITHOUT[layer]}" for layer, found in there.items() if not found]
+        missing = [f"{layer}; without: {said}" for layer, said in WITHOUT.items() if not there.get(layer)]
         missing[0] += f" ({error})"
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # when the judge has ended, so has the connection: there is some tidying up
     isolated = not missing
@@ -89,6 +89,10 @@ class Forker:
         """Process id -> number of the program."""
         self._users: dict[int, int] = {}
         """Process id -> its user."""
+        self._asking: dict[int, tuple[int, int]] = {}
+        """What a program's forks ask -> its process id, and the most processes and threads that it may have."""
+        self._waiting = select.poll()
+        self._counts = not isolated and len({*users}) < len(users)
         self._wake, wakes = os.pipe()
         os.set_blocking(wakes, False)
         os.set_blocking(self._wake, False)
@@ -97,24 +101,27 @@ class Forker:
         namespaces.adopt_orphans()
 
     def serve(self) -> None:
-        waiting = select.poll()
         for descriptor in (self._connection.fileno(), self._wake):
-            waiting.register(descriptor, select.POLLIN)
+            self._waiting.register(descriptor, select.POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in waiting.poll()}
+            ready = {descriptor for descriptor, _ in self._waiting.poll()}
             if self._wake in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake, LONGEST)
             self._reap()
+            for asked in ready & self._asking.keys():
+                session, most = self._asking[asked]
+                system_calls.answer_fork(asked, namespaces.threads_of(session) < most)
             if self._connection.fileno() not in ready:
                 continue
-            line, descriptors, _, _ = socket.recv_fds(self._connection, LONGEST, 8)
+            line, descriptors = b"", list[int]()
+            with contextlib.suppress(ConnectionResetError):  # closed, with messages that nobody has read
+                line, descriptors, _, _ = socket.recv_fds(self._connection, LONGEST, 8)
             if not line:
                 for pid in self._numbers:
                     self._kill(pid)
-                self._numbers.clear()
-                if not self._isolated:
-                    self._end_orphans()
+                for pid in self._users:
+                    self._reap_group(pid)
                 return
             message = json.loads(line)
             if "kill" in message:
@@ -131,10 +138,13 @@ class Forker:
             user, folder = self._free.pop(), f"{self._place}/{message['start']}"
             os.mkdir(folder, 0o700)
             os.chown(folder, user, -1)
-            others = 1 + namespaces.threads_of(user)
+            pair = socket.socketpair() if self._counts else None
+            others, asks = (None, pair[1]) if pair else (1, None)
             if (pid := os.fork()) == 0:
-                _become(message["role"], limits, folder, descriptors, user, others, with_parent=signal.SIGKILL)
+                _become(message["role"], limits, folder, descriptors, user, others, False, asks)
             self._numbers[pid], self._users[pid] = message["start"], user
+            if pair is not None:
+                self._listen(pid, *pair, limits.processes + 1)
             return
         reading, writing = os.pipe()
         starter = os.fork()
@@ -142,7 +152,7 @@ class Forker:
             try:
                 namespaces.isolate_program(limits.tmp_bytes)
                 if (pid := os.fork()) == 0:
-                    _become(message["role"], limits, "/tmp", descriptors, self._free[0], OTHERS)
+                    _become(message["role"], limits, "/tmp", descriptors, self._free[0], OTHERS[os.getuid() != 0], True)
                 os.write(writing, str(pid).encode())
             except BaseException as error:  # boundary: this process is a copy, and must not go on as one
                 os.write(writing, f"{error}".encode()[:1000])
@@ -155,7 +165,17 @@ class Forker:
         if answer.isdigit():
             self._numbers[int(answer)] = message["start"]
         else:
-            self._connection.send(json.dumps({"ended": message["start"], "failed": answer}).encode())
+            self._say(ended=message["start"], failed=answer)
+
+    def _listen(self, pid: int, ours: socket.socket, theirs: socket.socket, most: int) -> None:
+        theirs.close()
+        with ours:
+            failed, asking, _, _ = socket.recv_fds(ours, LONGEST, 1)
+        if not asking:
+            self._say(ended=self._numbers[pid], failed=failed.decode())
+        for each in asking:
+            self._asking[each] = pid, most
+            self._waiting.register(each, select.POLLIN)
 
     def _kill(self, pid: int) -> None:
         """Its group too, which where it matters nothing can leave: together, so that nothing that forks outruns it."""
@@ -164,7 +184,6 @@ class Forker:
                 end(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
-        """Where there is no process namespace, what a program leaves behind has become a child of this process."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -174,25 +193,27 @@ class Forker:
                 return
             if not self._isolated and ended.si_pid in self._numbers:
                 self._kill(ended.si_pid)  # its group; as long as it is not reaped, the number is its own
-            pid, status, usage = os.wait4(ended.si_pid, 0)
+            pid, status = os.waitpid(ended.si_pid, 0)
             if (number := self._numbers.pop(pid, None)) is None:
                 continue
             if not self._isolated:
-                self._end_orphans()
+                self._reap_group(pid)
                 self._free.append(self._users.pop(pid))
-            code, cpu_s = os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
-            self._connection.send(json.dumps({"ended": number, "code": code, "cpu_s": cpu_s}).encode())
+                for asked in [asked for asked, (session, _) in self._asking.items() if session == pid]:
+                    del self._asking[asked]
+                    self._waiting.unregister(asked)
+                    os.close(asked)
+            self._say(ended=number, code=os.waitstatus_to_exitcode(status))
 
-    def _end_orphans(self) -> None:
-        while orphans := [pid for pid in _children() if pid not in self._numbers]:
-            for pid in orphans:
-                self._kill(pid)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
+    def _say(self, **message: object) -> None:
+        with contextlib.suppress(OSError):  # nobody hears it any more: `serve` is about to find out
+            self._connection.send(json.dumps(message).encode())
 
-
-def _children() -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    def _reap_group(self, pid: int) -> None:
+        """Where there is no process namespace, what a program leaves behind becomes a child of this process."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-pid, 0)
 
 
 def _keep_only(descriptors: list[int]) -> None:
@@ -204,32 +225,36 @@ def _keep_only(descriptors: list[int]) -> None:
     os.closerange(len(kept), 256)
 
 
+def _ask_before_forks(asks: socket.socket) -> None:
+    namespaces.give_up_new_rights()
+    try:
+        socket.send_fds(asks, [b"."], [system_calls.ask_before_forks()])
+    except OSError as error:
+        asks.send(f"its processes cannot be counted: {error}".encode())
+        raise
+
+
 def _become(
-    role: str, limits: Limits, folder: str, descriptors: list[int], user: int, others: int, *, with_parent: int = 0
+    role: str,
+    limits: Limits,
+    folder: str,
+    descriptors: list[int],
+    user: int,
+    others: int | None,
+    isolated: bool,
+    asks: socket.socket | None = None,
 ) -> None:
-    """The program, from its first moment to its end. `with_parent`: the signal it gets when its parent ends, where no process
-    namespace ends it."""
+    """The program, from its first moment to its end. `asks`: takes what its forks ask, where they are counted so."""
     code = 1
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if asks is not None:
+            _ask_before_forks(asks)
         _keep_only(descriptors)
-        os.chdir(folder)
-        os.environ |= {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
-        version = landlock.version() if with_parent else 0
-        rules = landlock.rules_for(Path(folder), namespaces.visible()) if version else None  # as long as all can be opened
-        os.nice(NICE)
-        namespaces.become(user)
-        namespaces.give_up_rights()
-        namespaces.end_with_parent(with_parent)
-        if rules is not None:
-            landlock.enclose(rules)
-        limits.apply(others)
-        system_calls.forbid(
-            os.getpid() if with_parent and version < landlock.SIGNALS_FROM else None, leaves_group=not with_parent
-        )
+        _shut_in(limits, folder, user, others, isolated)
         module, _, name = role.partition(":")
         getattr(importlib.import_module(module), name)()
         sys.stdout.flush()
@@ -242,3 +267,19 @@ def _become(
         with contextlib.suppress(BaseException):
             sys.stdout.flush()
         os._exit(code)
+
+
+def _shut_in(limits: Limits, folder: str, user: int, others: int | None, isolated: bool) -> None:
+    """This process, for good."""
+    os.chdir(folder)
+    os.environ |= {"HOME": folder, "TMPDIR": folder, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+    version = 0 if isolated else landlock.version()
+    rules = landlock.rules_for(Path(folder), namespaces.visible()) if version else None  # as long as all can be opened
+    namespaces.become(user)
+    namespaces.give_up_rights()
+    namespaces.end_with_parent(0 if isolated else signal.SIGKILL)  # a process namespace ends with its first
+    if rules is not None:
+        landlock.enclose(rules)
+    limits.apply(others)
+    signals_of = None if isolated or version >= landlock.SIGNALS_FROM else os.getpid()
+    system_calls.forbid(signals_of, leaves_group=isolated)

@@ -28,7 +28,7 @@ from roll.rewards.sandbox.usage import Limits
 
 BUILT_IN = "built-in"
 Isolation = str | Sequence[str]
-"""`BUILT_IN`, a name of `TOOLS`, or the words of a command of the user's own, to which Python's are added."""
+"""`BUILT_IN`, or words: a name of `TOOLS` and its program, or a command of the user's own, to which Python's words are added."""
 LAUNCH = """
 import os, sys
 from roll.rewards.sandbox import namespaces
@@ -38,17 +38,17 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """Becomes the tool. A tool that has to be root is no better than the built-in isolation."""
 
 
-def _bubblewrap(place: str) -> list[str]:
+def _bubblewrap(program: str, place: str) -> list[str]:
     shown = [path for path in visible() if Path("/dev") not in path.parents]
     roots = {path.resolve() for path in shown}
     shown += [path for path in map(Path, sys.path) if path.exists() and not roots & {path.resolve(), *path.resolve().parents}]
     links = ((path, os.readlink(path) if path.is_symlink() else "") for path in shown)
     binds = [word for path, to in links for word in (("--symlink", to) if to else ("--ro-bind", str(path))) + (str(path),)]
     fresh = ["--proc", "/proc", "--dev", "/dev", "--dir", "/sys", "--dir", "/tmp"]
-    return ["bwrap", "--unshare-all", "--die-with-parent", *fresh, *binds, "--bind", place, place, "--"]
+    return [program, "--unshare-all", "--die-with-parent", *fresh, *binds, "--bind", place, place, "--"]
 
 
-TOOLS: dict[str, Callable[[str], list[str]]] = {"bubblewrap": _bubblewrap}
+TOOLS: dict[str, Callable[[str, str], list[str]]] = {"bubblewrap": _bubblewrap}
 _PROGRAMS = {"bubblewrap": "bwrap"}
 
 
@@ -59,17 +59,19 @@ def checked(isolation: object) -> Isolation:
         known = ", ".join((BUILT_IN, *TOOLS))
         raise ValueError(f"reward_args.isolation is {isolation!r}; it must be {known}, or the words of a command, as a list")
     assert isinstance(isolation, str | list)
-    program = isolation[0] if own else _PROGRAMS.get(str(isolation), sys.executable)
-    if shutil.which(program) is None:
-        raise ValueError(f"reward_args.isolation is {isolation!r}, but {program} is not installed here; built-in needs nothing")
-    return isolation
+    if isolation == BUILT_IN:
+        return BUILT_IN
+    named, words = ([isolation], [_PROGRAMS[isolation]]) if isinstance(isolation, str) else ([], isolation)
+    if (program := shutil.which(words[0])) is None:
+        raise ValueError(f"reward_args.isolation is {isolation!r}, but {words[0]} is not installed here; built-in needs nothing")
+    return [*named, program, *words[1:]]  # a grader's process has no PATH
 
 
 def begin_of(isolation: Isolation, place: str) -> list[str]:
     """The words before Python's; none for what is built in. `place`: the folder that may be written to."""
     if isolation == BUILT_IN:
         return []
-    return TOOLS[isolation](place) if isinstance(isolation, str) else list(isolation)
+    return TOOLS[isolation[0]](isolation[1], place) if isolation[0] in TOOLS else list(isolation)
 
 
 _FORKER = "from roll.rewards.sandbox.forker import main; main(int(sys.argv[1]), sys.argv[2])"
@@ -134,7 +136,7 @@ class Sandbox:
         self.in_force: list[str] = state["in_force"]
         self.missing: list[str] = state["missing"]
         if isolation != BUILT_IN:
-            self.in_force.insert(0, f"isolation: {isolation if isinstance(isolation, str) else ' '.join(isolation)}")
+            self.in_force.insert(0, f"isolation: {' '.join(isolation)}")
         if not self.missing:  # programs have a /tmp
             os.rmdir(self._place)
         self._forkers = {*usage.below(self._process.pid)}

@@ -6,10 +6,13 @@ machine.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
+import fcntl
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """What a machine calls itself -> AUDIT_ARCH_..., of linux/audit.h: a call of another architecture's table ends the program."""
@@ -80,6 +83,7 @@ NO_BIT_OF = "no bit of"
 ONE_OF = "one of"
 CONDITIONS: dict[str, list[tuple[int, str, tuple[int, ...]]]] = {
     # A call -> what must be so: (which half of which argument, counted from 0; "one of" or "no bit of"; values).
+    "mmap": [(6, NO_BIT_OF, (0x42000,))],  # huge and locked pages, which belong to all of the machine
     "clone": [(0, NO_BIT_OF, (0x7E02A000,))],  # new namespaces, CLONE_PARENT, CLONE_PTRACE
     "prlimit64": [(0, ONE_OF, (0,))],  # its own limits
     "prctl": [(0, ONE_OF, (15, 16))],  # the thread's name
@@ -88,9 +92,12 @@ CONDITIONS: dict[str, list[tuple[int, str, tuple[int, ...]]]] = {
     "socketpair": [(0, ONE_OF, (1,))],  # AF_UNIX
     "sendto": [(8, ONE_OF, (0,)), (9, ONE_OF, (0,))],  # to the other end of a pair, no address
 }
-_SET_SECCOMP, _MODE_FILTER = 22, 2
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_SET_FILTER, _NEW_LISTENER = 1, 8
+_RECEIVE, _SEND, _QUESTION_BYTES = 0xC0502100, 0xC0182101, 80
+"""linux/seccomp.h: SECCOMP_IOCTL_NOTIF_RECV and _SEND, and what the first fills, which begins with a number of 8 bytes."""
 _LOAD, _EQUAL, _ABOVE, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
-_KILL, _ALLOW, _ERRNO = 0x80000000, 0x7FFF0000, 0x00050000
+_KILL, _ALLOW, _ERRNO, _ASK = 0x80000000, 0x7FFF0000, 0x00050000, 0x7FC00000
 _EPERM, _ENOSYS = 1, 38
 _NUMBER_AT, _MACHINE_AT, _ARGUMENTS_AT = 0, 4, 16
 _OTHER_ABI = 0x40000000
@@ -105,11 +112,34 @@ def forbid(signals_of: int | None = None, *, leaves_group: bool = True) -> None:
     machine = os.uname().machine
     if machine not in MACHINES:
         raise OSError(f"no filter of system calls for {machine}")
-    code = b"".join(struct.pack("=HBBI", *step) for step in steps_for(machine, signals_of, leaves_group=leaves_group))
-    steps = ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(steps))
-    if ctypes.CDLL(None, use_errno=True).prctl(_SET_SECCOMP, _MODE_FILTER, program, 0, 0) != 0:
+    _install(steps_for(machine, signals_of, leaves_group=leaves_group), 0)
+
+
+def ask_before_forks() -> int:
+    """From now on what would be a new process or thread waits for the answer of who has the descriptor that is returned. This
+    process must have given up new rights before. Raises `OSError`."""
+    numbers = [number for name, number in numbers_of(os.uname().machine).items() if name in ("fork", "vfork", "clone")]
+    equal = [(_EQUAL, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]
+    return _install([(_LOAD, 0, 0, _NUMBER_AT), *equal, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ASK)], _NEW_LISTENER)
+
+
+def answer_fork(asked: int, may: bool) -> None:
+    """`asked`: what `ask_before_forks` has returned, when it is ready to be read. Who asks may have ended in the meantime."""
+    question = bytearray(_QUESTION_BYTES)
+    with contextlib.suppress(OSError):
+        fcntl.ioctl(asked, _RECEIVE, question)
+        code, go_on = (0, 1) if may else (-errno.EAGAIN, 0)
+        fcntl.ioctl(asked, _SEND, struct.pack("=8sqiI", question[:8], 0, code, go_on))
+
+
+def _install(steps: Iterable[tuple[int, int, int, int]], flags: int) -> int:
+    code = b"".join(struct.pack("=HBBI", *step) for step in steps)
+    kept = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(kept))
+    done: int = ctypes.CDLL(None, use_errno=True).syscall(_SECCOMP[os.uname().machine], _SET_FILTER, flags, program)
+    if done < 0:
         raise OSError(f"no filter of system calls: {os.strerror(ctypes.get_errno())}")
+    return done
 
 
 def numbers_of(machine: str) -> dict[str, int]:

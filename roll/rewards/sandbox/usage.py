@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import resource
 import stat
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from roll.rewards.sandbox.namespaces import NOBODY
@@ -51,12 +53,14 @@ class Limits:
     def tmp_bytes(self) -> int:
         return 8 * self.file_mb << 20
 
-    def apply(self, others: int) -> None:
-        """To this process and those that it starts. `others`: processes of the same user that are no part of the program."""
+    def apply(self, others: int | None) -> None:
+        """To this process and those that it starts. `others`: processes of the same user that are no part of the program; None
+        if there are more than are known, and processes are counted otherwise."""
+        processes = [] if others is None else [(resource.RLIMIT_NPROC, self.processes + others)]
         for kind, most in (
+            *processes,
             (resource.RLIMIT_CPU, self.cpu_s),
             (resource.RLIMIT_AS, self.memory_mb << 20),
-            (resource.RLIMIT_NPROC, self.processes + others),
             (resource.RLIMIT_NOFILE, self.files),
             (resource.RLIMIT_FSIZE, self.file_mb << 20),
             (resource.RLIMIT_CORE, 0),
@@ -105,11 +109,11 @@ def delete(folders: list[str]) -> subprocess.Popen[bytes]:
 def exceeded(forker: int, own: set[int], folders: list[str], limits: Limits) -> str:
     """Says "memory" or "files", if what is below the forker uses more of it together than `limits` allow. `own`: the processes
     there that are no programs."""
-    programs = [process for process in below(forker) if process not in own]
+    programs = [_thread_of(process) for process in below(forker) if process not in own]
     most_kb = limits.memory_mb << 10
     if sum(map(_resident_kb, programs)) > most_kb and sum(map(_own_kb, programs)) > most_kb:
         return "memory"
-    return "files" if any(_fills(folder, limits) for folder in folders) else ""
+    return "files" if any(_fills(folder, programs, limits) for folder in folders) else ""
 
 
 def below(process: int) -> Iterator[int]:
@@ -123,13 +127,20 @@ def below(process: int) -> Iterator[int]:
         yield from below(child)
 
 
-def _resident_kb(process: int) -> int:
-    return _sum_of(f"/proc/{process}/status", ("VmRSS:", "VmSwap:"))
+def _thread_of(process: int) -> str:
+    """Its folder in /proc, as its newest thread's: a first thread that has ended has nothing to say."""
+    with contextlib.suppress(OSError):
+        return f"/proc/{process}/task/{os.listdir(f'/proc/{process}/task')[-1]}"
+    return f"/proc/{process}"
 
 
-def _own_kb(process: int) -> int:
+def _resident_kb(process: str) -> int:
+    return _sum_of(f"{process}/status", ("VmRSS:", "VmSwap:"))
+
+
+def _own_kb(process: str) -> int:
     """Without what it shares with others, where that may be read."""
-    return _sum_of(f"/proc/{process}/smaps_rollup", ("Pss:", "SwapPss:")) or _resident_kb(process)
+    return _sum_of(f"{process}/smaps_rollup", ("Pss:", "SwapPss:")) or _resident_kb(process)
 
 
 def _sum_of(file: str, names: tuple[str, ...]) -> int:
@@ -138,22 +149,43 @@ def _sum_of(file: str, names: tuple[str, ...]) -> int:
     return 0
 
 
-def _fills(folder: str, limits: Limits) -> bool:
+def _nameless(folder: str, process: str) -> Iterator[tuple[int, int]]:
+    """Files of the folder that are deleted, but kept by a descriptor or in memory, where that may be read: number and size."""
+    begin, end = f"{folder}/", " (deleted)"
+    with contextlib.suppress(OSError):
+        for each in Path(f"{process}/fd").iterdir():
+            to = os.readlink(each)
+            if to.startswith(begin) and to.endswith(end):
+                found = each.stat()
+                yield found.st_ino, 512 * found.st_blocks
+        for line in Path(f"{process}/maps").read_text(errors="replace").splitlines():
+            if begin in line and line.endswith(end):
+                addresses, _, _, _, number, _ = line.split(maxsplit=5)
+                first, last = (int(each, 16) for each in addresses.split("-"))
+                yield int(number), last - first
+
+
+def _fills(folder: str, programs: list[str], limits: Limits) -> bool:
+    nameless = dict(each for process in programs for each in _nameless(folder, process))
+    size = 0.0
+    for count, each in enumerate(chain(nameless.values(), _sizes_in(folder)), 1):
+        size += each
+        if count > limits.most_files or size > limits.tmp_bytes:
+            return True
+    return False
+
+
+def _sizes_in(folder: str) -> Iterator[float]:
     """A folder that cannot be looked into is full."""
-    count, size = 0, 0
     folders = [folder]
     while folders:
         try:
             with os.scandir(folders.pop()) as entries:
                 for entry in entries:
-                    found = entry.stat(follow_symlinks=False)
-                    count, size = count + 1, size + 512 * found.st_blocks
+                    yield 512 * entry.stat(follow_symlinks=False).st_blocks
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.path)
-                    if count > limits.most_files or size > limits.tmp_bytes:
-                        return True
         except FileNotFoundError:  # deleted in the meantime
             continue
         except OSError:
-            return True
-    return False
+            yield math.inf
