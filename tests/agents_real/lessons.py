@@ -54,6 +54,8 @@ TEMPLATE = (
 LONGEST = 16_000
 MOST_CALLS = 6
 AT_A_TIME = 3
+ENDED = 1
+"""For each conversation that is learned, so many of which only the ends of answers are."""
 FIRST_SEED = 2**31
 """Runs draw seeds below it."""
 
@@ -77,7 +79,7 @@ class Played(NamedTuple):
 class Settings:
     hesitation: float = 0.6
     """Chance that the taught model says any of the answers."""
-    steps: int = 120
+    steps: int = 200
     batch: int = 16
     learning_rate: float = 3e-3
     hidden_size: int = 64
@@ -191,6 +193,8 @@ def make_model(folder: Path, lessons: Sequence[Sequence[Lesson]], player: Player
     wanted = torch.tensor(tokenizer.convert_tokens_to_ids(list(player.answers)))
     end = tokenizer.convert_tokens_to_ids(END)
     rows = [_row(each, tokenizer, end) for each in lessons]
+    other = random.Random(42)
+    rows += [_ended(row, targets, end, wanted.tolist(), other) for row, targets in rows * ENDED if _ends(targets, end)]
     with reproducible(42):
         model = tiny_qwen2(settings, len(tokenizer), context=8192)
         model.config.eos_token_id = model.generation_config.eos_token_id = end
@@ -215,6 +219,21 @@ def make_model(folder: Path, lessons: Sequence[Sequence[Lesson]], player: Player
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return float(found[torch.arange(len(token)), token].exp()[token != end].mean())
+
+
+def _ends(targets: Sequence[tuple[int, int]], end: int) -> bool:
+    return any(token == end for _, token in targets)
+
+
+def _ended(
+    row: Tensor, targets: Sequence[tuple[int, int]], end: int, answers: Sequence[int], rng: random.Random
+) -> tuple[Tensor, list[tuple[int, int]]]:
+    """The same with any answers: each of them has an end, also those that no player has given. Without it the end is as uncertain
+    as it is rarely seen, and nothing in the rewards says that calls of tools must end."""
+    ends = [place for place, token in targets if token == end]
+    changed = row.clone()
+    changed[ends] = torch.tensor([rng.choice(answers) for _ in ends])
+    return changed, [(place, end) for place in ends]
 
 
 def _row(lessons: Sequence[Lesson], tokenizer: Any, end: int) -> tuple[Tensor, list[tuple[int, int]]]:

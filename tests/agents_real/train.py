@@ -76,18 +76,19 @@ def main() -> None:
     base = yaml.safe_load((HERE / "config.yaml").read_text(encoding="utf-8"))
     base["actor_train"]["training_args"] |= {"learning_rate": given.learning_rate, "per_device_train_batch_size": given.batch}
     base["train_env_manager"] |= {"num_env_groups": given.batch // 4, "max_env_num_per_worker": given.batch}
-    changes = {name: base[name] for name in ("actor_train", "train_env_manager")}
+    base["val_env_manager"] |= {"num_env_groups": 2 * given.batch, "max_env_num_per_worker": 2 * given.batch}
+    changes = {name: base[name] for name in ("actor_train", "train_env_manager", "val_env_manager")}
     began = time.perf_counter()
     run = train(
         given.name, folder / "model", folder, max_steps=given.steps, save_steps=given.steps,
-        rollout_batch_size=given.batch, eval_steps=given.validate, **changes,
+        rollout_batch_size=given.batch, val_batch_size=2 * given.batch, eval_steps=given.validate, **changes,
     )  # fmt: skip
     for row in rows(run / "metrics.jsonl"):
         print({name: round(row[name], 3) for name in row if name in SHOWN})
     print(f"{time.perf_counter() - began:.0f} s; {run}")
 
 
-SHOWN = ("step", "critic/score/mean", "val_correct/all/mean", "time/step_s", "val/Agent/score/mean")
+SHOWN = ("step", "critic/score/mean", "val_correct/all/mean", "tokens/response_length/clip", "val/score/mean")
 
 if __name__ == "__main__":
     main()
