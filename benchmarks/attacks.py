@@ -3,7 +3,7 @@ only the form of what was asked, each judged as in a run: prints what earned som
 
 Mathematics: references of ten forms, others in their place in fifty LaTeX settings. Choices: three workers. Instructions:
 IFEval's and open-instruct's, strict and loose. Programs: those of the tests of the sandbox in ten settings, against three kinds
-of tests. The kinds are in tests/support/attacks.py; the same seed makes the same ones. It exits 1 if one of them earns.
+of tests. The kinds are in tests/support/unearned.py; the same seed makes the same ones. It exits 1 if one of them earns.
 
     python benchmarks/attacks.py [--mathematics 5000] [--choices 2000] [--instructions 2500] [--programs 600] [--seed 1]
 """
@@ -33,8 +33,8 @@ from roll.rewards.rules import (
 from roll.rewards.worker import RewardResult, RewardWorker
 
 sys.path.append(str(ROOT / "tests" / "support"))
-from attacks import Attack, choices, instructions, mathematics, programs
 from hostile_programs import answering, deceiving, forged, leaving
+from unearned import Attack, choices, instructions, mathematics, programs
 
 OF_CHOICES = (GeneralValRuleRewardWorker, MultipleChoiceBoxedRuleRewardWorker, CrossThinkQARuleRewardWorker)
 WORKERS: dict[str, list[tuple[type[RewardWorker], dict[str, Any]]]] = {

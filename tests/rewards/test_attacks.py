@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from attacks import Attack, choices, instructions, mathematics, programs
 from hostile_programs import answering, deceiving, forged, leaving
 from judged import judged
+from unearned import Attack, choices, instructions, mathematics, programs
 
 from roll.data.sample import Prompt, Sample
 from roll.rewards.answers import choice_of
