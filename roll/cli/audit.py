@@ -14,19 +14,16 @@ from typing import Any
 from roll.cli.options import OVERRIDES, Parser, answering, config_folder, keys_and_values
 from roll.configs.agentic import AgenticConfig, EnvConfig
 from roll.configs.arguments import DataArguments
-from roll.configs.derived import derive
 from roll.configs.loading import load_config
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import visible
-from roll.configs.rlvr import RLVRConfig
 from roll.configs.worker import RewardConfig
-from roll.data.prompt_file import PromptRow, read_rows
+from roll.data.prompt_file import read_rows
 from roll.data.sample import Prompt
 from roll.envs.audit import AuditReport, as_mapping, as_text, audit_env, audit_reward
+from roll.envs.kept_audits import chosen_prompts, keep, prompts, subjects
 from roll.envs.packages import interpreter, shorthand
-from roll.errors import PromptFileError
 from roll.loading.fitting import usual_columns
-from roll.rewards.references import spread
 from roll.rewards.worker import worker_class
 
 LONGEST_EPISODE = 200
@@ -81,7 +78,8 @@ def _reports(options: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[A
         raise ConfigError([Problem("target", "", "is needed, or --config_name", fix)])
     elif options["prompts"]:
         reward = load_config(RewardConfig, {"worker_cls": target, "reward_args": given})
-        yield _reward(target, reward, _prompts(_file(options["prompts"]), target, {}, options), options)
+        rows = read_rows(_file(options["prompts"]), "--prompts", only_tag=target)
+        yield _reward(target, reward, chosen_prompts(rows, target, {}, options["tasks"]), options)
     else:
         env_type, env_config = shorthand(target, given)
         env = EnvConfig(env_type=env_type, env_config=env_config, python=options["python"], max_steps=LONGEST_EPISODE)
@@ -96,26 +94,23 @@ def _of_run(options: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[Au
     target, known = options["target"], [*(config.custom_envs if isinstance(config, AgenticConfig) else config.rewards)]
     if target is not None and target not in known:
         raise ConfigError([Problem("target", target, "is neither tag nor domain of this run", f"one of {', '.join(known)}")])
-    chosen = known if target is None else [target]
-    without = {name: why for name in chosen if (why := _not_audited(config, name))}
-    for name, why in without.items():
-        print(f"{name}: not audited: {why}", file=sys.stderr)
-    names = [name for name in chosen if name not in without]
+    chosen = {name: subject for name, subject in subjects(config).items() if target in (None, name)}
+    for name, subject in chosen.items():
+        if subject.refused:
+            print(f"{name}: not audited: {subject.refused}", file=sys.stderr)
+    names = [name for name, subject in chosen.items() if not subject.refused]
     if not names:
         raise ConfigError([Problem("--config_name", options["config_name"], "has nothing that can be audited here")])
     for name in names:
         if isinstance(config, AgenticConfig):
-            yield _env(name, config.custom_envs[name], f"custom_envs.{name}.python", options)
+            report = _env(name, config.custom_envs[name], f"custom_envs.{name}.python", options)
         else:
-            rows = _prompts(config.actor_train.data_args, name, derive(config).tag_to_domain, options)
-            yield _reward(name, config.rewards[name], rows, options)
-
-
-def _not_audited(config: RLVRConfig | AgenticConfig, name: str) -> str:
-    """Why it is not; empty if it is."""
-    if isinstance(config, AgenticConfig):
-        return "it is a program, which asks for answers itself" if config.custom_envs[name].program is not None else ""
-    return "the model that judges is on a run's devices" if config.rewards[name].models else ""
+            report = _reward(name, config.rewards[name], prompts(config, name, options["tasks"]), options)
+        try:
+            keep(chosen[name], report)
+        except OSError as error:
+            print(f"{name}: its audit is not kept: {error}", file=sys.stderr)
+        yield report
 
 
 def _env(name: str, env: EnvConfig, key: str, options: Mapping[str, Any]) -> AuditReport:
@@ -143,19 +138,3 @@ def _file(name: str) -> DataArguments:
         raise ConfigError([Problem("--prompts", name, f"cannot be read: {error}", "a file with a JSON object a line")]) from error
     columns = usual_columns(first if isinstance(first, dict) else {}, "--prompts", name)
     return load_config(DataArguments, {"file_name": name, **columns})
-
-
-def _prompts(data: DataArguments, domain: str, domains: Mapping[str, str], options: Mapping[str, Any]) -> list[Prompt]:
-    """Rows of the domain, evenly spread. `domains`: of each tag; empty: all rows are its. Raises `ConfigError`."""
-    try:
-        rows = [row for row in read_rows(data, only_tag=domain) if not domains or domains.get(row.tag) == domain]
-    except PromptFileError as error:
-        raise ConfigError([Problem("--prompts" if options["prompts"] else "data_args", data.files, str(error))]) from error
-    if not rows:
-        raise ConfigError([Problem(f"rewards.{domain}", domain, "has no prompts")])
-    return [_prompt(rows[place], domain) for place in spread(len(rows), options["tasks"])]
-
-
-def _prompt(row: PromptRow, domain: str) -> Prompt:
-    text = row.prompt if row.prompt is not None else str((row.messages or [{}])[-1].get("content", ""))
-    return Prompt(row.id, [], text, row.tag, domain, row.ground_truth, dict(row.extra), list(row.messages or []))

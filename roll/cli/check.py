@@ -92,12 +92,15 @@ def _check(arguments: Sequence[str]) -> tuple[argparse.Namespace, CheckResult]:
     config, report = load(folder, options.config_name, overrides, compat=options.compat, pipeline=pipeline, fetch=options.data)
     machine = this_machine()
     problems = check_config(config, planned_devices(config, machine))
-    problems += [] if problems else [*_stages(config)]
+    problems += [] if problems else [*_stages(config), *_audits(config)]
     problems += [Problem(note.key, note.value, f"is not supported: {note.message}", where=note.where) for note in report.lacking]
     if problems:
         return options, CheckResult(report, report.located(problems))
     checked = check(config, machine, None if size is None else int(size * GIB))
-    checked = replace(checked, remarks=(*checked.remarks, *missing_here(config), *_engine_here(config), *_sandbox_here(config)))
+    checked = replace(
+        checked,
+        remarks=(*checked.remarks, *missing_here(config), *_engine_here(config), *_sandbox_here(config), *_audited(config)),
+    )
     return options, CheckResult(report, [], checked, config)
 
 
@@ -151,6 +154,23 @@ def _stages(config: PPOConfig) -> Iterator[Problem]:
 
         assert isinstance(config, RLVRConfig | AgenticConfig)
         yield from misplaced(AsyncTrainingFlow(config).pipeline.kind, config, config.flow.stages)
+
+
+def _audits(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
+    if config.audit == "required":
+        sys.path.append(os.getcwd())
+        from roll.envs.kept_audits import refusals
+
+        yield from refusals(config)
+
+
+def _audited(config: RLVRConfig | AgenticConfig) -> Iterator[str]:
+    """Heavy only where audits are kept."""
+    if os.path.isdir("roll-audits"):
+        sys.path.append(os.getcwd())
+        from roll.envs.kept_audits import remarks
+
+        yield from remarks(config)
 
 
 def _engine_here(config: PPOConfig) -> Iterator[str]:

@@ -20,7 +20,7 @@ from roll.record.display import duration
 from roll.record.estimates import Validated
 from roll.record.journal import read_rows
 from roll.record.learning_curve import REWARD
-from roll.record.printed_summary import evaluation_lines
+from roll.record.printed_summary import evaluation_lines, tag_lines
 from roll.record.run_identity import RunIdentity, groups_address, read_identity
 from roll.record.training_warnings import ALARMS
 from roll.record.verdict import CUT, STEP_S, WAIT_S
@@ -122,7 +122,7 @@ def facts(run_dir: Path) -> dict[str, Any]:
         raise ValueError("it has neither groups.db nor summary.json")
     summary = json.loads(path.read_text()) if path.is_file() else {}
     alarms = [row["text"] for row in read_rows(run_dir / ALARMS)] if (run_dir / ALARMS).is_file() else []
-    told |= {key: summary.get(key, ()) for key in ("warnings", "advice", "evaluation")} | {"alarms": alarms}
+    told |= {key: summary.get(key, ()) for key in ("warnings", "advice", "evaluation", "tags")} | {"alarms": alarms}
     if address is not None:
         return told | {"database": _of_database(address, read_identity(run_dir))}
     shown = (REWARD, CUT, "staleness/mean", STEP_S, WAIT_S)
@@ -149,6 +149,7 @@ def _driver_lines(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"{'validated':<10}{validated.told()} (step {validated.step})"
     if told["groups"]:
         yield f"{'groups':<10}{_counts(told['groups'])}"
+    yield from tag_lines(told["tags"] or {})
     yield from evaluation_lines(told["evaluation"])
 
 

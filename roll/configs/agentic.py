@@ -120,6 +120,15 @@ class EnvManagerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PassRateMixtureConfig:
+    """A tag is played in the proportion of its part of num_groups_partition times least + (1 - least) 4 p (1 - p), p its measured
+    pass rate: what always succeeds, or never, teaches nothing."""
+
+    least: float = option(0.25, "What is left of the part of a tag that always succeeds, or never.", bounds=Bounds(gt=0, le=1))
+    groups: int = option(16, "A tag's pass rate is that of its last so many groups.", bounds=COUNT)
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardNormalizationConfig:
     """How the rewards of episodes become comparable before the estimator reads them."""
 
@@ -151,6 +160,10 @@ class AgenticConfig(PPOConfig):
 
     custom_envs: dict[str, EnvConfig] = option({}, "Kinds of environments by tag.")
     train_env_manager: EnvManagerConfig = option(EnvManagerConfig(), "Training episodes.")
+    pass_rate_mixture: PassRateMixtureConfig | None = option(
+        None,
+        "How often each tag is played, by the pass rates that this run has measured; null means as num_groups_partition says.",
+    )
     val_env_manager: EnvManagerConfig | None = option(None, "Validation episodes, the same at every evaluation; null means none.")
     validation: AgenticValidationConfig | None = option(None, "Sampling of validation episodes; null means training's.")
     validation_sets: dict[str, AgenticValidationSet] = option(

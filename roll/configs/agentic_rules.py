@@ -16,7 +16,7 @@ from roll.configs.tools import tool_problems
 
 
 def agentic_problems(config: AgenticConfig) -> Iterator[Problem]:
-    for rule in (_lengths, _environments, _programs, _groups, _validation, _advantages, _normalisation, _data):
+    for rule in (_lengths, _environments, _programs, _groups, _mixture, _validation, _advantages, _normalisation, _data):
         yield from rule(config)
 
 
@@ -57,6 +57,19 @@ def _programs(config: AgenticConfig) -> Iterator[Problem]:
     if tags and config.adv_estimator == "gae":
         message = f"values an episode that is one sample, and a program's (custom_envs.{tags[0]}) may become several"
         yield Problem("adv_estimator", "gae", message, "grpo, or another without a critic")
+
+
+def _mixture(config: AgenticConfig) -> Iterator[Problem]:
+    chosen = config.pass_rate_mixture
+    if chosen is None or config.mode == "bench":
+        return
+    if config.groups_address is not None:
+        message = "is not kept in a database of groups: each explorer would measure for itself"
+        yield Problem("pass_rate_mixture", chosen, message, "one process: mode: both without groups_database; or remove it")
+    if len(config.domain_weights) < 2:
+        yield Problem(
+            "pass_rate_mixture", chosen, "has no effect: one tag alone is played", "remove it, or name more custom_envs"
+        )
 
 
 def _groups(config: AgenticConfig) -> Iterator[Problem]:

@@ -50,6 +50,13 @@ class PPOConfig(BaseConfig, ABC):
     refused_estimators: ClassVar[Mapping[str, str]]
     """The advantage estimators that the pipeline cannot use, and why."""
 
+    audit: Literal["optional", "required"] = option(
+        "optional",
+        "What roll env audit --config_name has kept in roll-audits, in the folder where the run is started.\n"
+        "optional: roll check tells it.\n"
+        "required: no run without an audit of each of its environments, or rewards, as it is now, that finds nothing wrong.",
+    )
+
     # Rewards to advantages.
     adv_estimator: AdvantageEstimator | str = option(
         "grpo", "How advantages come from rewards; your own function by its dotted path, my_package.my_module.my_estimator."

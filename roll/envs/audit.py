@@ -19,6 +19,7 @@ from roll.envs.players import CHANCE, CLOCK, KINDS, SENSELESS, STOPPED, players
 from roll.rewards.worker import RewardWorker
 
 REFERENCE = "reference"
+CONSTANT_PAYS = "one answer for all tasks earns"
 SHARE, ERRORS = 0.1, 3.0
 """Of what separates the reference from chance; standard errors."""
 
@@ -164,7 +165,7 @@ def _notes(best: Mapping[str, Earned], references: Earned | None, success_at: fl
     elif accepted is not None and 0.5 <= accepted < 1:
         yield _not_accepted(accepted, success_at)
     if _is_above(best["constant"], best[CHANCE], top):
-        yield f"one answer for all tasks earns {_mean(best['constant']):.3g}, more than chance: {shown(best['constant'].text)}"
+        yield f"{CONSTANT_PAYS} {_mean(best['constant']):.3g}, more than chance: {shown(best['constant'].text)}"
 
 
 def _failures(best: Mapping[str, Earned]) -> Iterator[str]:

@@ -15,13 +15,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from roll.configs.agentic import AgenticConfig
+from roll.configs.agentic import AgenticConfig, PassRateMixtureConfig
 from roll.data.sample import Prompt, Sample, SampleGroup
 from roll.data.seeding import derive_seed
 from roll.errors import Replaced
 from roll.explorer.coordinators import Coordinators
 from roll.explorer.environment_worker import GroupTask
 from roll.explorer.explorer import Exploration, Explorer
+from roll.explorer.tag_mixture import TagMixture
 from roll.record.advice import Places
 from roll.record.episode_metrics import episode_metrics
 from roll.record.validation import FIRST, SetRollouts, ValidationSet
@@ -39,9 +40,16 @@ def environment(seed: int, purpose: str, tag: str, number: int) -> Prompt:
 
 
 class EpisodeSource(TaskSource):
-    def __init__(self, weights: Mapping[str, float], configured: Mapping[str, str], seed: int, purpose: str = "train") -> None:
-        """`weights`: how often each tag comes, relative to the others. `configured`: tag -> what its environments depend on, as
-        text; a checkpoint of others is refused. Raises `ValueError` without a tag."""
+    def __init__(
+        self,
+        weights: Mapping[str, float],
+        configured: Mapping[str, str],
+        seed: int,
+        purpose: str = "train",
+        by_pass_rate: PassRateMixtureConfig | None = None,
+    ) -> None:
+        """`weights`: how often each tag comes, relative to the others, before pass rates change it. `configured`: tag -> what its
+        environments depend on, as text; a checkpoint of others is refused. Raises `ValueError` without a tag."""
         if not weights:
             raise ValueError("there is no tag to play")
         self._shares = {tag: weights[tag] / sum(weights.values()) for tag in sorted(weights)}
@@ -50,18 +58,36 @@ class EpisodeSource(TaskSource):
         self._purpose = purpose
         self._served = dict.fromkeys(self._shares, 0)
         self._returned: deque[Prompt] = deque()
+        self._mixture = TagMixture(self._shares, by_pass_rate) if by_pass_rate is not None else None
 
     def next(self) -> Prompt:
         if self._returned:
             return self._returned.popleft()
-        total = sum(self._served.values()) + 1
-        tag = max(self._shares, key=lambda tag: self._shares[tag] * total - self._served[tag])
+        tag = self._next_tag() if self._mixture is None else self._mixture.next()
         self._served[tag] += 1
         return environment(self._seed, self._purpose, tag, self._served[tag] - 1)
 
+    def _next_tag(self) -> str:
+        total = sum(self._served.values()) + 1
+        return max(self._shares, key=lambda tag: self._shares[tag] * total - self._served[tag])
+
+    def ended(self, group: SampleGroup) -> None:
+        if self._mixture is not None:
+            self._mixture.visited(group.prompt.tag, group.samples)
+
+    def settle(self) -> None:
+        if self._mixture is not None:
+            self._mixture.settle()
+
+    def metrics(self) -> dict[str, float]:
+        """Where pass rates decide: those of the tags, and the share that each has now."""
+        return {} if self._mixture is None else self._mixture.metrics()
+
     def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
         returned = [prompt.uid for prompt in (*outstanding, *self._returned)]
-        return {"seed": self._seed, "environments": self._configured, "served": dict(self._served), "returned": returned}
+        mixture = {} if self._mixture is None else {"mixture": self._mixture.state()}
+        position = {"seed": self._seed, "environments": self._configured, "served": dict(self._served), "returned": returned}
+        return position | mixture
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
         if cursor["seed"] != self._seed:
@@ -70,6 +96,10 @@ class EpisodeSource(TaskSource):
         changed = sorted(tag for tag in {*theirs, *self._configured} if theirs.get(tag) != self._configured.get(tag))
         if changed:
             raise ValueError(f"the environments of the tags {changed} are not those of the checkpoint (env_type or env_config)")
+        if ("mixture" in cursor) != (self._mixture is not None):
+            raise ValueError(f"the checkpoint was made {'with' if self._mixture is None else 'without'} pass_rate_mixture")
+        if self._mixture is not None:
+            self._mixture.restore(cursor["mixture"])
         self._served = dict(cursor["served"])
         parts = [uid.split("/") for uid in cursor["returned"]]
         self._returned = deque(environment(self._seed, purpose, tag, int(number)) for purpose, tag, number in parts)
@@ -86,9 +116,10 @@ class AgenticExplorer(Explorer):
         config: AgenticConfig,
         sampling: SamplingParams,
         coordinators: Coordinators,
+        source: TaskSource,
     ) -> None:
         super().__init__(exploration, routing=coordinators)
-        self._coordinators = coordinators
+        self._coordinators, self._source = coordinators, source
         self._manager = config.train_env_manager
         self._sampling = sampling
         self._retried = frozenset(tag for tag, env in config.custom_envs.items() if env.on_env_failure == "retry")
@@ -135,7 +166,8 @@ class AgenticExplorer(Explorer):
         coordinators = self._coordinators
         failures = {f"env/failures/{kind}": float(count) for kind, count in coordinators.failures.items()}
         deaths = {"env/worker_deaths": float(coordinators.cluster.restarts)}
-        return failures | deaths | {"env/redundant_aborted": float(coordinators.aborted)}
+        mixture = self._source.metrics() if isinstance(self._source, EpisodeSource) else {}
+        return failures | deaths | mixture | {"env/redundant_aborted": float(coordinators.aborted)}
 
     def figures(self) -> dict[str, object]:
         return {

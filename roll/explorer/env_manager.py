@@ -113,7 +113,9 @@ class EnvManager(ABC):
         }
 
     async def act(self, context: Sequence[int], record: Record, ask: AskPolicy) -> PolicyAnswer:
-        """The policy's turn."""
+        """The policy's turn. Raises `EpisodeFailed` where there is nothing that it could answer."""
+        if not context:
+            raise EpisodeFailed("empty_prompt", "what is seen has no token")
         started = time.perf_counter()
         room = self.context - len(context)
         answer = await ask(context, len(record.turns), min(self.answer_tokens, room))

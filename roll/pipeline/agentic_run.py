@@ -74,7 +74,8 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
         group_filter = collect(key, path, partial(own_filter, path), "a function of rewards, importable here")
     configured = {tag: _depends_on(env) for tag, env in envs.items()}
     bench = config.only_evaluates
-    source = NoTasks(config.seed) if bench else EpisodeSource(config.domain_weights, configured, config.seed)
+    weights, mixture = config.domain_weights, config.pass_rate_mixture
+    source = NoTasks(config.seed) if bench else EpisodeSource(weights, configured, config.seed, by_pass_rate=mixture)
     shared.restore(source)
     filters = dict.fromkeys(envs, group_filter) if group_filter is not None else {}
     return AgenticPrepared(
@@ -259,7 +260,7 @@ class AgenticRun(Run):
         generating = config.actor_infer.generating_args
         derived, eos = prepared.derived, prepared.tokenizer.eos_token_id
         sampling = sampling_params(generating, derived.max_new_tokens, eos, derived.keeps_sampling_mask, derived.replays_routing)
-        return AgenticExplorer(exploration, config, sampling, coordinators)
+        return AgenticExplorer(exploration, config, sampling, coordinators, prepared.source)
 
 
 class AgenticPipeline(Pipeline[AgenticConfig, AgenticPrepared]):

@@ -193,9 +193,19 @@ class Pipeline(ABC, Generic[Config, P]):
         stages, callbacks = (*prepared.stages, *self._stages), (*prepared.callbacks, *self._callbacks)
         if problems := list(misplaced(self.kind, self.config, stages)):
             raise ConfigError(problems)
+        self._audited(prepared)
         for line in prepared.checkpoint.skipped if prepared.checkpoint is not None else ():
             print(f"a checkpoint cannot be resumed from, and is left out: {visible(line)}")
         return replace(prepared, lock=lock, stages=stages, callbacks=callbacks)
+
+    def _audited(self, prepared: P) -> None:
+        """Raises `ConfigError` where audits are required and something is wrong with them."""
+        config: Any = prepared.config
+        if config.audit == "required":
+            from roll.envs.kept_audits import refusals
+
+            if problems := list(refusals(config)):
+                raise ConfigError(problems)
 
     def _made(self, prepared: P, inventory: Inventory, backend: Backend) -> Run:
         """Raises `ConfigError`."""

@@ -21,8 +21,8 @@ from roll.record.run_record import RunRecord
 from roll.record.validation import ValidationResult
 
 OF_TRAINING = (
-    "steps", "validation", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step", "alarms",
-    "advice", "trainer_recovery_s", "trainer_resumed_from",
+    "steps", "validation", "tags", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",
+    "alarms", "advice", "trainer_recovery_s", "trainer_resumed_from",
     "synchronous_since",
 )  # fmt: skip
 """Figures of which a run that only evaluates has none."""

@@ -9,7 +9,7 @@ from roll.data.sample import Sample, Trajectory, Turn
 
 
 def episode_metrics(samples: Sequence[Sample]) -> dict[str, float]:
-    """`env/<tag>/...`: success, score, num_actions (turns), action_is_valid and action_is_effective (shares of turns),
+    """`env/<tag>/...`: episodes, success, score, num_actions (turns), action_is_valid and action_is_effective (shares of turns),
     response_length (tokens of a turn), max_steps and context (shares of episodes that ended so), the environment's own numbers;
     `env/episodes`: how many there were; `env/time/...`: seconds of an episode spent on generation, in the environment, and
     waiting for a place in one."""
@@ -38,6 +38,7 @@ def _of_episodes(episodes: Sequence[Trajectory]) -> dict[str, float]:
     own = sorted({name for episode in episodes for name in episode.metrics})
     told = any(episode.success is not None for episode in episodes)
     return {
+        "episodes": float(len(episodes)),
         **({"success": fmean(episode.success is True for episode in episodes)} if told else {}),
         "score": fmean(episode.score for episode in episodes),
         "num_actions": fmean(episode.num_turns for episode in episodes),

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from roll.configs.redact import visible
+from roll.record.by_tag import as_table
 from roll.record.display import LABEL, duration
 from roll.record.estimates import CONFIDENCE, Estimate, Validated
 
@@ -34,7 +35,7 @@ def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | Non
     else:  # how wide the reader's window will be is not known
         for label, value in _summary_rows(summary):
             console.print(Text(f"{label:<17}{visible(value)}"), soft_wrap=True)
-    for line in evaluation_lines(summary.get("evaluation", ())):
+    for line in (*tag_lines(summary.get("tags", {})), *evaluation_lines(summary.get("evaluation", ()))):
         console.print(Text(visible(line)), soft_wrap=True)
     # Not in the table: a path that is folded cannot be copied.
     console.print(Text.assemble((f"{'results':<17}", LABEL), shown), soft_wrap=True)
@@ -133,11 +134,25 @@ def evaluation_lines(evaluation: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             cells.append([model, "" if part == "all" else part, f"{prompts:,}", *figures])
         yield ""
         yield f"{name} (with {CONFIDENCE:.0%} confidence intervals)"
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        for first, second, *others in cells:
-            texts = [first.ljust(widths[0]), second.ljust(widths[1])]
-            texts += [text.rjust(width) for text, width in zip(others, widths[2:], strict=True)]
-            yield "  ".join(texts).rstrip()
+        yield from _aligned(cells, 2)
+
+
+def tag_lines(tags: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """`tags`: as summary.json has them: what was trained of each, and what it earned at first and at last."""
+    if rows := list(as_table(tags)):
+        yield ""
+        yield from _aligned(rows, 1)
+
+
+def _aligned(rows: Sequence[Sequence[str]], names: int) -> Iterator[str]:
+    """`names`: columns of names, which begin at the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            text.ljust(width) if place < names else text.rjust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
 
 
 def _cell(estimate: Estimate) -> str:

@@ -16,6 +16,7 @@ from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch
 from roll.distributed.clock import monotonic
 from roll.errors import Superseded
+from roll.record.by_tag import ByTag
 from roll.record.display import Display, RoleLine, RunSnapshot, duration
 from roll.record.estimates import Validated
 from roll.record.journal import read_rows
@@ -97,7 +98,7 @@ class RunRecord:
         self.alarms = Alarms(config.alarms if config.trains else ())
         self.memory = MemoryWatch()
         self.display = Display(logging_steps=config.logging_steps)
-        self._curves = Curves()
+        self._curves, self._tags = Curves(), ByTag(derived.tag_to_domain)
         self._found = warnings
         self._counts: Mapping[str, Any] = {}
         """The groups, as they were counted last."""
@@ -107,6 +108,7 @@ class RunRecord:
         self.validation: list[Validated] = []
         for row in read_rows(self.run_dir / "metrics.jsonl"):
             self._curves.add(row["step"], row)
+            self._tags.add(row)
             self.validation += [found] if (found := Validated.of_row(row)) is not None else []
         if before is not None:
             self._take_over(before)
@@ -160,6 +162,7 @@ class RunRecord:
         row = {**metrics, **counts, **lags, **speed, "time/elapsed_s": self.running_s(), **self.memory.metrics()}
         self.journals.metrics.log(self.step, row)
         self._curves.add(self.step, row)
+        self._tags.add(row)
         for warning in self._training_warnings.observe_step(self.step, {**metrics, **counts}):
             logger.warning(warning)
         self._judge(self.step, row)
@@ -205,6 +208,7 @@ class RunRecord:
         metrics |= dict(result.estimates()) | result.more
         self.journals.metrics.log(result.version, metrics)
         self._curves.add(result.version, metrics)
+        self._tags.add(metrics)
         self._judge(result.version, metrics)
         return metrics
 
@@ -267,6 +271,7 @@ class RunRecord:
             "steps": self.step,
             "started_s": self._started_s,
             "validation": [each._asdict() for each in self.validation],
+            "tags": self._tags.figures(),
             "warnings": [*self._found, *self._training_warnings.warnings],
             "alarms": [alarm._asdict() for alarm in self.alarms.given],
             "memory": self.memory.figures(),

@@ -14,6 +14,10 @@ _PYTHON = {"", "python", "python3", "py"}
 _SAID = "answer is"
 _WRAPPED = re.compile(r"\\(?:text|mathrm|mathbf|textbf|rm|bf)\s*\{([^{}]*)\}")
 _ALONE = re.compile(r"[\s$*({\[]*([A-Z])(?:[\s$*)}\].:,].*)?", re.DOTALL)
+_LISTED = re.compile(
+    r"[\s$*({\[]*[A-Z][\s$*)}\]]*(?:(?:/|&|\||\bor\b|\band\b)\W*[A-Z](?![\w'])(?!\s+is\b)|[,;]\W*[A-Z](?=\W*(?:[,;/.]|or\b|and\b|$)))"
+)
+"""Several letters: "A or B", "A, B, C"; "A, B is wrong" are not."""
 _ANOTHER = re.compile(r"(?<![A-Za-z])[A-Z](?![A-Za-z'])")
 LONGEST_BOX = 1000
 """Characters."""
@@ -80,7 +84,8 @@ def choice_of(response: str) -> Choice:
         return Choice(_only_letter(box[: end or 0]), boxed=True)
     said = answer.lower().rfind(_SAID)
     text = answer[said + len(_SAID) :].lstrip(" :\n") if said >= 0 else ""
-    return Choice(_letter(text), boxed=False)
+    listed = _LISTED.match(_WRAPPED.sub(r"\1", text[:LONGEST_BOX]))
+    return Choice("" if listed else _letter(text), boxed=False)
 
 
 def right_choice(ground_truth: str) -> str:

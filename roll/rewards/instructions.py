@@ -18,13 +18,23 @@ from roll.rewards.worker import Grade, RewardWorker
 
 _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"[.!?]+[\"')\]]*(?=\s|$)")
-_PLACEHOLDER = re.compile(r"\[[^\[\]\n]*\]")
+_PLACEHOLDER = re.compile(r"\[([^\[\]\n]*)\]")
 _HIGHLIGHT = re.compile(r"\*\*([^\n*]+)\*\*|\*([^\n*]+)\*")
-_BULLET = re.compile(r"^[ \t]*(?:\*(?!\*)|-)", re.MULTILINE)
+_BULLET = re.compile(r"^[ \t]*(?:\*(?!\*)|-)([^\n]*)", re.MULTILINE)
 _DIVIDER = re.compile(r"\s?\*\*\*\s?")
 _ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 _POSTSCRIPTS = {"P.S.": r"p\.\s?s\.", "P.P.S": r"p\.\s?p\.\s?s"}
 _SEPARATOR = "******"
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff\\s]+"
+)
+"""What is not white space and cannot be seen either, and white space."""
+
+
+def _shows(text: str) -> bool:
+    """Whether anything can be seen of it."""
+    return _UNSEEN.fullmatch(text) is None and bool(text)
 
 
 def _compared(count: int, relation: str, bound: int) -> bool:
@@ -57,11 +67,11 @@ def _contains_none(text: str, words: Sequence[str]) -> bool:
 def _paragraphs(text: str, number: int) -> bool:
     parts = [part.strip() for part in _DIVIDER.split(text.strip())]
     inner = parts[1 if not parts[0] else 0 : len(parts) - (not parts[-1])]
-    return all(inner) and len(inner) == number
+    return all(map(_shows, inner)) and len(inner) == number
 
 
 def _paragraph_begins(text: str, number: int, nth: int, word: str) -> bool:
-    parts = [part.strip() for part in text.split("\n\n") if part.strip()]
+    parts = [part.strip() for part in text.split("\n\n") if _shows(part)]
     if len(parts) != number or not 1 <= nth <= number:
         return False
     first = _WORD.search(parts[nth - 1])
@@ -70,11 +80,16 @@ def _paragraph_begins(text: str, number: int, nth: int, word: str) -> bool:
 
 def _postscript(text: str, marker: str) -> bool:
     found = re.search(_POSTSCRIPTS.get(marker, re.escape(marker)), text, re.IGNORECASE)
-    return found is not None and bool(text[found.end() :].strip(" .:\n"))
+    return found is not None and _shows(text[found.end() :].strip(" .:\n"))
 
 
 def _highlights(text: str) -> int:
-    return sum(bool((one or other).strip()) for one, other in _HIGHLIGHT.findall(text))
+    return sum(_shows(one or other) for one, other in _HIGHLIGHT.findall(text))
+
+
+def _filled(pattern: re.Pattern[str], text: str) -> int:
+    """How many matches show something between their marks, or behind them."""
+    return sum(map(_shows, pattern.findall(text)))
 
 
 def _sections(text: str, splitter: str, number: int) -> bool:
@@ -91,12 +106,13 @@ def _is_json(text: str) -> bool:
 
 
 def _title(text: str) -> bool:
-    return any(line.partition("<<")[2].rpartition(">>")[0].strip() for line in text.splitlines())
+    return any(_shows(line.partition("<<")[2].rpartition(">>")[0]) for line in text.splitlines())
 
 
 def _two_responses(text: str) -> bool:
     parts = [part.strip() for part in text.strip().removeprefix(_SEPARATOR).removesuffix(_SEPARATOR).split(_SEPARATOR)]
-    return len(parts) == 2 and all(parts) and parts[0] != parts[1]
+    seen = [_UNSEEN.sub(" ", part).strip() for part in parts]
+    return len(seen) == 2 and all(seen) and seen[0] != seen[1]
 
 
 def _ends(text: str, phrase: str) -> bool:
@@ -105,7 +121,7 @@ def _ends(text: str, phrase: str) -> bool:
 
 def _quoted(text: str) -> bool:
     bare = text.strip()
-    return len(bare) > 1 and bare[0] == bare[-1] == '"'
+    return bare[:1] == bare[-1:] == '"' and _shows(bare[1:-1])
 
 
 def _capital_words(text: str) -> int:
@@ -143,9 +159,9 @@ IFEVAL: dict[str, Check] = {
     "length_constraints:nth_paragraph_first_word": lambda text, num_paragraphs, nth_paragraph, first_word: _paragraph_begins(
         text, num_paragraphs, nth_paragraph, first_word
     ),
-    "detectable_content:number_placeholders": lambda text, num_placeholders: len(_PLACEHOLDER.findall(text)) >= num_placeholders,
+    "detectable_content:number_placeholders": lambda text, num_placeholders: _filled(_PLACEHOLDER, text) >= num_placeholders,
     "detectable_content:postscript": lambda text, postscript_marker: _postscript(text, postscript_marker),
-    "detectable_format:number_bullet_lists": lambda text, num_bullets: len(_BULLET.findall(text)) == num_bullets,
+    "detectable_format:number_bullet_lists": lambda text, num_bullets: _filled(_BULLET, text) == num_bullets,
     "detectable_format:constrained_response": lambda text: any(answer in text for answer in _ANSWERS),
     "detectable_format:number_highlighted_sections": lambda text, num_highlights: _highlights(text) >= num_highlights,
     "detectable_format:multiple_sections": lambda text, section_spliter, num_sections: _sections(
@@ -171,15 +187,15 @@ OPEN_INSTRUCT: dict[str, Check] = {
     "validate_forbidden_words": lambda text, forbidden_words: _contains_none(text, forbidden_words),
     "verify_letter_frequency": lambda text, letter, N: text.count(letter) == N,
     "validate_response_language": lambda text, language: _language(text, language),
-    "verify_paragraph_count": lambda text, N: len(parts := text.strip().split("* * *")) == N and all(p.strip() for p in parts),
+    "verify_paragraph_count": lambda text, N: len(parts := text.strip().split("* * *")) == N and all(map(_shows, parts)),
     "validate_word_constraint": lambda text, N, quantifier: _compared(len(text.split()), quantifier, N),
     "verify_sentence_constraint": lambda text, N, quantifier: (
         abs(_sentences(text) - N) <= 1 if quantifier == "around" else _compared(_sentences(text), quantifier, N)
     ),
     "validate_paragraphs": lambda text, N, first_word, i: _paragraph_begins(text, N, i, first_word),
     "verify_postscript": lambda text, postscript_marker: _postscript(text, postscript_marker),
-    "validate_placeholders": lambda text, N: len(_PLACEHOLDER.findall(text)) >= N,
-    "verify_bullet_points": lambda text, N: len(_BULLET.findall(text)) == N,
+    "validate_placeholders": lambda text, N: _filled(_PLACEHOLDER, text) >= N,
+    "verify_bullet_points": lambda text, N: _filled(_BULLET, text) == N,
     "validate_title": lambda text: _title(text),
     "validate_choice": lambda text, options: text.strip() in [option.strip() for option in options],
     "validate_highlighted_sections": lambda text, N: _highlights(text) >= N,
@@ -200,7 +216,8 @@ OPEN_INSTRUCT: dict[str, Check] = {
 
 def follows(text: str, instruction: str, arguments: dict[str, object]) -> bool:
     """Arguments that are null, or that the instruction does not have, are left out, as data sets give every instruction all of
-    them. An empty text follows nothing. Raises `ValueError` for an instruction that is not there or lacks an argument."""
+    them. A text of which nothing can be seen follows nothing. Raises `ValueError` for an instruction that is not there or lacks
+    an argument."""
     check = IFEVAL.get(instruction) or OPEN_INSTRUCT.get(instruction)
     if check is None:
         raise ValueError(f"{instruction!r} is no instruction that can be verified")
@@ -208,7 +225,7 @@ def follows(text: str, instruction: str, arguments: dict[str, object]) -> bool:
     given = {name: arguments[name] for name in names if arguments.get(name) is not None}
     if lacking := [name for name in names if name not in given]:
         raise ValueError(f"{instruction} lacks {', '.join(lacking)}")
-    return bool(text.strip()) and check(text, **given)
+    return _shows(text) and check(text, **given)
 
 
 LONGEST = 200_000

@@ -119,7 +119,9 @@ _CLAIMS = frozenset(
 )
 """Words that make a remark of a text behind a value, which a unit never has."""
 _MORE_WORDS = {"minus", "plus", "times"}
-_UNDOING = re.compile(r"\\(?:not|neg|lnot|sim|h?phantom|vphantom|[bx]?cancel|sout)(?![a-z])|(?<!\\)%\s*[-(\d]")
+_UNDOING = re.compile(
+    r"\\(?:not|neg|lnot|sim|h?phantom|vphantom|[bx]?cancel|sout)(?![a-z])|(?<!\\)%\s*(?:[-(\d]|\\[a-z](?!ext|box|ath))"
+)
 """What strikes out or hides what follows it; after a percent sign TeX reads nothing."""
 _BASE = re.compile(r"(?<=[0-9A-Fa-f}])\s*_\s*(?:\{\s*(?:\\text\w*\s*\{|\\mathrm\s*\{)?\s*([A-Za-z]+|\d+)|([A-Za-z]+|\d+))")
 _BASE_WORDS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}

@@ -84,6 +84,18 @@ def test_an_episode_is_its_tokens_as_they_were_sampled(tokenizer):
         assert number == turn and context == whole[: len(context)], "each turn continues the very tokens of the turns before"
 
 
+@pytest.mark.parametrize("manager", [TrajEnvManager, StepEnvManager])
+def test_an_episode_that_shows_nothing_has_failed(tokenizer, manager):
+    class Blank(Letters):
+        def reset(self, seed):
+            super().reset(seed)
+            return "", {}
+
+    t = tokenizer()
+    with pytest.raises(EpisodeFailed, match="empty_prompt: what is seen has no token"):
+        play(t, [ids(t, "a")], env=Blank(), manager=manager)
+
+
 def test_version_spans_cover_the_policys_tokens_and_no_others(tokenizer):
     t = tokenizer()
     (sample,), _, _ = play(t, [[*ids(t, "ab"), t.eos_token_id], ids(t, "bc"), ids(t, "d")])

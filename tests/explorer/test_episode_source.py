@@ -1,8 +1,11 @@
+import json
 from collections import Counter
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 
+from roll.configs.agentic import PassRateMixtureConfig
 from roll.explorer.agentic import SEEDS, EpisodeSource
 
 
@@ -50,3 +53,71 @@ def test_a_checkpoint_of_other_environments_is_refused():
         source(seed=2).restore(cursor)
     with pytest.raises(ValueError, match=r"\['b'\] are not those of the checkpoint"):
         source(configured={"a": "{}", "b": '{"size": 8}'}).restore(cursor)
+
+
+def measured(tags=("a", "b", "c", "d"), groups=2, **more):
+    mixture = PassRateMixtureConfig(least=0.25, groups=groups)
+    return EpisodeSource(dict.fromkeys(tags, 1.0), dict.fromkeys(tags, "{}"), 1, by_pass_rate=mixture, **more)
+
+
+def end(episodes, tag, passed, of, unknown=0):
+    """A group of the tag in which so many episodes of so many succeeded."""
+    told = [True] * passed + [False] * (of - passed) + [None] * unknown
+    samples = [SimpleNamespace(begins_rollout=True, trajectory=SimpleNamespace(success=success)) for success in told]
+    episodes.ended(SimpleNamespace(prompt=SimpleNamespace(tag=tag), samples=samples))
+
+
+def shares(episodes):
+    return {tag: episodes.metrics()[f"mixture/{tag}/share"] for tag in "abcd"}
+
+
+def test_a_tag_that_always_succeeds_or_never_keeps_a_quarter_of_its_part():
+    """p (1 - p) is 0, 1/4 and 0 of the first three; the fourth is not measured, and counts whole."""
+    episodes = measured()
+    for tag, passed in (("a", 0), ("b", 2), ("c", 4)):
+        end(episodes, tag, passed, 4)
+    end(episodes, "d", 0, 0, unknown=4)
+    assert shares(episodes) == dict.fromkeys("abcd", 0.25), "until a step is trained"
+    episodes.settle()
+    assert shares(episodes) == {"a": 0.1, "b": 0.4, "c": 0.1, "d": 0.4}
+    tags = [tag for _, tag, _ in take(episodes, 200)]
+    for n in range(1, 201):
+        counts = Counter(tags[:n])
+        assert all(abs(counts[tag] - n * share) <= 1 for tag, share in (("a", 0.1), ("b", 0.4), ("c", 0.1), ("d", 0.4)))
+
+
+def test_pass_rates_are_those_of_the_last_groups_and_what_was_served_before_is_not_made_up_for():
+    episodes = measured()
+    end(episodes, "a", 0, 4)
+    episodes.settle()
+    take(episodes, 130)
+    for passed in (2, 2):
+        end(episodes, "a", passed, 4)
+    episodes.settle()
+    assert shares(episodes) == dict.fromkeys("abcd", 0.25), "the first of three groups counts no more"
+    counts = Counter(tag for _, tag, _ in take(episodes, 40))
+    assert all(9 <= counts[tag] <= 11 for tag in "abcd")
+
+
+def test_a_mixture_goes_on_from_its_checkpoint_as_if_nothing_had_happened():
+    episodes = measured()
+    for passed in (0, 1, 3):
+        end(episodes, "b", passed, 4)
+        end(episodes, "c", 4, 4)
+        episodes.settle()
+        take(episodes, 7)
+    end(episodes, "d", 4, 4)
+    cursor = json.loads(json.dumps(episodes.cursor()))
+    again = measured()
+    again.restore(cursor)
+    for each in (episodes, again):
+        each.settle()
+    assert again.metrics() == episodes.metrics() and take(again, 60) == take(episodes, 60)
+
+
+def test_a_checkpoint_with_another_kind_of_mixture_is_refused():
+    plain = EpisodeSource(dict.fromkeys("abcd", 1.0), dict.fromkeys("abcd", "{}"), 1)
+    with pytest.raises(ValueError, match="made without pass_rate_mixture"):
+        measured().restore(plain.cursor())
+    with pytest.raises(ValueError, match="made with pass_rate_mixture"):
+        plain.restore(measured().cursor())
