@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from roll.data.sample import LOGPROBS, TOKENS
+
 IDLE = "idle_share/"
-TOKEN_BYTES = 2 * 8 + sys.getsizeof(1 << 16) + sys.getsizeof(0.5)
-"""Of a token in the driver: its place in two lists, its id and its log-prob."""
+TOKEN_BYTES = array(TOKENS).itemsize + array(LOGPROBS).itemsize
+"""Of a token in the driver: its id and its log-prob."""
 
 
 @dataclass(frozen=True, slots=True)

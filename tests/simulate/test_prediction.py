@@ -7,9 +7,10 @@ import pytest
 from fault_schedules import config_of
 from test_faults import QUIET
 
+from roll.data.sample import PER_TOKEN, Prompt, Sample, VersionSpan
 from roll.simulate.calibration import calibrated
 from roll.simulate.costs import Costs, Spread
-from roll.simulate.figures import steady, step_rows
+from roll.simulate.figures import TOKEN_BYTES, steady, step_rows
 from roll.simulate.run import Simulation, simulate, simulated
 
 TOKENS, BATCH, SAMPLES = 20, 4, 2
@@ -71,3 +72,9 @@ def test_what_a_run_left_behind_says_its_costs_and_they_say_its_steps(memory_fol
     again, _, _ = predicted(memory_folder / "again", found, ratio=1.0, steps=64)
     assert again.step_s == pytest.approx(short.step_s, rel=0.15)
     assert again.idle["actor_train"] == pytest.approx(short.idle["actor_train"], abs=0.08)
+
+
+def test_buffered_tokens_take_what_a_sample_holds_of_them():
+    sample = Sample(Prompt("p", [1], "", "t", "d", ""), 0, [7] * 100, [-1.0] * 100, [VersionSpan(0, 100, 0)], "stop", "")
+    held = sum(len(getattr(sample, name).tobytes()) for name in PER_TOKEN if getattr(sample, name) is not None)
+    assert held == 100 * TOKEN_BYTES
