@@ -90,7 +90,9 @@ class _Loader:
                 continue
             found = len(self.problems)
             default = default_of(known[name]) if base is None else getattr(base, name)
-            converted = self.convert(hints(cls)[name], _at_home(value) if "path" in known[name].metadata else value, path, default)
+            converted = self.convert(
+                hints(cls)[name], _at_home(value) if "path" in known[name].metadata else value, path, default
+            )
             if self.leniency and len(self.problems) > found and self._not_offered(hints(cls)[name], value, path):
                 continue
             values[name] = converted

@@ -198,7 +198,9 @@ def _row(content: dict[str, object], columns: DataArguments, where: str, default
     return PromptRow(
         id=identity,
         tag=only_tag if only_tag is not None and columns.tag not in content else _text(content, columns.tag, where, _ITS_TAG),
-        ground_truth=_text(content, columns.ground_truth, where, "say which column it is, e.g. data_args: {ground_truth: answer}"),
+        ground_truth=_text(
+            content, columns.ground_truth, where, "say which column it is, e.g. data_args: {ground_truth: answer}"
+        ),
         prompt=prompt,
         messages=messages,
         where=where,

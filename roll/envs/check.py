@@ -234,6 +234,9 @@ def _notes(env: AnyTextEnv, played: Mapping[str, Sequence[Episode]], nonsense: S
     endless = sum(map(_is_endless, episodes))
     if 0 < endless < len(episodes):
         notes.append(f"{endless} episodes had not ended after {MOST_TURNS} turns: only the tag's max_steps will end them")
+    longest = max(len(episode.turns) for episode in episodes)
+    if longest and all(episode.end == "truncated" for episode in episodes if episode.turns):
+        notes.append(f"no episode ends of its own: each was cut short, after {longest} turns at the latest (max_steps)")
     oracle = played.get("oracle", ())
     acts = any(episode.turns for episode in oracle)  # a game for which no good player is known has no oracle
     failed = sum(episode.success is False for episode in oracle)

@@ -46,6 +46,10 @@ class EmbeddedModel:
     @property
     def how_to_make(self) -> str:
         """The commands, as a user in this folder types them."""
+        if self.script.is_relative_to(_PACKAGE):  # installed: nobody types that path
+            return (
+                f"`{self.demo}` makes it ({self.takes}), and trains; a file of yours is --config_path FOLDER --config_name NAME"
+            )
         script, usual = self.script.resolve(), self.script.resolve().parent / self.folder.name
         shown = os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)
         out = "" if self.folder.resolve() == usual else f" --out {self.folder}"

@@ -137,8 +137,7 @@ def gather(values: Sequence[Tensor], batch: TokenBatch, by_rank: Sequence[Sequen
 
 
 def rollout_metrics(groups: Sequence[SampleGroup]) -> dict[str, float]:
-    """What the rollouts of a step were like; lengths are in tokens of the policy. `critic/score` is ROLL's name for rewards.
-    An answer of one token, such as a move, is whole although it ends at its limit."""
+    """What the rollouts of a step were like; lengths are in tokens of the policy. `critic/score` is ROLL's name for rewards."""
     samples = [sample for group in groups for sample in group.samples]
     rewards = [sample.reward for sample in samples if sample.reward is not None and sample.begins_rollout]
     lengths = [sample.own_tokens for sample in samples]
@@ -156,6 +155,6 @@ def rollout_metrics(groups: Sequence[SampleGroup]) -> dict[str, float]:
         "rewards/groups_without_signal": sum(len(set(group.outcomes)) == 1 for group in groups) / len(groups),
         "tokens/response_length/mean": sum(lengths) / len(lengths),
         "tokens/response_length/max": max(lengths),
-        "tokens/response_length/clip": sum(s.finish_reason == "length" and s.own_tokens > 1 for s in samples) / len(samples),
+        "tokens/response_length/clip": sum(sample.finish_reason == "length" for sample in samples) / len(samples),
         **({"tokens/kept_set/mean": sum(map(sum, kept)) / max(1, sum(map(len, kept)))} if kept else {}),
     }

@@ -194,5 +194,5 @@ def _kept(row: Row, place: Place) -> Kept:
     ids, trajectory = row.get("response_ids"), row.get("trajectory")
     tokens = len(ids) if isinstance(ids, list) else 0
     begins = not isinstance(trajectory, dict) or trajectory.get("first_turn", 0) == 0
-    cut = row.get("finish_reason") == "length" and tokens > 1
+    cut = row.get("finish_reason") == "length"
     return Kept(place, whole(row.get("index")) or 0, number(row.get("reward")), tokens, cut, begins)

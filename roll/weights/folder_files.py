@@ -47,7 +47,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def beyond_context(config: Mapping[str, Any], tokens: int) -> str:
-    """What is to be said of sequences of so many tokens; empty if the model attends to all of them, or does not say to how many."""
+    """What is to be said of sequences of so many tokens; empty if the model attends to them all, or does not say to how many."""
     reach, scaled = config.get("max_position_embeddings"), config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(reach, int) or not isinstance(scaled, dict):
         return ""

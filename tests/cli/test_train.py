@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import roll
 from roll.cli.main import main
 from roll.distributed.machine import Machine
 from roll.loading.check import contradictions
@@ -95,6 +96,12 @@ def test_in_the_checkout_the_maker_is_named_as_one_types_it(monkeypatch):
     monkeypatch.chdir(ROOT)
     model = embedded_model("examples/embedded/cache/model")
     assert model is not None and "`python examples/embedded/make_embedded.py`" in model.how_to_make
+
+
+def test_of_an_installed_package_no_path_is_named():
+    model = embedded_model("examples/embedded/cache/model")
+    installed = replace(model, script=Path(roll.__file__).parent / "examples" / "embedded" / model.script.name)
+    assert installed.how_to_make.startswith("`roll demo` makes it (half a minute), and trains; a file of yours is --config_path ")
 
 
 def test_a_model_that_is_there_or_is_not_ours_is_no_problem(tmp_path, monkeypatch):

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 from roll.configs.fields import walk
 from roll.configs.loading import load_config, load_lenient, to_mapping
+from roll.configs.other_names import OTHER_NAMES
 from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 
@@ -260,3 +262,11 @@ def test_a_path_from_home_is_found_there_and_a_text_that_looks_like_one_is_left(
     assert (config.pretrain, config.output_dir) == ("/home/me/models/m", "/home/me/runs")
     read = config.actor_train.data_args
     assert (read.file_name, read.system_prompt) == (["/home/me/a.jsonl", "b.jsonl"], "~/ is home")
+
+
+@pytest.mark.parametrize(("theirs", "ours"), OTHER_NAMES.items(), ids=OTHER_NAMES)
+def test_a_name_that_others_use_leads_to_a_key_that_is_there(theirs, ours):
+    known = {path for path, _, _ in walk(RLVRConfig)}
+    assert theirs not in known
+    key = re.split(r"[^\w.<>]", ours)[0].replace("<domain>", "<name>")
+    assert key in known or key == "device_mapping" or key.endswith(".strategy_config.gpu_memory_utilization")

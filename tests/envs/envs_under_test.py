@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 RELEASED = threading.Event()
 """Set by a test to let hanging threads of its own process go."""
@@ -128,6 +129,20 @@ class Broken:
 class Endless(Broken):
     def step(self, action_text: str) -> Any:
         return "on", 0.0, False, False, {"action_is_valid": True, "action_is_effective": True}
+
+
+class EndlessGame(gymnasium.Env[str, int]):
+    """Of gymnasium, which ends it where its adapter says so."""
+
+    action_space = spaces.Discrete(4)
+    observation_space = spaces.Text(4)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return "on", {}
+
+    def step(self, action: int) -> Any:
+        return "on", 0.0, False, False, {}
 
 
 class BadReward(Broken):

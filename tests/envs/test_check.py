@@ -49,6 +49,13 @@ def test_an_environment_that_never_ends_is_a_problem_and_its_example_is_short(ca
     assert len(shown.splitlines()) < 150 and "... 980 more turns" in shown and "not over: return 0 in 1000 turns" in shown
 
 
+def test_a_game_that_never_ends_is_cut_short_and_that_is_said() -> None:
+    report = check_env("envs_under_test.EndlessGame", {}, episodes=2)
+    (said,) = [note for note in report.notes if "of its own" in note]
+    assert said == "no episode ends of its own: each was cut short, after 200 turns at the latest (max_steps)"
+    assert "turn 21" not in report.example and "180 more turns" in report.example
+
+
 def test_a_reward_that_is_no_number_is_found() -> None:
     report = check_env("envs_under_test.BadReward", {}, episodes=2)
     assert any("the reward of a step must be finite, not nan" in error for error in report.errors)

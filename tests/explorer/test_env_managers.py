@@ -57,9 +57,9 @@ class Policy:
         return PolicyAnswer(ids, [-1.0 - turn] * len(ids), spans, text, stopped=ids[-1] == self.tokenizer.eos_token_id)
 
 
-def play(tokenizer, answers, *, manager=TrajEnvManager, context=200, env=None, template="none", **config):
+def play(tokenizer, answers, *, manager=TrajEnvManager, context=200, env=None, template="none", answer_tokens=4, **config):
     config = EnvConfig(env_type="x", **config)
-    made = manager(config, Dialogue(tokenizer, template), instructions="rules", context=context, answer_tokens=4)
+    made = manager(config, Dialogue(tokenizer, template), instructions="rules", context=context, answer_tokens=answer_tokens)
     policy, handle = Policy(tokenizer, answers), Handle(env or Letters())
     task = EpisodeTask(uid="train/letters/0", tag="letters", index=3, env_seed=0)
     return asyncio.run(made.play(handle, task, policy)), policy, handle
@@ -94,6 +94,14 @@ def test_an_episode_that_shows_nothing_has_failed(tokenizer, manager):
     t = tokenizer()
     with pytest.raises(EpisodeFailed, match="empty_prompt: what is seen has no token"):
         play(t, [ids(t, "a")], env=Blank(), manager=manager)
+
+
+@pytest.mark.parametrize("manager", [TrajEnvManager, StepEnvManager])
+def test_a_move_of_the_one_token_that_it_may_have_is_whole(tokenizer, manager):
+    t = tokenizer()
+    whole, _, _ = play(t, [ids(t, "a")], manager=manager, answer_tokens=1)
+    cut, _, _ = play(t, [ids(t, "a")], manager=manager, answer_tokens=2)
+    assert {sample.finish_reason for sample in whole} == {"stop"} != {sample.finish_reason for sample in cut} == {"length"}
 
 
 def test_version_spans_cover_the_policys_tokens_and_no_others(tokenizer):
