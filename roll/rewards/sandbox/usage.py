@@ -129,7 +129,7 @@ def below(process: int) -> Iterator[int]:
 
 def _thread_of(process: int) -> str:
     """Its folder in /proc, as its newest thread's: a first thread that has ended has nothing to say."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, IndexError):  # it is ending
         return f"/proc/{process}/task/{os.listdir(f'/proc/{process}/task')[-1]}"
     return f"/proc/{process}"
 
