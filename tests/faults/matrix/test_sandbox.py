@@ -37,8 +37,8 @@ LAYERS = {
     "bubblewrap": ["isolation", "namespaces", "filter"],
     "gVisor": ["isolation", "filter", "users"],
 }
-OUTSIDE = ("reached", "unjudged")
-"""gVisor's kernel has devices and a /proc of its own, which programs may read, and ends when they take too much."""
+OUTSIDE = ("reached",)
+"""What holds of gVisor, too. Its kernel has devices and a /proc of its own, which programs may read, and one can make it end."""
 PROGRAMS = {"bubblewrap": "bwrap", "gVisor": "runsc"}
 COLUMNS = ("earned", "reached", "harmed", "unjudged", "left")
 
