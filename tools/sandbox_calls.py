@@ -34,7 +34,8 @@ def _conditions() -> Iterator[str]:
         yield f"| `{name}` | {' and '.join(_condition(*check) for check in checks)} |"
     yield "\nWhere nothing else keeps signals in (no process namespace, a Landlock older than Linux 6.12), `kill`, `tkill` and"
     yield "`tgkill` reach the program's first process and its process group alone. `setsid` and `setpgid`"
-    yield "are refused where there is no process namespace: the group is what ends all that a program has started."
+    yield "are refused where there is no process namespace: the group is what ends all that a program has started. Where programs"
+    yield "have no users of their own either, `fork`, `vfork` and `clone` wait until the program's processes have been counted."
 
 
 def _condition(half: int, kind: str, values: tuple[int, ...]) -> str:

@@ -258,3 +258,11 @@ def test_a_tool_is_looked_for_where_this_process_finds_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     words = sandbox.begin_of(sandbox.checked(chosen), "/place")
     assert words[0] == str(tmp_path / "bwrap") and "--unshare-all" in words and words[-1] == "--"
+
+
+def test_a_process_that_ends_while_it_is_looked_at_uses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder may still be there, with no thread in it."""
+    with monkeypatch.context() as patch:
+        patch.setattr(usage, "below", lambda forker: iter([os.getpid()]))
+        patch.setattr(usage.os, "listdir", lambda path: [])
+        assert usage.exceeded(0, set(), [], Limits()) == ""

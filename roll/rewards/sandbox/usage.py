@@ -129,7 +129,7 @@ def below(process: int) -> Iterator[int]:
 
 def _thread_of(process: int) -> str:
     """Its folder in /proc, as its newest thread's: a first thread that has ended has nothing to say."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, IndexError):  # it is ending
         return f"/proc/{process}/task/{os.listdir(f'/proc/{process}/task')[-1]}"
     return f"/proc/{process}"
 
@@ -153,11 +153,12 @@ def _nameless(folder: str, process: str) -> Iterator[tuple[int, int]]:
     """Files of the folder that are deleted, but kept by a descriptor or in memory, where that may be read: number and size."""
     begin, end = f"{folder}/", " (deleted)"
     with contextlib.suppress(OSError):
-        for each in Path(f"{process}/fd").iterdir():
-            to = os.readlink(each)
-            if to.startswith(begin) and to.endswith(end):
-                found = each.stat()
-                yield found.st_ino, 512 * found.st_blocks
+        for each in os.listdir(f"{process}/fd"):
+            with contextlib.suppress(OSError):  # closed in the meantime
+                to = os.readlink(f"{process}/fd/{each}")
+                if to.startswith(begin) and to.endswith(end):
+                    found = os.stat(f"{process}/fd/{each}")
+                    yield found.st_ino, 512 * found.st_blocks
         for line in Path(f"{process}/maps").read_text(errors="replace").splitlines():
             if begin in line and line.endswith(end):
                 addresses, _, _, _, number, _ = line.split(maxsplit=5)
