@@ -137,7 +137,9 @@ def main() -> None:
     parser.add_argument("--answer", type=int, default=100, help="tokens")
     parser.add_argument("--conversations", type=int, default=0, help="check so many random ones instead")
     parser.add_argument("--tokenizer", type=Path, help="of a model's folder, for --conversations with --templates")
-    parser.add_argument("--templates", nargs="+", default=[], help="FILE=END: chat templates, and the text that ends their answers")
+    parser.add_argument(
+        "--templates", nargs="+", default=[], help="FILE=END: chat templates, and the text that ends their answers"
+    )
     parser.add_argument("--programs", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.programs:

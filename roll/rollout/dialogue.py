@@ -58,7 +58,8 @@ class Dialogue:
         would not know of them."""
         text = self._render(messages, tools)
         if unshown := [name for tool in tools if (name := str(tool["function"]["name"])) not in text]:
-            raise TemplateRefusal(f"the chat template of {self._tokenizer.name_or_path} does not show tools: {', '.join(unshown)}")
+            name = self._tokenizer.name_or_path
+            raise TemplateRefusal(f"the chat template of {name} does not show tools: {', '.join(unshown)}")
         return Rendered(self._encode(text, special=False), _thinks(text))
 
     def text(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:

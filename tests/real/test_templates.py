@@ -1,5 +1,5 @@
-"""The chat templates of models, as their makers wrote them, with a real tokenizer: conversations keep the tokens that were sampled,
-and what is put behind them is what the template writes."""
+"""The chat templates of models, as their makers wrote them, with a real tokenizer: conversations keep the tokens that were
+sampled, and what is put behind them is what the template writes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def test_a_conversation_that_only_grows_is_what_the_template_writes_of_it(named)
     name, tokenizer = named
     tools = [PRICE] if name in SHOW_TOOLS else None
     calls = [f"<tool_call>\n{inner}\n</tool_call>" for inner in (_inner(item="pear"), _inner(item="a plum"))]
-    says = ["Hello there.", *([calls[0], "It is 3.", "\n".join(calls), f"So:\n{calls[1]}"] if tools else []), "Two\nlines.", "Done"]
+    with_calls = [calls[0], "It is 3.", "\n".join(calls), f"So:\n{calls[1]}"]
+    says = ["Hello there.", *(with_calls if tools else []), "Two\nlines.", "Done"]
 
     async def main() -> None:
         async with World(says, tokenizer=tokenizer) as world:
@@ -57,7 +58,8 @@ def test_a_conversation_that_only_grows_is_what_the_template_writes_of_it(named)
                 said = await world.say(messages, tools)
                 written = world.dialogue.whole([read_message(each) for each in messages], tools or ()).ids
                 assert world.text(world.asked[number][0]) == world.text(written), number
-                results = [{"role": "tool", "tool_call_id": each["id"], "content": "3 & <4>"} for each in said.get("tool_calls", ())]
+                made = said.get("tool_calls", ())
+                results = [{"role": "tool", "tool_call_id": each["id"], "content": "3 & <4>"} for each in made]
                 messages += [said, *(results or [user(f"and {number}?")])]
             assert len(world.session.forest.leaves()) == 1
 

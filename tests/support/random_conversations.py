@@ -14,8 +14,8 @@ from gateway_world import PRICE, World, call, user
 from transformers import AutoTokenizer
 
 from roll.envs.gateway.server import CHAT
-from roll.rollout.chat.conversation import whole_body
 from roll.errors import Refused
+from roll.rollout.chat.conversation import whole_body
 from roll.rollout.chat.session import Session
 from roll.rollout.episode import PolicyAnswer
 
