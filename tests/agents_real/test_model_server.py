@@ -1,4 +1,4 @@
-"""The same programs, unchanged, with a real model server behind the address: vLLM's, with the model that was taught one of them."""
+"""The same programs, unchanged, with a real model server behind the address: vLLM's, with the model that one has taught."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from lessons import make_model, record
+from lessons import Settings, make_model, record
 from roster import AGENTS
 from scripts.shop import prices
 from train import EPISODES, python_of
@@ -35,7 +35,7 @@ def server(tmp_path_factory):
     if not python.exists():
         pytest.skip(f"there is no {python}: make test-agents makes it")
     lessons = [each for episode in record(TAUGHT, agent, python, EPISODES) for each in episode.lessons]
-    make_model(folder / "model", lessons, agent.player)
+    make_model(folder / "model", lessons, agent.player, Settings(heads=2))  # vLLM has heads of 32 and more on CPU
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={folder / 'model'}", f"--port={port}"]

@@ -300,8 +300,8 @@ def environment() -> dict[str, str]:
 def launch(world: World, forks: Forks, tmp_path: Path) -> Iterator[Launch]:
     """`launch(*overrides, local=True)` starts the example script; whatever still runs at the end of the test is killed. `piped`:
     the log is written by another process, whatever becomes of this one's files. `agentic`: agents instead of prompts, with
-    `programs` those that are programs. `forked`: from an interpreter that has made its imports, as are Ray's workers then. `before` is
-    called in a process that is not, before Python begins there."""
+    `programs` those that are programs. `forked`: from an interpreter that has made its imports, as Ray's workers are then.
+    `before` is called in a process that is not, before Python begins there."""
     runs: list[Run] = []
 
     def start(

@@ -53,8 +53,8 @@ def user(text: str) -> dict[str, Any]:
 
 
 class World:
-    """`says`: the answers, in the order of the calls; a function of (number, context) instead answers anything. `tokenizer`: another
-    than that of `template`; its end of a text ends answers."""
+    """`says`: the answers, in the order of the calls; a function of (number, context) instead answers anything. `tokenizer`:
+    another than that of `template`; its end of a text ends answers."""
 
     def __init__(
         self,
