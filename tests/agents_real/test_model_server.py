@@ -40,7 +40,7 @@ def server(tmp_path_factory):
         port = free.getsockname()[1]
     words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", f"--model={folder / 'model'}", f"--port={port}"]
     with open(folder / "log.txt", "wb") as log:
-        environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"}
+        environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_RESPONSES_API_STORE": "1"}
         process = subprocess.Popen([*words, "--host=127.0.0.1", *ARGUMENTS.split(" ")], env=environment, stdout=log, stderr=log)
     try:
         address = f"http://127.0.0.1:{port}"
@@ -63,15 +63,16 @@ def _until_it_answers(process: subprocess.Popen[bytes], address: str, log: Path)
     raise AssertionError(f"the server does not answer:\n{log.read_text(errors='replace')[-3000:]}")
 
 
-@pytest.mark.parametrize("name", ["openai_loop", "responses_stream", "anthropic_loop"])
+@pytest.mark.parametrize("name", ["openai_loop", "anthropic_loop", "responses_stream", "openai_agents_stream"])
 def test_a_program_runs_against_a_model_server_unchanged(name, server, tmp_path):
-    """What the taught one answers is right; the others' conversations are others, and they only have to come to an end."""
+    """Tools and answers are the same, only the dialects differ: what one has taught is right for all."""
+    python = python_of(AGENTS[name])
+    if not python.exists():
+        pytest.skip(f"there is no {python}: make test-agents makes it")
     own = {"OPENAI_BASE_URL": f"{server}/v1", "OPENAI_API_KEY": "none", "ANTHROPIC_BASE_URL": server, "ANTHROPIC_API_KEY": "none"}
-    given = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-    command = [str(python_of(AGENTS[name])), str(SCRIPTS / f"{name}.py")]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=given | own | {"HOME": str(tmp_path)}, capture_output=True, text=True, timeout=PROGRAM_S
-    )
+    given = {each: os.environ[each] for each in ("PATH", "LD_LIBRARY_PATH") if each in os.environ}
+    environment = given | own | {"HOME": str(tmp_path), "PYTHONPATH": str(SCRIPTS)}
+    command = [str(python), str(SCRIPTS / f"{name}.py")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PROGRAM_S)
     assert done.returncode == 0, done.stderr
-    if name == TAUGHT:
-        assert (tmp_path / "answer.txt").read_text() == str(sum(prices(0).values()))
+    assert (tmp_path / "answer.txt").read_text() == str(sum(prices(0).values()))
