@@ -137,8 +137,15 @@ test-gpu:
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q tests/gpu $(ARGS)
 
 # With the model of `make demo-real`: every engine against the trainer, texts and folders. Some minutes on two quiet cores.
-test-real: env smollm2
+test-real: env smollm2 build/templates/.complete
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n 0 tests/real $(ARGS)
+
+# Models' chat templates, as TRL's package keeps them: nothing of it is imported.
+build/templates/.complete: requirements/templates.txt $(VENV)/.core
+	@rm -rf build/templates
+	@echo "installing chat templates"
+	@$(UV) --no-deps --require-hashes --target build/templates -r requirements/templates.txt
+	@touch $@
 
 # Programs that people have, as they are, each in an interpreter of its own: played and trained. Twenty minutes on two quiet cores.
 AGENTS := $(basename $(notdir $(wildcard tests/agents_real/requirements/*.txt)))

@@ -104,19 +104,27 @@ async def measure(options: argparse.Namespace) -> dict[str, float]:
     }
 
 
-def conversations(count: int) -> None:
+def conversations(count: int, tokenizer: Path | None, templates: Sequence[str]) -> None:
     from gateway_world import STRICT, THINKING
-    from random_conversations import play
+    from random_conversations import check_paths, play, tokenizer_with
 
-    calls = leaves = 0
+    made: list[tuple[str, Any]] = [(each, None) for each in (TEMPLATE, THINKING, STRICT + TEMPLATE)]
+    if tokenizer is not None:
+        given = [template.rpartition("=") for template in templates]
+        made = [("", tokenizer_with(tokenizer, Path(file).read_text(encoding="utf-8"), end)) for file, _, end in given]
+    calls = leaves = new = edited = refused = 0
     for seed in range(count):
-        world = asyncio.run(play(10_000 + seed, (TEMPLATE, THINKING, STRICT + TEMPLATE)[seed % 3]))
-        forest, given = world.session.forest, {id(a): c for a, (c, _, _) in zip(world.answered, world.given, strict=True)}
-        for answer in forest.answers:
-            assert answer.ids == [*given[id(answer.sampled)], *answer.sampled.token_ids], f"seed {seed}"
-        calls, leaves = calls + len(forest.answers), leaves + len(forest.leaves())
+        world = asyncio.run(play(10_000 + seed, *made[seed % len(made)]))
+        check_paths(world, seed)
+        forest = world.session.forest
+        whole = [answer for answer in forest.answers if answer.parent is None]
+        calls, leaves, refused = calls + len(forest.answers), leaves + len(forest.leaves()), refused + world.refused
+        edited += forest.rendered_anew
+        new += len(whole) - forest.rendered_anew
     print(
-        f"{count} conversations, {calls} recorded calls, {leaves} leaves: every path has the tokens that were given and sampled"
+        f"{count} conversations, {calls} recorded calls, {leaves} leaves: every path has the tokens that were given and sampled\n"
+        f"rendered whole: {new / calls:.3f} begin a conversation, {edited / calls:.3f} have answers that are not on record; "
+        f"refused by the template: {refused}"
     )
 
 
@@ -128,12 +136,16 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=2000, help="characters")
     parser.add_argument("--answer", type=int, default=100, help="tokens")
     parser.add_argument("--conversations", type=int, default=0, help="check so many random ones instead")
+    parser.add_argument("--tokenizer", type=Path, help="of a model's folder, for --conversations with --templates")
+    parser.add_argument(
+        "--templates", nargs="+", default=[], help="FILE=END: chat templates, and the text that ends their answers"
+    )
     parser.add_argument("--programs", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.programs:
         asyncio.run(programs())
     elif options.conversations:
-        conversations(options.conversations)
+        conversations(options.conversations, options.tokenizer, options.templates)
     else:
         for name, value in asyncio.run(measure(options)).items():
             print(f"{name:24} {value:10.2f}")

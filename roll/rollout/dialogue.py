@@ -54,8 +54,12 @@ class Dialogue:
         return self._without_end(self._after([_user(user)]), last_token)
 
     def whole(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> Rendered:
-        """A conversation up to where the next answer begins. Raises `TemplateRefusal`."""
+        """A conversation up to where the next answer begins. Raises `TemplateRefusal`, also where tools are left out: the policy
+        would not know of them."""
         text = self._render(messages, tools)
+        if unshown := [name for tool in tools if (name := str(tool["function"]["name"])) not in text]:
+            name = self._tokenizer.name_or_path
+            raise TemplateRefusal(f"the chat template of {name} does not show tools: {', '.join(unshown)}")
         return Rendered(self._encode(text, special=False), _thinks(text))
 
     def text(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:

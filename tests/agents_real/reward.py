@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 DEAREST, TASKS = 3, 4
+NEEDED, MOST_WASTED = 3, 6
+"""Uses of tools: two prices and a sum."""
 
 
 def shop(trace: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """1 for the right sum, with which the program ended; else a tenth for each of the prices and for a sum that was looked up."""
+    """1 for the right sum, with which the program ended; else a tenth for each of the prices and for a sum that was looked up.
+    Each use of a tool that was not needed costs 0.05: an answer that goes on, with more calls, where it should have ended would
+    cost nothing otherwise, and be learned as readily as not."""
     rng = random.Random(trace["seed"] % TASKS)
     prices = {item: rng.randint(1, DEAREST) for item in ("apple", "pear")}
     file = folder / "answer.txt"
@@ -19,7 +23,10 @@ def shop(trace: dict[str, Any], folder: Path) -> dict[str, Any]:
     told = "".join(str(message) for each in trace["conversations"] for message in each["messages"])
     looked_up = [f"The {item} costs {price}." in told for item, price in prices.items()]
     added = bool(re.search(rf"The sum is {sum(prices.values())}\.", told))
-    return {"reward": 1.0 if right else 0.1 * (sum(looked_up) + added), "success": right, "looked_up": sum(looked_up)}
+    used = max(sum(message["role"] == "tool" for message in each["messages"]) for each in trace["conversations"])
+    wasted = min(MOST_WASTED, max(0, used - NEEDED))
+    earned = 1.0 if right else 0.1 * (sum(looked_up) + added)
+    return {"reward": earned - 0.05 * wasted, "success": right, "looked_up": sum(looked_up), "wasted": wasted}
 
 
 def mended(trace: dict[str, Any], folder: Path) -> dict[str, Any]:

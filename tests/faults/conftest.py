@@ -33,13 +33,13 @@ LETTERS = "abcd=\n> "
 """What `fault_workers.Letters` shows and is answered in."""
 
 
-def make_model(folder: Path, characters: str = CHARACTERS) -> None:
+def make_model(folder: Path, characters: str = CHARACTERS, **tokenizer: Any) -> None:
     symbols = ["<pad>", "<eos>", "<unk>", *characters]
     model = tiny_qwen2(
         len(symbols), num_hidden_layers=1, max_position_embeddings=64, initializer_range=0.2, pad_token_id=0, eos_token_id=1
     )
     model.save_pretrained(folder)
-    symbol_tokenizer(symbols, unk_token="<unk>").save_pretrained(folder)
+    symbol_tokenizer(symbols, unk_token="<unk>", **tokenizer).save_pretrained(folder)
 
 
 def prompt_row(number: int) -> dict[str, Any]:
@@ -113,6 +113,17 @@ def agentic_settings(folder: Path) -> dict[str, Any]:
     }
 
 
+def program_settings(folder: Path) -> dict[str, Any]:
+    """The same with agents that are programs."""
+    agentic = agentic_settings(folder)
+    program = {"command": ["python", "agent.py"], "folder": str(HERE / "letters_agent"), "reward": "fault_workers.letters_right"}
+    return agentic | {
+        "pretrain": str(folder / "program"),
+        "actor_train": agentic["actor_train"] | {"data_args": {"template": "native"}},
+        "custom_envs": {"letters": {"env_type": "program", "max_steps": 3, "program": program}},
+    }
+
+
 @dataclass
 class World:
     folder: Path
@@ -134,6 +145,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     (folder / "run.yaml").write_text(yaml.safe_dump(settings(folder)))
     make_model(folder / "agent", LETTERS)
     (folder / "agentic.yaml").write_text(yaml.safe_dump(agentic_settings(folder)))
+    make_model(folder / "program", LETTERS, chat_template="{% for message in messages %}{{ message.content }}{% endfor %}")
+    (folder / "programs.yaml").write_text(yaml.safe_dump(program_settings(folder)))
     return World(folder)
 
 
@@ -286,9 +299,9 @@ def environment() -> dict[str, str]:
 @pytest.fixture
 def launch(world: World, forks: Forks, tmp_path: Path) -> Iterator[Launch]:
     """`launch(*overrides, local=True)` starts the example script; whatever still runs at the end of the test is killed. `piped`:
-    the log is written by another process, whatever becomes of this one's files. `agentic`: agents instead of prompts. `forked`:
-    from an interpreter that has made its imports, as are Ray's workers then. `before` is called in a process that is not, before
-    Python begins there."""
+    the log is written by another process, whatever becomes of this one's files. `agentic`: agents instead of prompts, with
+    `programs` those that are programs. `forked`: from an interpreter that has made its imports, as Ray's workers are then.
+    `before` is called in a process that is not, before Python begins there."""
     runs: list[Run] = []
 
     def start(
@@ -296,13 +309,14 @@ def launch(world: World, forks: Forks, tmp_path: Path) -> Iterator[Launch]:
         local: bool = True,
         piped: bool = False,
         agentic: bool = False,
+        programs: bool = False,
         forked: bool = True,
         before: Callable[[], object] | None = None,
     ) -> Run:
         log = tmp_path / f"log-{len(runs)}.txt"
         given = environment() | {"FAULTS": str(tmp_path)}
         options = ["--local"] if local else []
-        pipeline, config = ("agentic", "agentic") if agentic else ("rlvr", "run")
+        pipeline, config = ("agentic", "programs" if programs else "agentic") if agentic else ("rlvr", "run")
         command = [str(REPO / f"examples/start_{pipeline}_pipeline.py"), *options]
         command += world.arguments(f"output_dir={tmp_path / 'output'}", *overrides, config=config)
         with log.open("wb") as sink:

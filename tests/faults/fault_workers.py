@@ -72,3 +72,10 @@ class Letters:
         return self._show(), float(right), self.turn == 3, False, {"action_is_valid": True, "action_is_effective": right}
 
     def close(self) -> None: ...
+
+
+def letters_right(trace, folder):
+    """Of letters_agent: answers that begin with what was shown."""
+    (conversation,) = trace["conversations"]
+    said = [message["content"] for message in conversation["messages"]]
+    return sum(answer.startswith(shown[0]) for shown, answer in zip(said[::2], said[1::2], strict=True))

@@ -53,18 +53,21 @@ def user(text: str) -> dict[str, Any]:
 
 
 class World:
-    """`says`: the answers, in the order of the calls; a function of (number, context) instead answers anything."""
+    """`says`: the answers, in the order of the calls; a function of (number, context) instead answers anything. `tokenizer`:
+    another than that of `template`; its end of a text ends answers."""
 
     def __init__(
         self,
         says: Sequence[str] | Callable[[int, list[int]], str] = (),
         *,
         template: str = TEMPLATE,
+        tokenizer: Any = None,
         context: int = 20_000,
         answer: int = 1000,
         calls: int = 1000,
     ) -> None:
-        self.tokenizer = make_tokenizer(template)
+        self.tokenizer = tokenizer or make_tokenizer(template)
+        self.end = END if tokenizer is None else tokenizer.eos_token_id
         self.dialogue = Dialogue(self.tokenizer, "native")
         self.limits = Limits(context, answer, calls)
         self.says = says
@@ -94,7 +97,7 @@ class World:
         if self.held is not None:
             await self.held.wait()
         text = self.says(number, list(context)) if callable(self.says) else self.says[number]
-        ids = self.ids(text) + [END] * self.ends
+        ids = self.ids(text) + [self.end] * self.ends
         half = len(ids) // 2
         spans = [VersionSpan(0, half, number), VersionSpan(half, len(ids), number + 1)] if half else [VersionSpan(0, 1, number)]
         answer = PolicyAnswer(ids, [-0.5 - number] * len(ids), spans, text, self.ends)

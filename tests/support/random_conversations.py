@@ -6,12 +6,15 @@ import asyncio
 import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from gateway_world import PRICE, World, call, user
+from transformers import AutoTokenizer
 
 from roll.envs.gateway.server import CHAT
+from roll.errors import Refused
 from roll.rollout.chat.conversation import whole_body
 from roll.rollout.chat.session import Session
 from roll.rollout.episode import PolicyAnswer
@@ -40,9 +43,11 @@ def answer(rng: random.Random) -> str:
 class RandomWorld(World):
     """`given`: what the policy was asked, by its answers: they come in another order than the requests."""
 
-    def __init__(self, rng: random.Random, template: str) -> None:
-        super().__init__(lambda number, context: answer(rng), template=template)
+    def __init__(self, rng: random.Random, template: str, tokenizer: Any = None) -> None:
+        super().__init__(lambda number, context: answer(rng), template=template, tokenizer=tokenizer)
         self.rng = rng
+        self.refused = 0
+        """Requests that the chat template has refused; the agent then begins anew, without tools."""
         self.given: list[tuple[list[int], int, tuple[str, ...]]] = []
 
     async def chat(self, messages: Sequence[object], tools: object = None, retry: int = 0, **more: object) -> Any:
@@ -65,16 +70,16 @@ class RandomWorld(World):
         return said
 
 
-async def play(seed: int, template: str) -> RandomWorld:
+async def play(seed: int, template: str, tokenizer: Any = None) -> RandomWorld:
     rng = random.Random(seed)
-    world = RandomWorld(rng, template)
+    world = RandomWorld(rng, template, tokenizer)
     world.session = Session("episode", world.dialogue, world.ask, world.limits)
     await asyncio.gather(*(agent(world, random.Random(f"{seed}/{i}")) for i in range(AGENTS)))
     return world
 
 
 async def agent(world: RandomWorld, rng: random.Random) -> None:
-    tools = rng.choice([[], [PRICE], [PRICE, OTHER]])
+    tools: list[Any] = rng.choice([[], [PRICE], [PRICE, OTHER]])
     messages: list[dict[str, Any]] = [{"role": "system", "content": rng.choice(["main", "helper"])}] * rng.randint(0, 1)
     messages.append(user(rng.choice(["task", text(rng)])))
     for _ in range(ROUNDS):
@@ -83,7 +88,13 @@ async def agent(world: RandomWorld, rng: random.Random) -> None:
             asked.append(world.chat([*messages], tools))
         if rng.random() < 0.2:
             asked.append(world.chat(messages, tools, retry=1))
-        heard = await asyncio.gather(*asked)
+        heard = await asyncio.gather(*asked, return_exceptions=True)
+        if refused := next((each for each in heard if isinstance(each, BaseException)), None):
+            if not isinstance(refused, Refused):
+                raise refused
+            world.refused += 1
+            tools, messages = [], [user(text(rng))]
+            continue
         message = rng.choice(heard).json()["choices"][0]["message"]
         if not message.get("tool_calls") and rng.random() < 0.15:
             message |= {"content": message["content"] + text(rng)}
@@ -110,3 +121,23 @@ def changed(messages: list[dict[str, Any]], rng: random.Random) -> list[dict[str
     if kind < 0.2:
         return [*messages, {"role": "assistant", "content": "made up"}, user("go on")]
     return messages
+
+
+def check_paths(world: RandomWorld, seed: int) -> None:
+    """The tokens of every recorded path are what the policy was given and sampled."""
+    given = {id(sampled): context for sampled, (context, _, _) in zip(world.answered, world.given, strict=True)}
+    assert world.session.forest.answers, seed
+    for number, answer in enumerate(world.session.forest.answers):
+        context = given[id(answer.sampled)]
+        assert answer.ids == [*context, *answer.sampled.token_ids], f"seed {seed}, answer {number}"
+        assert len(context) == answer.reply.prompt_tokens
+
+
+def tokenizer_with(folder: Path, template: str, end: str) -> Any:
+    """The tokenizer of a folder with another chat template, whose marks it knows, and the text that ends answers."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    marks = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|im_start|>", "<|im_end|>"]
+    known = tokenizer.get_vocab()
+    tokenizer.add_special_tokens({"additional_special_tokens": [mark for mark in marks if mark not in known]})
+    tokenizer.chat_template, tokenizer.bos_token, tokenizer.eos_token = template, marks[0], end
+    return tokenizer

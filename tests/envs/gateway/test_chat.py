@@ -126,6 +126,19 @@ def test_an_answer_that_has_ended_is_not_gone_on_with(back):
     played(test, ["one", "two"])
 
 
+def test_a_template_that_leaves_tools_out_is_said_and_asks_nothing():
+    """The policy would be trained to call what it has never heard of."""
+
+    async def main():
+        async with World(["a"], template=TEMPLATE.replace("{{ tools | tojson }}", "")) as world:
+            refused = await world.chat([user("hi")], [PRICE])
+            assert refused.status_code == 400
+            assert "does not show tools: price" in refused.json()["error"]["message"]
+            assert not world.asked and (await world.chat([user("hi")])).status_code == 200
+
+    asyncio.run(main())
+
+
 def test_a_template_that_wants_results_behind_calls_is_bridged_too():
     async def test(world):
         asked = [user("how much?")]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from gateway_world import END, PRICE, STRICT, TEMPLATE, THINKING, World, call, user
-from random_conversations import play
+from random_conversations import check_paths, play
 
 from roll.rollout.chat.samples import Outcome, episode_samples
 from roll.rollout.episode import EpisodeTask
@@ -22,14 +22,8 @@ def test_concatenated_nodes_are_the_prompt_and_completion_of_every_recorded_call
 
 
 def check(world, seed):
+    check_paths(world, seed)
     forest = world.session.forest
-    assert forest.answers, seed
-    numbers = {id(sampled): number for number, sampled in enumerate(world.answered)}
-    for answer in forest.answers:
-        number = numbers[id(answer.sampled)]
-        context, _, _ = world.given[number]
-        assert answer.ids == [*context, *answer.sampled.token_ids], f"seed {seed}, call {number}"
-        assert len(context) == answer.reply.prompt_tokens
     samples = episode_samples(forest, TASK, OUTCOME)
     assert len(samples) == len(forest.leaves())
     trained = [sampled for sample in samples for sampled in trained_pieces(sample)]

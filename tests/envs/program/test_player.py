@@ -139,6 +139,7 @@ def test_a_coroutine_may_say_the_reward(play):
         ("ask('one')", {"reward": "posted"}, "no_reward", "without posting"),
         ("ask('one')\nprint('last words')\nsys.exit(3)", {}, "exit", "exit code 3; its output ends with:\nlast words"),
         ("ask('one')\nraise ValueError('own')", {}, "exit", "ValueError: own"),
+        ("ask('one')\nos.kill(os.getpid(), 9)", {}, "exit", "after 1 answers, ended with signal 9"),
         ("ask('one')", {"setup": ["python", "-c", "import sys; sys.exit(2)"]}, "setup", "exit code 2"),
         ("ask('one')", {"setup": ["./not_there"]}, "setup", "not_there"),
         ("ask('one')", {"reward": "programs_under_test.wrong"}, "scoring", "nan"),

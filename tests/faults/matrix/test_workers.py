@@ -40,6 +40,8 @@ ROLLOUTS = {
     "rlvr/rewards.even-0": "reward_worker_deaths",
     "agentic/actor_infer-0": "engine_restarts",
     "agentic/environments-0": "environment_worker_deaths",
+    "programs/environments-0": "environment_worker_deaths",
+    "programs/actor_infer-0": "engine_restarts",
 }
 
 
@@ -51,7 +53,7 @@ def strike(launch, row):
     def act(who: str, number: signal.Signals, *overrides: str):
         pipeline, _, role = who.partition("/")
         worker, line = role.split()[0], row(pipeline, role, number.name)
-        run = launch(*OVERRIDES, *overrides, local=False, agentic=pipeline == "agentic")
+        run = launch(*OVERRIDES, *overrides, local=False, agentic=pipeline != "rlvr", programs=pipeline == "programs")
         run.wait_for_steps(4, 400)
         run.wait_for_checkpoint(4)
         pid, before = run.worker(worker), len(run.steps())
