@@ -41,6 +41,10 @@ ROLL = [sys.executable, "-m", "roll.cli.main"]
 TASKS = {"question": 40, "game": 12}
 """Of each environment: among questions with two answers, few tasks say nothing."""
 KIND = {"reasoning_gym": "question", "textarena": "game", "gem": "game", "verifiers": "question", "openenv": "game"}
+COLUMNS = (
+    *("environment", "package", "kind", "repeats by seed", "reference", "chance", "best without the task", "ms a step"),
+    "trained here",
+)
 TEXT: Any = {"capture_output": True, "text": True}
 Target = tuple[str, str, str, list[str]]
 """Its name in the table, package and version, kind, arguments of `roll env audit`."""
@@ -159,8 +163,8 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         "",
         *(f"* *{kind}* {does}" for kind, does in KINDS.items() if kind in ("constant", *SENSELESS)),
         "",
-        "| environment | package | kind | repeats by seed | reference | chance | best without the task | ms a step | trained here |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{'---|' * len(COLUMNS)}",
         *(f"| {' | '.join(cells(row, learnt))} |" for row in rows),
         "",
         "## What the audit calls a problem",
