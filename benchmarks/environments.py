@@ -35,10 +35,16 @@ from roll.envs.registry import make_env
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs_roll" / "environment_table.md"
 RESULTS = ROOT / "benchmarks" / "results" / "environments.jsonl"
+TRAINED = RESULTS.with_name("multi_task.json")
+"""What benchmarks/multi_task.py has trained, if it was run."""
 ROLL = [sys.executable, "-m", "roll.cli.main"]
 TASKS = {"question": 40, "game": 12}
 """Of each environment: among questions with two answers, few tasks say nothing."""
 KIND = {"reasoning_gym": "question", "textarena": "game", "gem": "game", "verifiers": "question", "openenv": "game"}
+COLUMNS = (
+    *("environment", "package", "kind", "repeats by seed", "reference", "chance", "best without the task", "ms a step"),
+    "trained here",
+)
 TEXT: Any = {"capture_output": True, "text": True}
 Target = tuple[str, str, str, list[str]]
 """Its name in the table, package and version, kind, arguments of `roll env audit`."""
@@ -90,10 +96,17 @@ def unplayed(row: Mapping[str, Any]) -> str:
     return failed[0].partition("no reward: ")[2] if failed and report["players"][CHANCE]["failed"] == row["tasks"] else ""
 
 
-def cells(row: Mapping[str, Any]) -> list[str]:
+def trained() -> dict[str, str]:
+    """The mean return of environments before and after they were trained, by their names in the table."""
+    told = json.loads(TRAINED.read_text()) if TRAINED.exists() else {"rows": {}, "tags": {}}
+    scores = {tag: told["tags"].get(tag, {}).get("score") for tag in told["rows"]}
+    return {row: "{:.3g} → {:.3g}".format(*scores[tag]) for tag, row in reversed(told["rows"].items()) if scores[tag]}
+
+
+def cells(row: Mapping[str, Any], learnt: Mapping[str, str]) -> list[str]:
     report = row["report"]
     if why := unplayed(row):
-        return [f"`{row['name']}`", row["package"], row["kind"], "", "", "", f"not played: {plain(why, 90)}", ""]
+        return [f"`{row['name']}`", row["package"], row["kind"], "", "", "", f"not played: {plain(why, 90)}", "", ""]
     players = {name: line["mean"] for name, line in report["players"].items()}
     kind = max((each for each in ("constant", *SENSELESS) if each in players), key=lambda each: players[each])
     text = report["players"][kind]["text"]
@@ -104,7 +117,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     pay = f"**{exploit}**" if found else exploit
     return [
         *(f"`{row['name']}`", row["package"], row["kind"], repeats, reference, f"{players[CHANCE]:.2f}"),
-        *(pay, f"{report['step_ms']:.2g}"),
+        *(pay, f"{report['step_ms']:.2g}", learnt.get(row["name"], "")),
     ]
 
 
@@ -131,7 +144,7 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
     audited_rows = [row for row in rows if not unplayed(row)]
     nonsense = [row for row in audited_rows if any(map(pays, row["report"]["problems"]))]
     unequal = [row for row in audited_rows if any("second time" in each for each in row["report"]["problems"])]
-    counts = Counter(row["package"] for row in rows)
+    counts, learnt = Counter(row["package"] for row in rows), trained()
     lines = [
         "# Environments, audited",
         "",
@@ -145,13 +158,14 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         "*reference*: what the oracle, or the reference answer, earns. *chance*: what drawn answers earn. *best without the",
         "task*: the highest mean of a player that cannot do the task, what it writes, and what it earns; bold where the audit",
         "calls it a problem ([what it pays for](environments.md#what-it-pays-for)). All are means over tasks; times of a step",
-        "were taken beside other work. The players:",
+        "were taken beside other work. *trained here*: the mean return of a tiny model before and after",
+        "[a run with twenty of them](agentic.md#twenty-environments-at-once). The players:",
         "",
         *(f"* *{kind}* {does}" for kind, does in KINDS.items() if kind in ("constant", *SENSELESS)),
         "",
-        "| environment | package | kind | repeats by seed | reference | chance | best without the task | ms a step |",
-        "|---|---|---|---|---|---|---|---|",
-        *(f"| {' | '.join(cells(row))} |" for row in rows),
+        f"| {' | '.join(COLUMNS)} |",
+        f"|{'---|' * len(COLUMNS)}",
+        *(f"| {' | '.join(cells(row, learnt))} |" for row in rows),
         "",
         "## What the audit calls a problem",
         "",
@@ -177,7 +191,7 @@ def main() -> None:
             known[row["name"]] = row
             file.write(json.dumps(row) + "\n")
             file.flush()
-            print(f"{row['seconds']:6.1f} s  {' | '.join(cells(row))}", flush=True)
+            print(f"{row['seconds']:6.1f} s  {' | '.join(cells(row, {}))}", flush=True)
     PAGE.write_text(page([known[name] for name, *_ in wanted if name in known]))
 
 

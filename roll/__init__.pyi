@@ -9,6 +9,7 @@ from roll.configs.agentic import (
     AgenticValidationSet as AgenticValidationSet,
     EnvConfig as EnvConfig,
     EnvManagerConfig as EnvManagerConfig,
+    PassRateMixtureConfig as PassRateMixtureConfig,
     RewardNormalizationConfig as RewardNormalizationConfig,
 )
 from roll.configs.base import AlarmConfig as AlarmConfig

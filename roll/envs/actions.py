@@ -15,14 +15,9 @@ from typing import Any, Protocol
 from gymnasium import spaces
 
 from roll.configs.problems import ConfigError, Problem
+from roll.envs.action_pattern import ANSWER_PATTERN, WHOLE_TEXT, compiled, found_in
 from roll.envs.space_text import described, example, member, plain, text_wanted
 
-ANSWER_PATTERN = r"<answer>(.*?)</answer>"
-"""The default where an action is no free text: the agent may think aloud, the answer is between the tags."""
-WHOLE_TEXT = "(.*)"
-"""The default where it is one."""
-LONGEST_TEXT = 1 << 16
-"""Characters that are searched, from the end. A user's pattern need not be safe against texts without end."""
 MOST_NAMES = 1000
 MOST_TOLD = 20
 """Numbers that are names and no more than these are told one by one."""
@@ -170,7 +165,7 @@ class ActionReader:
 
     def read(self, text: str) -> Any:
         """The action, or None."""
-        found = text if self._pattern.pattern == WHOLE_TEXT else last_match(self._pattern, text)
+        found = found_in(self._pattern, text)
         return None if found is None else self._language.read(found)
 
     def write(self, action: Any) -> str:
@@ -179,7 +174,7 @@ class ActionReader:
 
     def _formed(self, words: str) -> str:
         candidates = (_filled(self._pattern.pattern, words), words)
-        return next((text for text in candidates if last_match(self._pattern, text) == words), words)
+        return next((text for text in candidates if found_in(self._pattern, text) == words), words)
 
     def draw(self, rng: random.Random) -> Any:
         return self._language.draw(rng)
@@ -191,28 +186,8 @@ class ActionReader:
         text = self._formed(words)
         if text == words == "...":
             return self._language.asked
-        form = f"like this: {text}" if last_match(self._pattern, text) == words else f"as the group of {self._pattern.pattern}"
+        form = f"like this: {text}" if found_in(self._pattern, text) == words else f"as the group of {self._pattern.pattern}"
         return f"{self._language.asked} Write it {form}"
-
-
-def compiled(pattern: str, key: str = "action_pattern") -> re.Pattern[str]:
-    """A user's action pattern. Raises `ConfigError`."""
-    try:
-        expression = re.compile(pattern, re.DOTALL)
-    except re.error as error:
-        raise ConfigError([Problem(key, pattern, f"is not a regular expression: {error}")]) from None
-    if expression.groups < 1:
-        raise ConfigError([Problem(key, pattern, "has no group", f"write the action in brackets: {ANSWER_PATTERN}")])
-    return expression
-
-
-def last_match(pattern: re.Pattern[str], text: str) -> str | None:
-    """The first group of the last match, or None. The empty match that `(.*)` finds at the end of every text does not count."""
-    found: str | None = None
-    for match in pattern.finditer(text[-LONGEST_TEXT:]):
-        if match.end() > match.start():
-            found = match.group(1)
-    return found
 
 
 def _filled(pattern: str, words: str) -> str:

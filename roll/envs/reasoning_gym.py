@@ -4,10 +4,10 @@ itself. A seed is a task, in every process."""
 from __future__ import annotations
 
 import random
-import re
 from typing import Any
 
 from roll.configs.problems import ConfigError, Problem
+from roll.envs.action_pattern import ANSWER_PATTERN, compiled, found_in
 from roll.envs.packages import needs
 from roll.errors import boundary
 from roll.rollout.environment import Reset, Step
@@ -34,14 +34,14 @@ def env_ids() -> list[str]:
 class ReasoningGym:
     thread_safe = False  # some families draw from the global generators
 
-    def __init__(self, env_id: str, action_pattern: str = "<answer>(.*?)</answer>", **config: object) -> None:
+    def __init__(self, env_id: str, action_pattern: str = ANSWER_PATTERN, **config: object) -> None:
         """`env_id`: the family. `action_pattern`: regular expression, whose first group is the answer; its last match counts.
         Other keys are the family's own configuration. Raises `ConfigError`."""
         self._package, self._family, self._config = _package(), env_id, config
         if env_id not in self._package.factory.DATASETS:
             raise ConfigError([Problem("env_id", env_id, "is no family of reasoning-gym", "roll env list reasoning-gym")])
-        self._pattern = re.compile(action_pattern, re.DOTALL)
-        self._form = "<answer>{}</answer>" if self._pattern.search("<answer>x</answer>") else "{}"
+        self._pattern = compiled(action_pattern)
+        self._form = "<answer>{}</answer>" if found_in(self._pattern, "<answer>x</answer>") == "x" else "{}"
         self.instructions = (
             f"Answer the question. Write the answer as {self._form.format('...')}, and nothing else in that place."
         )
@@ -64,9 +64,9 @@ class ReasoningGym:
         return self._entry["question"], {"state_key": self._entry["question"]}
 
     def step(self, action_text: str) -> Step:
-        found = self._pattern.findall(action_text)
-        score = float(self._scorer.score_answer(answer=found[-1].strip(), entry=self._entry)) if found else 0.0
-        info = {"action_is_valid": bool(found), "action_is_effective": bool(found), "success": score >= 1.0}
+        found = found_in(self._pattern, action_text)
+        score = 0.0 if found is None else float(self._scorer.score_answer(answer=found.strip(), entry=self._entry))
+        info = {"action_is_valid": found is not None, "action_is_effective": found is not None, "success": score >= 1.0}
         return "", score, True, False, info
 
     def close(self) -> None: ...

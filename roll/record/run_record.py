@@ -107,11 +107,14 @@ class RunRecord:
         """The validations of this process."""
         self.validation: list[Validated] = []
         for row in read_rows(self.run_dir / "metrics.jsonl"):
-            self._curves.add(row["step"], row)
-            self._tags.add(row)
+            self._follow(row["step"], row)
             self.validation += [found] if (found := Validated.of_row(row)) is not None else []
         if before is not None:
             self._take_over(before)
+
+    def _follow(self, step: int, row: Mapping[str, Any]) -> None:
+        self._curves.add(step, row)
+        self._tags.add(row)
 
     @property
     def validated(self) -> set[int]:
@@ -161,8 +164,7 @@ class RunRecord:
         speed = self._speed.step(tokens, monotonic()) if self._speed is not None else {}
         row = {**metrics, **counts, **lags, **speed, "time/elapsed_s": self.running_s(), **self.memory.metrics()}
         self.journals.metrics.log(self.step, row)
-        self._curves.add(self.step, row)
-        self._tags.add(row)
+        self._follow(self.step, row)
         for warning in self._training_warnings.observe_step(self.step, {**metrics, **counts}):
             logger.warning(warning)
         self._judge(self.step, row)
@@ -207,8 +209,7 @@ class RunRecord:
         metrics |= {f"val_correct/{tag}/mean": accuracy for tag, accuracy in result.by_tag.items()}
         metrics |= dict(result.estimates()) | result.more
         self.journals.metrics.log(result.version, metrics)
-        self._curves.add(result.version, metrics)
-        self._tags.add(metrics)
+        self._follow(result.version, metrics)
         self._judge(result.version, metrics)
         return metrics
 

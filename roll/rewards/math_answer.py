@@ -217,7 +217,7 @@ def _equal(last: object, other: object, text: str) -> bool:
     if not isinstance(last, Float) or decimals is None:
         return False
     difference: Any = (last - other).evalf()
-    return bool(difference.is_real) and abs(float(difference)) <= 10.0 ** -len(decimals[1])
+    return bool(difference.is_real) and abs(float(difference)) <= 0.500001 * 10.0 ** -len(decimals[1])
 
 
 def _other_base(ground_truth: str, answer: FinalAnswer) -> bool:

@@ -54,6 +54,9 @@ BY_TYPE = shopper(LOOKS, _adds, lambda total: call("final_result", response=tota
 BY_TOOL = shopper(LOOKS, _adds, lambda total: call("final_answer", answer=str(total)), ONE_LOOK)
 
 
+BY_TURNS = shopper("prices?", lambda one, other: f"{one} + {other}", str)
+
+
 def code(text: str) -> str:
     return f"Thought: so it is.\n<code>\n{text}\n</code>"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from players import BY_CODE, BY_REPAIR, BY_TEXT, BY_TOOL, BY_TWO, BY_TYPE, Player
+from players import BY_CODE, BY_REPAIR, BY_TEXT, BY_TOOL, BY_TURNS, BY_TWO, BY_TYPE, Player
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,13 @@ class Agent:
 
 
 LITELLM = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+BUILD = Path(os.environ.get("AGENTS_PYTHONS") or Path(__file__).resolve().parents[2] / "build" / "agents").absolute()
+UV = {
+    **{name: value for name, value in os.environ.items() if name.startswith("UV_")},
+    "UV_CACHE_DIR": str(BUILD / "uv-cache"),
+    "PATH": os.pathsep.join([str(BUILD / "verifiers" / "bin"), os.environ.get("PATH", "")]),
+}
+"""A harness of verifiers is a program of its own, which uv starts, in an environment that it makes once."""
 AGENTS = {
     "openai_loop": Agent(interpreter="clients"),
     "anthropic_loop": Agent(interpreter="clients"),
@@ -31,5 +40,6 @@ AGENTS = {
     "langgraph_loop": Agent(interpreter="langgraph"),
     "smolagents_tools": Agent(interpreter="smolagents", player=BY_TOOL, conversations=3),
     "smolagents_code": Agent(interpreter="smolagents", player=BY_CODE),
+    "verifiers_turns": Agent(interpreter="verifiers", player=BY_TURNS, environment=UV),
     "mini_swe": Agent(interpreter="mini_swe_agent", player=BY_REPAIR, calls=4, environment=LITELLM),
 }

@@ -155,6 +155,15 @@ def test_the_audit_is_held_there(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
 
 
+def test_the_whole_text_may_be_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(["reasoning-gym:coins", "--config", "shorter=false", "action_pattern=(.*)", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["targets"]
+    assert found["players"]["reference"]["mean"] == found["accepted"] == 1.0
+    assert set(found["players"]["constant"]["text"]) <= {"H", "T"}, "nothing stands around it"
+    assert audit(["reasoning-gym:coins", "--config", "action_pattern=(", "--json"]) == 2
+    assert "is not a regular expression" in capsys.readouterr().err
+
+
 def test_so_is_the_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "reasoning-gym:coins", "--episodes", "3"]) == 0
     assert "reasoning_gym: ok" in capsys.readouterr().out

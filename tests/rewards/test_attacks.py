@@ -62,6 +62,20 @@ def test_what_tex_does_not_read_is_no_answer(struck: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "earns"),
+    [
+        ("12.14 = 12.15", 0.0),
+        ("12.16 = 12.15", 0.0),
+        ("12.1478 = 12.15", 1.0),
+        ("\\frac{243}{20} = 12.15", 1.0),
+        ("12.155 = 12.15", 1.0),
+    ],
+)
+def test_a_side_of_an_equation_is_the_other_one_rounded_or_another_number(said: str, earns: float) -> None:
+    assert grade({"ground_truth": "12.15", "response": f"$\\boxed{{{said}}}$"}) == earns
+
+
+@pytest.mark.parametrize(
     ("text", "letter"),
     [("A or B", ""), ("A, B, C", ""), ("**A** and **B**.", ""), ("A/B", ""), ("A, B is wrong", "A"), ("A. And B is not", "A")],
 )
