@@ -78,7 +78,7 @@ FIRST_SEED = 2**31 - 10**6
 """Of lessons; the run's are hashes below 2**31, of which one in two thousand is as large."""
 TEMPLATE = "{observation}\n>"
 CONTEXT, ANSWER, VALIDATED = 1024, 14, 16
-LESSONS, HESITATION = 400, 0.5
+LESSONS, HESITATION = 800, 0.8
 
 
 def environments() -> dict[str, dict[str, Any]]:

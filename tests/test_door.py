@@ -149,7 +149,7 @@ def test_lengths_and_template_are_those_of_model_and_rows(embedded_task, tmp_pat
         ({"reward": "exact"}, "is no function"),
         ({"reward": [exact, exact]}, "functions of the same name"),
         ({"reward": [exact, brief], "reward_weights": [1]}, "has 1 weights for 2 rewards"),
-        ({"model": "nowhere/at/all"}, "has no config.json"),
+        ({"model": "nowhere/at/all"}, "nowhere/at/all is not there"),
         ({"max_stepz": 3}, "did you mean max_steps"),
         ({"rollout_batch_size": -1}, "rollout_batch_size"),
     ],
@@ -164,7 +164,7 @@ def test_what_is_wrong_is_told_before_anything_starts(given, told, embedded_task
 def test_a_script_with_a_mistake_ends_with_a_line_and_no_traceback(tmp_path):
     ended = python("import roll\nroll.train(model='nowhere', data=['1+1='], reward=len)", tmp_path)
     assert ended.returncode == 1
-    assert ended.stderr.startswith("error: model = 'nowhere': has no config.json") and "Traceback" not in ended.stderr
+    assert ended.stderr.startswith("error: model = 'nowhere': nowhere is not there") and "Traceback" not in ended.stderr
     assert "Traceback" in python("import roll\nroll.train\n1 / 0", tmp_path).stderr, "other errors are shown as always"
 
 

@@ -5,7 +5,6 @@ Every problem is collected before anything is raised; nothing is dropped, guesse
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import types
@@ -90,9 +89,7 @@ class _Loader:
                 continue
             found = len(self.problems)
             default = default_of(known[name]) if base is None else getattr(base, name)
-            converted = self.convert(
-                hints(cls)[name], _at_home(value) if "path" in known[name].metadata else value, path, default
-            )
+            converted = self.convert(hints(cls)[name], value, path, default)
             if self.leniency and len(self.problems) > found and self._not_offered(hints(cls)[name], value, path):
                 continue
             values[name] = converted
@@ -160,13 +157,6 @@ class _Loader:
                 return converted
         self.problems.append(Problem(key, value, f"must be {_describe(hint)}", _fix(hint, value)))
         return None
-
-
-def _at_home(value: object) -> object:
-    """The path, or the paths of a list: `~/` in an override is not replaced by the shell, and in a file by nobody."""
-    if isinstance(value, list):
-        return [_at_home(each) for each in value]
-    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
 
 
 def _advice(name: str, known: list[str], root: type[object]) -> str:

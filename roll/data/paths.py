@@ -7,8 +7,9 @@ own code is given (`reward_args`, `env_config`) is not read here; its workers st
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,10 +23,19 @@ _SQLITE = re.compile(r"(?P<driver>sqlite(\+\w+)?:///)(?P<file>(?!/|:memory:|file
 
 def absolute(config: C) -> C:
     """The configuration with absolute paths."""
+    return _made(config, ABSOLUTE)
+
+
+def from_home(config: C) -> C:
+    """The configuration with the home folder for `~/`, which nobody else replaces: not in a file, nor in an override."""
+    return _made(config, dict.fromkeys(ABSOLUTE, _from_home))
+
+
+def _made(config: C, makers: Mapping[str, Callable[[Any], Any]]) -> C:
     changed = {}
     for item in fields(config):  # type: ignore[arg-type]
         value: Any = getattr(config, item.name)
-        make = ABSOLUTE[item.metadata["path"]] if "path" in item.metadata else _inside
+        make = makers[item.metadata["path"]] if "path" in item.metadata else partial(_inside, makers=makers)
         made = [make(each) for each in value] if isinstance(value, list) else make(value)
         if made != value:
             changed[item.name] = made
@@ -59,10 +69,14 @@ def _interpreter(value: Any) -> Any:
     return _path(value) if isinstance(value, str) and "/" in value else value
 
 
-def _inside(value: Any) -> Any:
+def _from_home(value: Any) -> Any:
+    return str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~/") else value
+
+
+def _inside(value: Any, makers: Mapping[str, Callable[[Any], Any]]) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return absolute(value)
-    return {name: _inside(each) for name, each in value.items()} if isinstance(value, dict) else value
+        return _made(value, makers)
+    return {name: _inside(each, makers) for name, each in value.items()} if isinstance(value, dict) else value
 
 
 ABSOLUTE: dict[str, Callable[[Any], Any]] = {

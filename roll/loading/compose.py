@@ -34,6 +34,7 @@ from roll.configs.problems import ConfigError, LoadReport, Note, Problem, origin
 from roll.configs.program import PROGRAM
 from roll.configs.redact import hide_values
 from roll.configs.rlvr import RLVRConfig
+from roll.data.paths import from_home
 from roll.distributed.machine import this_machine
 from roll.loading.fitting import fill_in
 from roll.loading.yaml_files import COMMAND_LINE, check_files, check_references, files, origins
@@ -108,6 +109,7 @@ def understand(
         made = made.after(first) if theirs is None else made.after(first).after(theirs)
         where |= {target: origin(where, source) for target, source in made.moved.items()}
         config, unknown, not_offered = _load(cls, made, compat)
+        config = from_home(config)
     except ConfigError as error:
         raise ConfigError(LoadReport(origins=where).located(error.problems)) from error
     if compat:

@@ -96,9 +96,10 @@ def opened(model: str, key: str) -> OpenedModel:
         folder = (cached(model) or fetch(model)) if named else Path(model)
     except Exception as error:  # boundary: the hub, the network and the disk each have errors of their own
         raise ConfigError([Problem(key, model, *refusal(error))]) from None
-    config = read_model_folder(str(folder)).config
+    found = read_model_folder(str(folder))
+    config = found.config
     if config is None:
-        raise ConfigError([Problem(key, model, "has no config.json", "name a Hugging Face folder, or owner/model of the hub")])
+        raise ConfigError([Problem(key, model, found.note, "name a Hugging Face folder, or owner/model of the hub")])
     from roll.strategies.model_folder import check_model_folder, load_tokenizer
 
     try:

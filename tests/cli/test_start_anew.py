@@ -83,7 +83,7 @@ def test_init_refuses_a_name_a_full_folder_and_a_model_that_is_none(tmp_path, ca
     for arguments, told in (
         (["a b"], "is not a valid name for a run"),
         (["full"], "exists already and is not empty"),
-        (["new", "--model", "nowhere"], "has no config.json"),
+        (["new", "--model", "nowhere"], "nowhere is not there"),
     ):
         assert main(["init", *arguments]) == 2
         (line,) = capsys.readouterr().err.splitlines()

@@ -255,15 +255,6 @@ def test_configurations_load_without_heavy_packages():
     assert done.stdout.strip() == "set()"
 
 
-def test_a_path_from_home_is_found_there_and_a_text_that_looks_like_one_is_left(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
-    data = {"file_name": ["~/a.jsonl", "b.jsonl"], "system_prompt": "~/ is home"}
-    config = load_config(RLVRConfig, {"pretrain": "~/models/m", "output_dir": "~/runs", "actor_train": {"data_args": data}})
-    assert (config.pretrain, config.output_dir) == ("/home/me/models/m", "/home/me/runs")
-    read = config.actor_train.data_args
-    assert (read.file_name, read.system_prompt) == (["/home/me/a.jsonl", "b.jsonl"], "~/ is home")
-
-
 @pytest.mark.parametrize(("theirs", "ours"), OTHER_NAMES.items(), ids=OTHER_NAMES)
 def test_a_name_that_others_use_leads_to_a_key_that_is_there(theirs, ours):
     known = {path for path, _, _ in walk(RLVRConfig)}

@@ -130,3 +130,12 @@ def test_the_examples_lead_to_the_folder_where_they_are_started(tmp_path, monkey
     config = absolute(load("config", "rlvr_config_async")[0])
     assert config.pretrain == f"{tmp_path}/examples/embedded/cache/model" and config.run_dir.startswith(f"{tmp_path}/output/")
     assert all(Path(file).is_absolute() for file in config.actor_train.data_args.files)
+
+
+def test_a_path_from_home_is_found_there_and_a_text_that_looks_like_one_is_left(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    data = ["actor_train.data_args.file_name=['~/a.jsonl',b.jsonl]", "+actor_train.data_args.system_prompt='~/ is home'"]
+    config, _ = load(CONFIGS, "rlvr_config_async", ["pretrain='~/models/m'", "output_dir='~/runs'", *data])
+    assert (config.pretrain, config.output_dir) == ("/home/me/models/m", "/home/me/runs")
+    read = config.actor_train.data_args
+    assert (read.file_name, read.system_prompt) == (["/home/me/a.jsonl", "b.jsonl"], "~/ is home")

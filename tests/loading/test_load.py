@@ -271,3 +271,12 @@ def test_the_start_script_tells_where_a_problem_was_written(folder, capsys):
     assert any(line.startswith("error: run.yaml:2: actor_train.data_args.file_name") for line in lines)
     assert main(["--config_path", str(ROLL / "rlvr"), "--config_name", "ppo_critic", "--compat"]) == 2
     assert capsys.readouterr().err.startswith("error: config_name = 'ppo_critic': loads, but cannot start")
+
+
+def test_a_template_of_rolls_is_told_at_the_start_for_it_changes_what_is_trained():
+    def told(name):
+        _, report = load(EXAMPLES, "rlvr_config_async", [f"actor_train.data_args.template={name}"])
+        return [note.message for note in report.told if note.key == "actor_train.data_args.template"]
+
+    assert told("qwen2_5") == ["read as native: the tokenizer's own chat template, not ROLL's of that name"]
+    assert told("native") == []
