@@ -23,10 +23,15 @@ def shop(trace: dict[str, Any], folder: Path) -> dict[str, Any]:
     told = "".join(str(message) for each in trace["conversations"] for message in each["messages"])
     looked_up = [f"The {item} costs {price}." in told for item, price in prices.items()]
     added = bool(re.search(rf"The sum is {sum(prices.values())}\.", told))
-    used = max(sum(message["role"] == "tool" for message in each["messages"]) for each in trace["conversations"])
+    used = max(sum(map(_used, each["messages"])) for each in trace["conversations"])
     wasted = min(MOST_WASTED, max(0, used - NEEDED))
     earned = 1.0 if right else 0.1 * (sum(looked_up) + added)
     return {"reward": earned - 0.05 * wasted, "success": right, "looked_up": sum(looked_up), "wasted": wasted}
+
+
+def _used(message: dict[str, Any]) -> bool:
+    """A price, a sum or that there is none; handing over to another agent is another thing."""
+    return message["role"] == "tool" and str(message["content"]).startswith("The")
 
 
 def mended(trace: dict[str, Any], folder: Path) -> dict[str, Any]:
