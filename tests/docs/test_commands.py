@@ -39,6 +39,7 @@ LIMITS = [  # the first whose pattern is found in a command counts
         "needs the package",
         "tests/envs/test_packages.py::test_the_audit_is_held_there",
     ),
+    Limit(r"^python tests/agents_real/", "needs the programs' packages, and minutes", NOT),
     Limit(r"^make bench-gate", "takes minutes and a quiet machine", NOT),
     Limit(r"^make clean$", "removes what the tests run in", NOT),
     Limit(r"^make test-gpu$", "needs a GPU", NOT),
