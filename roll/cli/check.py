@@ -15,7 +15,7 @@ from typing import Any
 from roll.cli.found_here import missing_here
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder, fitted, pipeline_named
 from roll.configs.agentic import AgenticConfig
-from roll.configs.ppo import PPOConfig
+from roll.configs.ppo import AUDITS, PPOConfig
 from roll.configs.problems import ConfigError, LoadReport, Problem
 from roll.configs.redact import redact_at, redact_text, visible
 from roll.configs.rlvr import RLVRConfig
@@ -166,7 +166,7 @@ def _audits(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
 
 def _audited(config: RLVRConfig | AgenticConfig) -> Iterator[str]:
     """Heavy only where audits are kept."""
-    if os.path.isdir("roll-audits"):
+    if os.path.isdir(AUDITS):
         sys.path.append(os.getcwd())
         from roll.envs.kept_audits import remarks
 

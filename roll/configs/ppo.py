@@ -33,6 +33,9 @@ from roll.configs.worker import (
 MAIN_SET = "validation"
 """The validation set that the keys `validation` and `val_env_manager` describe; it comes first, and others have a name."""
 
+AUDITS = "roll-audits"
+"""The folder in which audits are kept, where commands are given."""
+
 POSITIVE = Bounds(gt=0)
 SHARE = Bounds(ge=0, le=1)
 
@@ -52,7 +55,7 @@ class PPOConfig(BaseConfig, ABC):
 
     audit: Literal["optional", "required"] = option(
         "optional",
-        "What roll env audit --config_name has kept in roll-audits, in the folder where the run is started.\n"
+        f"What roll env audit --config_name has kept in {AUDITS}, in the folder where the run is started.\n"
         "optional: roll check tells it.\n"
         "required: no run without an audit of each of its environments, or rewards, as it is now, that finds nothing wrong.",
     )

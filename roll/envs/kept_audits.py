@@ -23,6 +23,7 @@ from typing import Any
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import derive
 from roll.configs.dotted_path import dotted_path
+from roll.configs.ppo import AUDITS
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.data.prompt_file import PromptRow, read_rows
@@ -34,8 +35,7 @@ from roll.envs.packages import KNOWN, interpreter
 from roll.errors import PromptFileError
 from roll.rewards.references import spread
 
-FOLDER = "roll-audits"
-FIX = f"roll env audit --config_name of this run, in this folder; it writes {FOLDER}"
+FIX = f"roll env audit --config_name of this run, in this folder; it writes {AUDITS}"
 LARGEST = 1 << 20
 
 
@@ -55,7 +55,7 @@ class Subject:
 
     @property
     def file(self) -> Path:
-        return Path(FOLDER) / f"{_digest([json.dumps(self.settings, sort_keys=True, default=str)])}.json"
+        return Path(AUDITS) / f"{_digest([json.dumps(self.settings, sort_keys=True, default=str)])}.json"
 
 
 def subjects(config: RLVRConfig | AgenticConfig) -> dict[str, Subject]:
@@ -204,7 +204,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def remarks(config: RLVRConfig | AgenticConfig) -> Iterator[str]:
     """What audits that are kept have found. Raises `ConfigError`."""
-    for name, subject in subjects(config).items() if Path(FOLDER).is_dir() else ():
+    for name, subject in subjects(config).items() if Path(AUDITS).is_dir() else ():
         found: Any = None if subject.refused else kept(subject)
         if found is not None and found.changed:
             yield f"{name} was audited before {_listed(found.changed)} changed: {FIX}"

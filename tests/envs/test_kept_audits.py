@@ -11,11 +11,11 @@ from roll.cli.audit import audit
 from roll.cli.check import main as check
 from roll.configs.agentic import AgenticConfig
 from roll.configs.loading import load_config
+from roll.configs.ppo import AUDITS
 from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.devices import Inventory
 from roll.envs import kept_audits
-from roll.envs.kept_audits import FOLDER
 from roll.pipeline.agentic_run import AgenticPipeline
 
 FLIP = """
@@ -102,13 +102,13 @@ def test_a_run_is_refused_until_it_is_audited_and_again_when_its_code_changes(
     (name,) = mapping.get("custom_envs", mapping.get("rewards"))
     assert checked(capsys) == (1, [("audit", f"there is no audit of {name}")])
     assert audit(HERE) == 0
-    (file,) = (here / FOLDER).iterdir()
+    (file,) = (here / AUDITS).iterdir()
     assert checked(capsys) == (0, []) == checked(capsys)
     write(here, mapping, exp_name="another", max_steps=3)
     assert checked(capsys) == (0, []), "what the audit is not of may change"
     (here / "helper.py").write_text("# what flips.py may import\n")
     assert checked(capsys) == (1, [("audit", f"{name} was audited before flips changed")])
-    assert audit(HERE) == 0 and [*(here / FOLDER).iterdir()] == [file] and checked(capsys) == (0, [])
+    assert audit(HERE) == 0 and [*(here / AUDITS).iterdir()] == [file] and checked(capsys) == (0, [])
     monkeypatch.setattr(kept_audits, "version", lambda package: "99")
     assert checked(capsys)[1][0][1].startswith(f"{name} was audited before gymnasium")
 
@@ -158,14 +158,14 @@ def test_what_cannot_be_audited_is_refused_by_name(here: Path, capsys: pytest.Ca
 def test_a_file_that_is_no_audit_counts_as_none(text: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(here, AGENTIC)
     assert audit(HERE) == 0
-    (file,) = (here / FOLDER).iterdir()
+    (file,) = (here / AUDITS).iterdir()
     file.write_text(text, encoding="latin-1")
     assert checked(capsys) == (1, [("audit", "there is no audit of Coin")])
 
 
 def test_an_audit_that_cannot_be_kept_is_told_all_the_same(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(here, AGENTIC)
-    (here / FOLDER).write_text("a file is in its place")
+    (here / AUDITS).write_text("a file is in its place")
     assert audit(HERE) == 0
     captured = capsys.readouterr()
     assert "Coin: its audit is not kept: " in captured.err and captured.out.startswith("Coin: 40 tasks")
