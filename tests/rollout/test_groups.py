@@ -153,7 +153,7 @@ def test_leased_groups_stay_until_they_are_trained_and_each_has_one_row_in_the_j
         rows = [(row["group_id"], row["fate"], row["reason"], row["step"], row["lag"]) for row in s.journal.rows]
         assert rows == [(0, "trained", "", 1, 0), (1, "trained", "", 1, 0), (2, "dropped", "filter_std", 1, None)]
         assert [(row.pop("rewards"), row.pop("tokens")) for row in s.journal.rows] == [([1.0], 2)] * 3
-        events = json.loads(f"[{','.join(s.trace.files()[0].events)}]")
+        events = json.loads(f"[{','.join(piece.text for piece in s.trace.files()[0].pieces)}]")
         shown = {e["id"]: e["args"] for e in events if (e["ph"], e["name"]) == ("b", "group")}
         assert shown == {row["group_id"]: row | {"tokens_by_version": {"0": 2}} for row in s.journal.rows}
         assert [e["name"] for e in events if (e["ph"], e["id"]) == ("b", 0)] == ["group", "rollout", "buffered", "training"]
@@ -409,7 +409,7 @@ def test_a_step_that_lacks_fresh_groups_trains_some_again_and_each_use_is_a_row_
         assert [(row["group_id"], row["uses"]) for row in s.groups.buffered()] == [(1, 1), (2, 1)], "0 was trained twice"
         rows = [(row["group_id"], row["fate"], row["step"], row["lag"]) for row in s.journal.rows]
         assert rows == [(0, "trained", 1, 0), (1, "trained", 1, 0), (0, "replayed", 2, 1), (2, "trained", 2, 1)]
-        events = json.loads(f"[{','.join(s.trace.files()[0].events)}]")
+        events = json.loads(f"[{','.join(piece.text for piece in s.trace.files()[0].pieces)}]")
         shown = [e["args"]["fate"] for e in events if (e["ph"], e["name"], e["id"]) == ("b", "group", 0)]
         assert shown == ["trained", "replayed"]
         assert second.group_id == 1
