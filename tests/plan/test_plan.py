@@ -340,3 +340,14 @@ def test_gspo_recomputes_on_fresh_samples_of_another_engine():
     assert not recomputed("hf_infer").recompute_old_logprobs
     assert not recomputed("vllm", async_generation_ratio=1).recompute_old_logprobs
     assert not recomputed("vllm", old_logprobs="bypass").recompute_old_logprobs
+
+
+def test_groups_that_keep_places_which_others_wait_for_are_told():
+    """8 groups of 4, one batch ahead: 64 rollouts."""
+
+    def told(**keys):
+        config = rlvr("0", "1", async_generation_ratio=1, **keys)
+        return [note for note in plan_of(config).notes if "keeps its places" in note]
+
+    assert len(told(max_running_requests=63)) == 1
+    assert told(max_running_requests=64) == told(max_running_requests=63, is_num_return_sequences_expand=True) == []
