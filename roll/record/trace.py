@@ -84,8 +84,9 @@ class _Piece:
     @cached_property
     def text(self) -> str:
         """Events as JSON, with commas between them."""
-        drawn, self._drawn = self._drawn, ()
-        return _encoded([event for each in drawn for event in each.events(self._zero)])
+        text = _encoded([event for each in self._drawn for event in each.events(self._zero)])
+        self._drawn = ()  # what could not be encoded stays, and is told at each attempt
+        return text
 
 
 class TraceFile(NamedTuple):
