@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import gc
 import pickle
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from pipeline_run import ROOT, save_results
 
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import WorkerSpec
-from roll.distributed.process_setup import collect_rarely, spare_what_is_there
+from roll.distributed.garbage import search_all_objects, search_young_objects, spare_what_is_there
 from roll.loading.compose import load
 from roll.simulate.backend import SimulatedBackend, SimulatedHandle
 from roll.simulate.costs import Costs, Spread
@@ -139,7 +138,7 @@ def drive(engines: int, tokens: int, folder: Path, ranks: int = 8) -> dict[str, 
         prepared = simulation.prepared()
         return await SimulatedRun(config, prepared, simulation.inventory, backend).run()
 
-    gc.collect()
+    search_all_objects()  # those of the run before are spared
     with counted() as count, unheard():
         summary = run_virtually(main())
     groups = engines * STEPS
@@ -187,7 +186,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         drive(16, 100, Path(folder) / "imports")
         spare_what_is_there()  # as `roll train` does
-        collect_rarely()
+        search_young_objects()
         for engines, tokens in sorted(cases):
             run = drive(engines, tokens, Path(folder) / f"{engines}-{tokens}")
             if run["status"] != "finished":

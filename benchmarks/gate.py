@@ -42,7 +42,7 @@ from shared_prefixes import BUDGET, batch_of, groups, step
 
 from roll.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
 from roll.data.token_batch import TokenBatch
-from roll.distributed.process_setup import collect_rarely, spare_what_is_there
+from roll.distributed.garbage import search_young_objects, spare_what_is_there
 from roll.strategies.infer.hf.strategy import HFInferStrategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext
@@ -233,7 +233,7 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     spare_what_is_there()
-    collect_rarely()
+    search_young_objects()
     everything = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     known = everything.setdefault(processor(), {})
     if args.record:

@@ -35,7 +35,7 @@ from pipeline_run import ROOT, save_results
 from roll import make_env
 from roll.cli.verify import GIVEN_BACK
 from roll.envs.host import EnvHost
-from roll.envs.packages import interpreter, package_of
+from roll.envs.packages import interpreter
 from roll.record.journal import read_rows
 
 sys.path.append(str(ROOT / "examples" / "embedded"))
@@ -221,13 +221,6 @@ def killed(out: Path, at: int) -> None:
         raise SystemExit("the run ended before it was killed")
 
 
-def row_of(env: Mapping[str, Any]) -> str:
-    """The name of an environment in docs_roll/environment_table.md."""
-    package = package_of(env["env_type"]) or env["env_type"]
-    env_id = env["env_config"].get("env_id")
-    return f"{package}:{env_id}" if env_id else package
-
-
 def shares(run_dir: Path) -> tuple[Counter[str], float]:
     """Groups that were played of each tag, and how far one is off its share, in groups. Raises if one was lost or doubled."""
     rows = [row for row in read_rows(run_dir / "groups.jsonl") if row["reason"] not in GIVEN_BACK]
@@ -260,9 +253,8 @@ def main() -> None:
     played, off = shares(run_dir)
     summary = json.loads((run_dir / "summary.json").read_text())
     print(f"resumed from step {summary['resumed_from_step']}; {played.total()} groups, at most {off:.2f} off an equal share")
-    rows = {tag: row_of(env) for tag, env in environments().items()}
     facts = {"steps": options.steps, "group": options.group, "wall_s": summary["wall_s"]}
-    save_results("multi_task", {**facts, "played": played, "off": off, "tags": summary["tags"], "rows": rows})
+    save_results("multi_task", {**facts, "played": played, "off": off, "tags": summary["tags"]})
 
 
 if __name__ == "__main__":

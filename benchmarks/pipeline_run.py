@@ -42,6 +42,7 @@ def run_pipeline(
     script: str = "start_rlvr_pipeline.py",
     no_validation: str = "validation",
     look: Callable[[int], None] | None = None,
+    limit_s: float = LIMIT_S,
 ) -> Run:
     """A start script of `examples` with these overrides. Raises `RuntimeError` with its last words if it fails.
     `no_validation`: the block whose absence means that nothing is validated. `look` is called with the driver's process id, about
@@ -55,7 +56,7 @@ def run_pipeline(
     command = [sys.executable, f"examples/{script}", *name, *always, *overrides]
     with (out / "console.txt").open("w") as console:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=console, stderr=subprocess.STDOUT)
-        code, end = None, time.monotonic() + LIMIT_S
+        code, end = None, time.monotonic() + limit_s
         while code is None:
             if time.monotonic() > end:
                 process.kill()

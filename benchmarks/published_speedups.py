@@ -51,19 +51,12 @@ SPLITS = (3, 4, 5)
 """Trainers of 8 devices."""
 
 
-def step_s(
-    costs: Costs, trainers: int, engines: int = 0, ratio: float = 0.0, recompute: bool = False, expand: bool = True
-) -> float:
-    """`engines` 0: on the trainers' devices, in turns. `expand`: the responses of a group are requests of their own."""
+def step_s(costs: Costs, trainers: int, engines: int = 0, ratio: float = 0.0, recompute: bool = False) -> float:
+    """`engines` 0: on the trainers' devices, in turns."""
     infer = list(range(trainers, trainers + engines)) if engines else list(range(trainers))
     overrides = [
         *(f"rollout_batch_size={PROMPTS}", f"num_return_sequences_in_group={SAMPLES}", f"max_steps={STEPS}", "validation=null"),
-        *(
-            f"response_length={LONGEST}",
-            "prompt_length=512",
-            f"max_running_requests={RUNNING}",
-            f"is_num_return_sequences_expand={str(expand).lower()}",
-        ),
+        *(f"response_length={LONGEST}", "prompt_length=512", f"max_running_requests={RUNNING}"),
         *(f"async_generation_ratio={ratio}", f"old_logprobs={'recompute' if recompute else 'bypass'}"),
         *(f"num_gpus_per_node={trainers + engines}", f"actor_train.device_mapping={list(range(trainers))}"),
         *(f"actor_infer.device_mapping={infer}", f"actor_train.training_args.per_device_train_batch_size={SAMPLES}"),
@@ -111,13 +104,13 @@ class World:
         training = self.shares["training"] * DEVICES / trainers if training_s is None else training_s
         return max(self.tokens / best_rate / (DEVICES - trainers), training)
 
-    def asynchronous_s(self, trainers: int, ratio: float, training_s: float | None = None, expand: bool = True) -> float:
+    def asynchronous_s(self, trainers: int, ratio: float, training_s: float | None = None) -> float:
         """Without old log-probs. `training_s`: of those trainers, if not what it takes when the work is divided evenly."""
         costs = replace(self.costs, train_s=0.0)
         if training_s is not None:
             even = self.shares["training"] * DEVICES / trainers
             costs = replace(costs, train_tokens_per_s=costs.train_tokens_per_s * even / training_s)
-        return step_s(costs, trainers, DEVICES - trainers, ratio, expand=expand)
+        return step_s(costs, trainers, DEVICES - trainers, ratio)
 
 
 def verl() -> Iterator[dict[str, object]]:
@@ -135,17 +128,16 @@ def verl() -> Iterator[dict[str, object]]:
 
 def tails() -> Iterator[dict[str, object]]:
     print("\ngeneration 0.7 of the synchronous step, training divided evenly; published: 2.24 (ROLL Flash), 2.77 (AReaL)")
-    print(f"{'cv':>4}{'ratio':>7}{'best split':>12}{'speed-up':>10}{'by group':>10}{'bound':>7}")
+    print(f"{'cv':>4}{'ratio':>7}{'best split':>12}{'speed-up':>10}{'bound':>7}")
     for cv in TAILS:
         world = World.of(cv, SHARES)
         before = world.synchronous_s
         for ratio in (1.0, 4.0):
             found = {trainers: world.asynchronous_s(trainers, ratio) for trainers in SPLITS}
             best = min(found, key=lambda trainers: found[trainers])
-            grouped = before / world.asynchronous_s(best, ratio, expand=False)
             speed_up, bound = before / found[best], max(before / world.bound_s(trainers) for trainers in SPLITS)
-            yield {"cv": cv, "ratio": ratio, "trainers": best, "speed_up": speed_up, "by_group": grouped, "bound": bound}
-            print(f"{cv:4}{ratio:7g}{best:8} : {DEVICES - best}{speed_up:9.2f}x{grouped:9.2f}x{bound:6.2f}x", flush=True)
+            yield {"cv": cv, "ratio": ratio, "trainers": best, "speed_up": speed_up, "bound": bound}
+            print(f"{cv:4}{ratio:7g}{best:8} : {DEVICES - best}{speed_up:9.2f}x{bound:6.2f}x", flush=True)
 
 
 def main() -> None:

@@ -10,6 +10,9 @@ any cache.
   bytes of the weights, and <= FLOP/s / FLOPs of a token: the share is of the smaller one. The time of the prompts is taken off:
   it is that of the same requests with one token each.
 
+With `--profile` it says besides what the time of one token of one request goes to in hf_infer: matrix products, attention, other
+operations, and what is between them (Python, and torch's dispatch).
+
 vLLM's engine is processes of its own, which stand still while the limits are measured. Others that use the cores meanwhile
 shift the shares, too: the load average stands beside each.
 
@@ -25,7 +28,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from roll.algorithms.loss import LossSpec
 from roll.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
 from roll.strategies.infer.engines import make_infer_strategy
+from roll.strategies.infer.hf.slot_model import SlotModel
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.train import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext
@@ -58,8 +62,15 @@ def best(work: Callable[[], Any], times: int = 5) -> float:
     return min(spent[1:])
 
 
-def limits(dtype: torch.dtype) -> tuple[float, float]:
-    """FLOP/s and bytes/s of this process."""
+def limits(dtype: torch.dtype, threads: int) -> tuple[float, float]:
+    """FLOP/s and bytes/s of this process, in a thread that ends: its pool of torch's threads, if it stayed, would slow the side
+    down."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_limits, dtype, threads).result()
+
+
+def _limits(dtype: torch.dtype, threads: int) -> tuple[float, float]:
+    torch.set_num_threads(threads)
     a, b = torch.randn(SIZE, SIZE).to(dtype), torch.randn(SIZE, SIZE).to(dtype)
     flops = 2 * SIZE**3 / best(lambda: a @ b)
     matrix, vector = torch.ones(MATRIX), torch.ones(MATRIX[1])
@@ -92,9 +103,9 @@ def train(args: argparse.Namespace, dtype: str) -> list[dict[str, Any]]:
     counts, vocabulary = counted(args.model)
     batch = random_batch(args.sequences, args.length, vocabulary)
     totals = BatchTotals(int(batch.loss_mask.sum()), len(batch))
-    before = limits(TYPES[dtype])
+    before = limits(TYPES[dtype], args.threads)
     seconds = best(lambda: strategy.train_step(batch, LossSpec(pg_variant="ppo"), totals), args.rounds)
-    flops, _ = mean(before, limits(TYPES[dtype]))
+    flops, _ = mean(before, limits(TYPES[dtype], args.threads))
     strategy.close()
     rate = batch.num_tokens / seconds
     return [row("train", f"{args.sequences} x {args.length} tokens", rate, flops / counts.training(args.length), "FLOP/s")]
@@ -123,16 +134,41 @@ async def decoding(side: str, args: argparse.Namespace, dtype: str) -> list[dict
             await asyncio.gather(*map(engine.generate, asked))
             return time.perf_counter() - began
 
-        before = limits(TYPES[dtype])
+        before = limits(TYPES[dtype], args.threads)
         whole = [await seconds(args.response, number) for number in range(args.rounds + 1)][1:]
         prefill = [await seconds(1, number) for number in range(args.rounds + 1)][1:]
-        flops, bandwidth = mean(before, limits(TYPES[dtype]))
+        flops, bandwidth = mean(before, limits(TYPES[dtype], args.threads))
         rate = together * (args.response - 1) / max(min(whole) - min(prefill), 1e-9)
         by_memory, by_arithmetic = together * bandwidth / nbytes, flops / counts.generation(PROMPT, args.response)
         named = "bytes/s" if by_memory <= by_arithmetic else "FLOP/s"
         rows.append(row(side, f"{together} together", rate, min(by_memory, by_arithmetic), named))
     await engine.close()
     return rows
+
+
+def profiled(args: argparse.Namespace, dtype: str) -> dict[str, float]:
+    """Milliseconds of a token of one request, by what they go to; the fastest of the tokens, divided as all of them."""
+    torch.set_num_threads(args.threads)
+    model = SlotModel(AutoModelForCausalLM.from_pretrained(args.model, dtype=TYPES[dtype]), 1, PROMPT + 2 * args.response)
+    positions = iter(range(PROMPT, PROMPT + 2 * args.response))
+
+    def token() -> None:
+        model.forward_tokens(0, [7], [next(positions)])
+
+    with torch.inference_mode():
+        model.forward_contexts(0, [tuple(range(3, 3 + PROMPT))])
+        fastest = 1e3 * best(token, args.response - 1)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            began = time.perf_counter()
+            for _ in range(args.response // 2):
+                token()
+            whole = time.perf_counter() - began
+    spent = {each.key: each.self_cpu_time_total / 1e6 for each in profile.key_averages()}
+    products = sum(seconds for name, seconds in spent.items() if name in ("aten::mm", "aten::addmm", "aten::bmm"))
+    attention = sum(seconds for name, seconds in spent.items() if "attention" in name)
+    others = sum(seconds for name, seconds in spent.items() if name.startswith("aten::")) - products - attention
+    parts = {"matrix products": products, "attention": attention, "other operations": others}
+    return {name: fastest * part / whole for name, part in (parts | {"between them": whole - sum(parts.values())}).items()}
 
 
 def mean(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
@@ -159,6 +195,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--length", type=positive, default=128, help="tokens of a trained sample")
     parser.add_argument("--requests", type=positive, nargs="+", default=[1, 8, 64], help="that decode together")
     parser.add_argument("--response", type=positive, default=48)
+    parser.add_argument("--profile", action="store_true", help="what a token of hf_infer takes its time for")
     args = parser.parse_args()
     if not (args.model / "config.json").exists():
         parser.error(
@@ -182,6 +219,11 @@ def main() -> None:
                 figures = f"{one['tokens_per_s']:9.1f} {one['bound']:9.1f} {share:6.1%}"
                 print(f"{side:9} {dtype:5} {one['work']:18} {figures} {one['of']:8} {one['load']:5.1f}", flush=True)
             rows += [one | {"dtype": dtype} for one in found]
+        if args.profile:
+            print(
+                f"hf_infer  {dtype:5} one token: "
+                + ", ".join(f"{ms:.1f} ms {part}" for part, ms in profiled(args, dtype).items())
+            )
     save_results("roofline", {"arguments": {key: str(value) for key, value in vars(args).items()}, "rows": rows})
 
 

@@ -119,7 +119,7 @@ async def measure(
     """One update under load, in seconds."""
     lengths = [24 + i % 16 for i in range(2 * slots)] if drain else [LONGEST] * slots
     load = requests(make_prompts(len(lengths), vocabulary), lengths)
-    calls = asyncio.ensure_future(fleet.engines.call(0, "generate", load))
+    calls = asyncio.gather(*(fleet.engines.call(0, "generate", request) for request in load))
     while (await fleet.engines.call(0, "stats")).running < slots:
         await asyncio.sleep(0.01)
     began = time.perf_counter()

@@ -18,9 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
+MOST_TOLD = 10_000
+"""Characters of what foreign code raises; no log is flooded."""
+
 
 def reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {str(error)[:MOST_TOLD]}"
 
 
 @contextmanager
@@ -137,7 +140,7 @@ class Busy(Exception):
 
 
 class Unreachable(ConnectionError):
-    """The bucket cannot be had now. `weights/bucket_server.py` → `weights/assembled.py`, which tries until `peer_timeout`."""
+    """The bucket is not available now. `weights/bucket_server.py` → `weights/assembled.py`, which tries until `peer_timeout`."""
 
 
 class BroadcastError(RuntimeError):
@@ -171,8 +174,8 @@ class EpisodeFailed(Exception):
         return type(self), (self.kind, self.message)
 
 
-FailureKind = Literal["exception", "timeout", "died"]
-"""It raised, or answered what is no answer; it did not answer in time; its process ended."""
+FailureKind = Literal["exception", "timeout", "died", "memory"]
+"""It raised, or answered what is no answer; it did not answer in time; its process ended, or was full."""
 
 
 class EnvFailure(EpisodeFailed):

@@ -13,6 +13,7 @@ from typing import Literal
 from roll_surface import SURFACE, keys
 
 from roll.compat.code.names import NAMES
+from roll.compat.roll.keys_tasks import NOT_HERE
 from roll.compat.roll.keys_verl import VERL
 from roll.compat.roll.pipelines import REFUSED
 from roll.compat.roll.report import DEFAULTS, DIFFERENCES
@@ -79,7 +80,7 @@ def page() -> str:
     counts = Counter(status(key) for key in keys())
     lines = [f"| {name} | {counts[name]} |\n" for name in ("implemented", "read as another key", "without effect", "refused")]
     numbers = f"Of ROLL's {len(keys())} keys, counted by block:\n\n| | keys |\n|---|---|\n" + "".join(lines)
-    parts = [_refused(), _readings(), _differences(), _defaults(), _code(), "## Keys\n", *_blocks(), _verl()]
+    parts = [_refused(), _environments(), _readings(), _differences(), _defaults(), _code(), "## Keys\n", *_blocks(), _verl()]
     return "\n".join([INTRODUCTION, numbers, *parts])
 
 
@@ -115,6 +116,12 @@ def _is_field(key: str) -> bool:
 def _refused() -> str:
     rows = "".join(f"| {name} | {keys} |\n" for name, keys in REFUSED.items())
     return f"## Pipelines that are refused\n\nBy name, with `--compat` too.\n\n| pipeline | recognised by |\n|---|---|\n{rows}"
+
+
+def _environments() -> str:
+    rows = "".join(f"| `{name}` | {_cell(why)} |\n" for name, why in NOT_HERE.items())
+    note = "With a class of your own around what they need, named by its dotted path, they are played."
+    return f"## Environments that are refused\n\n{note}\n\n| `env_type` | |\n|---|---|\n{rows}"
 
 
 def _readings() -> str:

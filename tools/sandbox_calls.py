@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.rewards.sandbox.system_calls import ALLOWED, CONDITIONS, ONE_OF
+from roll.rewards.sandbox.system_calls import ALLOWED, ALLOWED_AGENTS, CONDITIONS, ONE_OF
 
 HEAD = """<!-- Made by `python tools/sandbox_calls.py > docs_roll/sandbox_calls.md`. -->
 # System calls that a program may make
 
 The sandbox of the [code reward](rewards.md#what-shuts-a-program-in) allows these calls. All others fail with `EPERM`, those
 that Linux adds with `ENOSYS`, as if they did not exist; a call by another architecture's table ends the program. The filter is
-the same in every mode.
+the same in every mode. The calls of agents are allowed to [programs that are shut in](programs.md#shut-in) alone.
 """
 
 
@@ -20,7 +20,7 @@ def page() -> str:
 
 
 def _tables() -> Iterator[str]:
-    for who, calls in ALLOWED.items():
+    for who, calls in (ALLOWED | ALLOWED_AGENTS).items():
         yield from (f"## {who[0].upper()}{who[1:]}", "", "| call | x86_64 | aarch64 |", "|---|---|---|")
         for name, numbers in calls.items():
             shown = " | ".join("" if number is None else str(number) for number in numbers)

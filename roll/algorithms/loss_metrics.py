@@ -141,7 +141,8 @@ def _merge(parts: Iterable[Metrics]) -> Metrics:
     return merged
 
 
-def _across_ranks(metrics: Metrics, all_reduce: AllReduce) -> Metrics:
+def _on_host(metrics: Metrics, all_reduce: AllReduce | None) -> Metrics:
+    """Reduced over the ranks, if there are several, and copied to the host together: each value of its own would be a wait."""
     reduced = dict(metrics)
     operations: tuple[Operation, ...] = ("sum", "max")
     for operation in operations:
@@ -149,8 +150,9 @@ def _across_ranks(metrics: Metrics, all_reduce: AllReduce) -> Metrics:
         if not names:
             continue
         flat = torch.stack([value.double() for name in names for value in metrics[name]])
-        all_reduce(flat, operation)
-        values = iter(flat.unbind())
+        if all_reduce is not None:
+            all_reduce(flat, operation)
+        values = iter(flat.cpu().unbind())
         for name in names:
             reduced[name] = type(metrics[name])(*(next(values) for _ in metrics[name]))
     return reduced
@@ -166,9 +168,7 @@ def reduce_metrics(parts: Iterable[Metrics], all_reduce: AllReduce | None = None
 
     A mean of nothing (no trained token) has no value and is left out.
     """
-    merged = _merge(parts)
-    if all_reduce is not None:
-        merged = _across_ranks(merged, all_reduce)
+    merged = _on_host(_merge(parts), all_reduce)
     return {name: value for name, metric in merged.items() if (value := metric.result()) is not None}
 
 

@@ -9,7 +9,6 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from roll.configs.ppo import set_key
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.data.hub import asks_the_hub, with_fetched_models
+from roll.errors import boundary
 
 if TYPE_CHECKING:
     from roll.data.stored_rows import TokenizedRow
@@ -46,15 +46,15 @@ def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) ->
     from roll.data.chat_template import set_variables
     from roll.data.prompt_file import announced, read_rows
     from roll.data.prompt_source import tokenize_prompts
-    from roll.strategies.model_folder import load_tokenizer
+    from roll.loading.fitting import opened
 
     derived, key = derive(config), f"{name}.data_args"
     source = data.path or ", ".join(data.files)
     tags = derived.tag_to_domain
+    tokenizer = opened(config.model_folder(config.actor_train), "pretrain").tokenizer
+    set_variables(tokenizer, config.actor_train.data_args.chat_template_kwargs)
     try:
         rows = announced(read_rows(data, key, next(iter(tags)) if len(tags) == 1 else None), f"prompts of {source}")
-        tokenizer = load_tokenizer(Path(config.model_folder(config.actor_train)))
-        set_variables(tokenizer, config.actor_train.data_args.chat_template_kwargs)
         usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, tags)
     except (OSError, ValueError) as error:
         raise ConfigError([Problem(key, source, str(error))]) from error
@@ -84,20 +84,28 @@ def _domain(config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow], grade
     }
     if config.rewards[domain].models:
         return told | {"unknown": "is not known here: the model that judges is on a run's devices"}
+    from roll.rewards.references import Looked
+
     judged = rows[:graded]
-    results, empty = asyncio.run(_judge(config, domain, judged))
+    arguments = Looked(config.rewards[domain].reward_args)
+    results, empty = asyncio.run(_judge(config, domain, judged, arguments))
     if results is None:
         return told | {"unknown": "is not known: the ground truth is what a response is held against, and no response"}
-    return told | _earned(config, domain, judged, results, empty)
+    return told | _earned(config, domain, judged, results, empty, arguments.unread)
 
 
 def _earned(
-    config: RLVRConfig, domain: str, judged: Sequence[TokenizedRow], results: Sequence[Any], empty: float | None
+    config: RLVRConfig,
+    domain: str,
+    judged: Sequence[TokenizedRow],
+    results: Sequence[Any],
+    empty: float | None,
+    unread: Mapping[str, str],
 ) -> dict[str, Any]:
     from roll.rewards.references import Earned, oddities, success_at
 
     values = [result.value for result in results if result.value is not None]
-    earned = Earned(values, [result.error for result in results if result.error is not None], empty)
+    earned = Earned(values, [result.error for result in results if result.error is not None], empty, unread=unread)
     chosen, best = config.rewards[domain].success_at, max(values, default=None)
     less = [(row, result) for row, result in zip(judged, results, strict=True) if result.value is None or result.value != best]
     return {
@@ -158,14 +166,19 @@ def _domain_text(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"      {row['id']}: {earned} for {_short(row['ground_truth'])}"
 
 
-async def _judge(config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow]) -> tuple[list[Any] | None, float | None]:
-    """The domain's rewards of the reference answers, None if they are no responses; and of an empty response."""
+async def _judge(
+    config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow], arguments: Mapping[str, Any]
+) -> tuple[list[Any] | None, float | None]:
+    """The domain's rewards of the reference answers, None if they are no responses; and of an empty response. Raises
+    `ConfigError`."""
     from roll.data.sample import Sample
     from roll.rewards.worker import worker_class
 
     reward = config.rewards[domain]
-    worker = worker_class(reward.worker_cls)(asdict(reward) | {"policy": config.model_folder(config.actor_train)})
-    await worker.start()
+    block = asdict(reward) | {"policy": config.model_folder(config.actor_train), "reward_args": arguments}
+    with boundary(lambda why: ConfigError([Problem(f"rewards.{domain}.worker_cls", reward.worker_cls, why)]), say=str):
+        worker = worker_class(reward.worker_cls)(block)
+        await worker.start()
     try:
         texts = [worker.solution(row.ground_truth) for row in rows]
         if None in texts:

@@ -182,7 +182,10 @@ def _quoted(wanted: list[Requirement], lacking: list[str]) -> str:
 
 
 def machine_findings(machine: Machine, output_dir: Path) -> Iterator[Finding]:
-    yield Finding("ok", "processors", f"{machine.cpus} cores")
+    units = {None: "", "": ", without instructions for bfloat16"}.get(
+        machine.bf16, f", bfloat16 by {machine.bf16}: dtype: bf16 pays"
+    )
+    yield Finding("ok", "processors", f"{machine.cpus} cores{units}")
     memory = f"{machine.memory / GIB:.1f} GiB"
     fix = f"at least {LEAST_MEMORY / GIB:.0f} GiB, or run with --local"
     yield enough("memory", machine.memory >= LEAST_MEMORY, memory, "is little", fix)

@@ -1,4 +1,5 @@
-"""What a run would not find on this machine: prompts, code of the user's own, a place for its results. Nothing is imported."""
+"""What a run would not find on this machine: nodes, packages, prompts, code of the user's own, a place for its results. Nothing
+is imported."""
 
 from __future__ import annotations
 
@@ -13,12 +14,20 @@ from roll.configs.dotted_path import is_importable
 from roll.configs.ppo import PPOConfig, set_key
 from roll.configs.problems import Note
 from roll.configs.rlvr import RLVRConfig
+from roll.strategies.installed_backend import backend_problems
 
 
 def missing_here(config: PPOConfig) -> Iterator[str]:
     """One line for each thing."""
-    for note in (*_code(config), *_prompts(config), *_results(config)):
+    lacking = (Note(each.key, each.value, f"{each.message}; fix: {each.fix}") for each in backend_problems(config))
+    for note in (*_nodes(config), *lacking, *_code(config), *_prompts(config), *_results(config)):
         yield f"a run on this machine would be refused: {note}"
+
+
+def _nodes(config: PPOConfig) -> Iterator[Note]:
+    if config.num_nodes > 1 and "RAY_ADDRESS" not in os.environ:
+        fix = f"device_mapping below {config.num_gpus_per_node}" if config.num_gpus_per_node else "1"
+        yield Note("num_nodes", config.num_nodes, f"needs a Ray cluster, which RAY_ADDRESS=<head>:6379 names; fix: {fix}")
 
 
 def _code(config: PPOConfig) -> Iterator[Note]:

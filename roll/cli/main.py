@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 
 HELP = """\
 usage: roll <command> [options] [key=value ...]
@@ -69,6 +71,9 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
     if command == "train" and (not rest or rest[0] not in ("rlvr", "agentic", "-h", "--help")):
         print("error: roll train: name the pipeline: roll train rlvr, or roll train agentic", file=sys.stderr)
         return USAGE_ERROR
+    if isinstance(sys.stdout, TextIOWrapper):
+        with suppress(OSError):  # a full disk
+            sys.stdout.reconfigure(errors="replace")  # a terminal, or a pipe of a service, that knows no block or arrow
     try:
         code = command_named(command)(rest)
         sys.stdout.flush()

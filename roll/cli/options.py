@@ -41,7 +41,8 @@ class Parser(argparse.ArgumentParser):
 
     def parse_with_overrides(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """Options, and the overrides among the arguments. Raises `ConfigError` for an unknown option."""
-        known, overrides = self.parse_known_args(arguments)
+        dashed = [each for each in arguments if re.match(r"-\w[\w.]+=", each)]  # of -max_steps=3 argparse reads -m
+        known, overrides = (argparse.Namespace(), dashed) if dashed else self.parse_known_args(arguments)
         for option in overrides:
             if option.startswith("-"):
                 advice = did_you_mean(option, self._option_string_actions, "overrides are written key=value")
@@ -65,6 +66,9 @@ def config_folder(path: str | None) -> Path:
     for folder in folders:
         if (folder / path.removeprefix(PACKAGE)).is_dir():
             return (folder / path.removeprefix(PACKAGE)).resolve()
+    if (file := Path(path)).is_file():
+        fix = f"--config_path {file.parent} --config_name {file.stem}"
+        raise ConfigError([Problem("--config_path", path, "is a file", fix)])
     places = " or ".join(map(str, folders))
     example = Path(path).name
     fix = f"{PACKAGE}{example} is the package's" if (EXAMPLES / example).is_dir() and example else "name a folder with YAML files"

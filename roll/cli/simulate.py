@@ -17,10 +17,10 @@ from roll.cli.options import OVERRIDES, Parser, answering, config_folder
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
 
 if TYPE_CHECKING:
-    from roll.configs.rlvr import RLVRConfig
     from roll.simulate.costs import Costs
+    from roll.simulate.run import Config
 
-SPLIT = ("engines", "trainers")
+SPLIT = ("engines", "trainers", "explorers")
 """Names in a sweep that stand for the options."""
 DEFAULT_NAME = "rlvr_config_async"
 
@@ -51,10 +51,10 @@ def main(arguments: Sequence[str]) -> int:
     cases = [(dict(one.values), list(one.overrides)) for one in swept] or [({}, list(overrides))]
     costs, predictions = None, []
     for values, given in cases:
-        config = _config(options, given)
+        config, explorers = _config(options, given)
         costs = costs or _costs(options)
         name = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in values.items()) or "simulated"
-        predictions.append(_predicted(config, costs, values, name, options.keep))
+        predictions.append(_predicted(config, explorers, costs, values, name, options.keep))
     assert costs is not None
     if options.json:
         shown = {"costs": asdict(costs), "predictions": [asdict(each) for each in predictions]}
@@ -80,16 +80,17 @@ def _parser() -> Parser:
     parser.add_argument("--costs", type=Path, metavar="FILE", help="a YAML table of costs, over those of --trace")
     parser.add_argument("--engines", type=int, metavar="N", help="so many inference engines, on devices of their own")
     parser.add_argument("--trainers", type=int, metavar="M", help="so many training ranks")
-    help_ = "KEY=A,B ...: a simulation of each combination; engines=4,6 and trainers=4,2 are swept, too"
+    help_ = "so many explorers, processes of their own, each with all of the engines, beside a trainer that is another"
+    parser.add_argument("--explorers", type=int, metavar="E", help=help_)
+    help_ = "KEY=A,B ...: a simulation of each combination; engines=4,6, trainers=4,2 and explorers=1,2 are swept, too"
     parser.add_argument("--sweep", nargs="+", default=[], metavar="KEY=A,B", help=help_)
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the folders of the simulated runs here, for roll ui")
     parser.add_argument("--json", action="store_true", help="all figures as data")
     return parser
 
 
-def _config(options: argparse.Namespace, given: Sequence[str]) -> RLVRConfig:
-    """Raises `ConfigError`."""
-    from roll.configs.rlvr import RLVRConfig
+def _config(options: argparse.Namespace, given: Sequence[str]) -> tuple[Config, int | None]:
+    """And how many explorers are processes of their own. Raises `ConfigError`."""
     from roll.loading.compose import load
     from roll.simulate.split import with_devices
 
@@ -105,10 +106,7 @@ def _config(options: argparse.Namespace, given: Sequence[str]) -> RLVRConfig:
         config, _ = load(options.trace, "config", overrides)
     else:
         config, _ = load(config_folder(options.config_path), options.config_name or DEFAULT_NAME, overrides)
-    if not isinstance(config, RLVRConfig):
-        message = "environment workers play episodes in processes of their own, which are not scripted"
-        raise ConfigError([Problem("config_name", config.exp_name, message, "an RLVR configuration")])
-    return with_devices(config, counts["engines"], counts["trainers"])
+    return with_devices(config, counts["engines"], counts["trainers"]), counts["explorers"]
 
 
 def _count(key: str, value: str) -> int:
@@ -142,23 +140,30 @@ def _costs(options: argparse.Namespace) -> Costs:
     return costs
 
 
-def _predicted(config: RLVRConfig, costs: Costs, values: dict[str, str], name: str, keep: Path | None) -> Prediction:
+def _predicted(
+    config: Config, explorers: int | None, costs: Costs, values: dict[str, str], name: str, keep: Path | None
+) -> Prediction:
     """Raises `ConfigError`."""
+    from roll.distributed.garbage import search_young_objects, spare_what_is_there
     from roll.errors import Stuck
+    from roll.simulate.apart import simulate_apart
     from roll.simulate.figures import steady, step_rows
     from roll.simulate.run import Simulation, simulate, simulated
 
+    spare_what_is_there()
+    search_young_objects()  # searching all takes a third of a simulation's time
     with _folder(keep) as folder:
         simulation = Simulation(simulated(replace(config, exp_name=name), folder), costs)
         began = time.monotonic()
         try:
-            summary = simulate(simulation)
+            summary = simulate(simulation) if explorers is None else simulate_apart(simulation, explorers)
         except Stuck as error:
             summary = {"status": "failed", "reason": str(error), "wall_s": 0.0}
         real_s, run_dir = time.monotonic() - began, Path(simulation.config.run_dir)
         rows = step_rows(run_dir) if (run_dir / "metrics.jsonl").exists() else []
-    group_tokens = costs.response_tokens.mean * config.num_return_sequences_in_group
-    found = steady(rows, config.rollouts_per_step, group_tokens).plain() if len(rows) > 2 else {}
+    found = steady(rows, config.rollouts_per_step, simulation.group_tokens).plain() if len(rows) > 2 else {}
+    if explorers and found:  # their engines are none of the trainer's, whose steps these are
+        found["idle"] = summary["idle_share"] | found["idle"]
     kept = [
         {key: row[key] for key in row if key.startswith(("step", "time/", "staleness/", "scheduler/", "idle_share/"))}
         for row in rows
@@ -220,13 +225,10 @@ def _cells(found: Mapping[str, Any], roles: Sequence[str]) -> list[str]:
 
 def _frontier(predictions: Sequence[Prediction]) -> str:
     """Those that no other beats in both step time and staleness."""
-    done = sorted(
-        (each for each in predictions if each.steady), key=lambda each: (each.steady["step_s"], each.steady["staleness"])
-    )
-    best: list[Prediction] = []
-    for each in done:
-        if not best or each.steady["staleness"] < best[-1].steady["staleness"]:
-            best.append(each)
+    from roll.simulate.figures import frontier
+
+    done = [each for each in predictions if each.steady]
+    best = [done[place] for place in frontier([(each.steady["step_s"], each.steady["staleness"]) for each in done])]
     shown = (f"{', '.join(f'{key}={value}' for key, value in each.values.items())}: {each.steady['step_s']:.3g} s at lag "
              f"{each.steady['staleness']:.2f}" for each in best)  # fmt: skip
     return f"the frontier of time against staleness: {'; '.join(shown)}"

@@ -146,7 +146,8 @@ def results(combinations: Sequence[Combination], folder: Path) -> list[list[str]
         shown = (found.get("first"), found.get("last"), found.get("best"), found.get("reward"))
         first, last, best, reward = ("–" if (value := number(each)) is None else f"{value:.4g}" for each in shown)
         time = duration(number(found["seconds"]) or 0.0) if found else "–"
-        rows.append([*each.values.values(), status, str(found.get("steps", "–")), f"{first} → {last}", best, reward, time])
+        validation = "–" if first == last == "–" else f"{first} → {last}"
+        rows.append([*each.values.values(), status, str(found.get("steps", "–")), validation, best, reward, time])
     return rows
 
 

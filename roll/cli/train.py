@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import resource
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -32,8 +34,9 @@ from roll.configs.problems import MISSING_VALUE, ConfigError, LoadReport, Proble
 from roll.configs.redact import HIDDEN, redact, visible
 from roll.configs.rlvr import RLVRConfig
 from roll.data.hub import asks_the_hub
+from roll.distributed.garbage import collection_paused, search_young_objects, spare_what_is_there
 from roll.distributed.machine import this_machine
-from roll.distributed.process_setup import collect_rarely, collection_paused, set_defaults, spare_what_is_there
+from roll.distributed.process_setup import set_defaults
 from roll.loading.packaged import embedded_model, missing_model
 from roll.plan.text import condensed
 
@@ -205,15 +208,27 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
             from roll.pipeline.training_flow import AsyncTrainingFlow
         spare_what_is_there()
         if not local:
-            collect_rarely()
+            search_young_objects()
 
         with AsyncTrainingFlow(config, local=local).pipeline.ready(lock) as ready:
             checked = check(ready.prepared.config, this_machine())
             print(visible("\n".join(fitted(condensed(checked.plan, checked.remarks))), keep="\n"))
             summary = ready.to_the_end()
+        if summary.get("advised") and (told := _foretold(Path(config.run_dir), summary)):
+            print(f"{'advice':<17}{told}")
     if summary["status"] == "failed":
         print(f"error: {visible(summary['reason'])}", file=sys.stderr)
     return EXIT_CODES[summary["status"]]
+
+
+def _foretold(run_dir: Path, summary: dict[str, Any]) -> str:
+    """What the advice would come to, simulated; it stands in the summary, too."""
+    from roll.record.live_files import amend_summary
+    from roll.simulate.foretold import foretold
+
+    if told := foretold(run_dir, summary["advised"]):
+        amend_summary(run_dir, {"advice": [*summary["advice"], told]})
+    return told
 
 
 def too_few_files(limit: int, local: bool) -> Problem | None:
@@ -242,6 +257,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     parser.add_argument("--config_path", help=f"folder of the YAML files (default: {DEFAULT_FOLDER})")
     parser.add_argument("--config_name", help="name of the YAML file (default: the configuration of the checkpoint's own run)")
     parser.add_argument("--local", action="store_true", help="one process, no Ray")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; all else goes to standard error")
     return _evaluate(*parser.parse_with_overrides(arguments))
 
 
@@ -260,7 +276,14 @@ def _evaluate(options: argparse.Namespace, overrides: Sequence[str]) -> int:
         folder, name = config_folder(options.config_path), options.config_name
     config, report = load_to_start(folder, name, overrides)
     named = options.checkpoint or config.bench_checkpoints
-    return run(replace(config, mode="bench", bench_checkpoints=named, resume_from_checkpoint=False), report, options.local)
+    bench = replace(config, mode="bench", bench_checkpoints=named, resume_from_checkpoint=False)
+    from roll.record.live_files import SUMMARY
+
+    with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
+        code = run(bench, report, options.local)
+    if options.json:
+        print((Path(bench.run_dir) / SUMMARY).read_text())
+    return code
 
 
 def _own_configuration(checkpoints: Sequence[str]) -> Path:

@@ -63,6 +63,12 @@ class EnvConfig:
         "thread: in a thread.\n"
         "process: in a process of its own, which can be killed.",
     )
+    memory_mb: int = option(
+        8192,
+        "Most memory that a process of its environments takes (data, on Linux); the step that needs more has failed, and the "
+        "process is ended. 0 means no limit. Environments inline and in threads are in the run's processes, which have none.",
+        bounds=Bounds(ge=0),
+    )
     max_env_step_concurrent: int = option(
         0, "Most steps and resets, or programs, of this tag side by side in one worker; 0 means no limit.", bounds=Bounds(ge=0)
     )

@@ -43,7 +43,7 @@ class ModelArguments:
         "Linear layers that get LoRA adapters, the only weights trained then: names separated by commas (q_proj,v_proj), a "
         "regular expression of the whole path, or all-linear; null trains all weights.",
     )
-    lora_rank: int = option(8, "LoRA: rank r of each adapter.", bounds=Bounds(ge=1))
+    lora_rank: int | None = option(None, "LoRA: rank r of each adapter; null means 8.", bounds=Bounds(ge=1))
     lora_alpha: float | None = option(
         None, "LoRA: adapters are scaled by lora_alpha / lora_rank; null means 2 x lora_rank.", bounds=Bounds(gt=0)
     )
@@ -57,6 +57,10 @@ class ModelArguments:
     lora_dropout: float = option(
         0.0, "LoRA: must be 0: dropout makes the ratio of two log-probs depend on chance.", bounds=Bounds(ge=0, lt=1)
     )
+
+    @property
+    def adapter_rank(self) -> int:
+        return 8 if self.lora_rank is None else self.lora_rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +209,22 @@ class FSDP2Config:
     reshard_after_forward: bool = option(
         True, "Free gathered weights after each layer's forward pass: less memory, one more all-gather in the backward pass."
     )
+    fsdp_size: int = option(
+        -1,
+        "So many devices, one after the other in device_mapping, divide the weights among them, and each such group has all of "
+        "them. -1, or more than there are: all devices of the role. With those of a node layers are gathered within nodes, and "
+        "gradients alone travel between them.",
+        bounds=Bounds(ge=-1),
+    )
+    reduce_scatter_during_grad_accumulation: bool = option(
+        True,
+        "Sum gradients over the devices after each micro-batch. false: after the last one of an optimiser step; meanwhile each "
+        "device holds the gradients of all weights.",
+    )
+
+    def shards(self, world_size: int) -> int:
+        """Into how many parts the weights are divided."""
+        return world_size if self.fsdp_size == -1 else min(self.fsdp_size, world_size)
 
 
 PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
@@ -215,6 +235,8 @@ REPLICAS = "data_parallel_size"
 """A number that has to divide that of the engines; they are replicas of one another anyway."""
 CACHE_BYTES = "kv_cache_memory_bytes"
 """Of vLLM: how large the KV cache of each device is."""
+CACHE_GIB = "VLLM_CPU_KVCACHE_SPACE"
+"""vLLM's variable, which counts more on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)

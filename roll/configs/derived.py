@@ -245,7 +245,7 @@ def adapter_updates(config: PPOConfig) -> tuple[bool, str]:
 
 def adapter_obstacle(config: PPOConfig) -> str:
     """Why the engines cannot take adapters; empty if they can."""
-    engine, rank = config.actor_infer.strategy_args.strategy_name, config.actor_train.model_args.lora_rank
+    engine, rank = config.actor_infer.strategy_args.strategy_name, config.actor_train.model_args.adapter_rank
     if engine not in ADAPTER_ENGINES:
         return f"{engine} is not wired to take adapters"
     if engine == "vllm" and rank > VLLM_LARGEST_RANK:

@@ -74,17 +74,18 @@ class _Loader:
         self.leniency = leniency
         self.problems: list[Problem] = []
 
-    def load(self, cls: Any, mapping: Mapping[Any, Any], key: str, base: Any) -> Any:
-        """An instance of `cls`: `mapping` laid over `base` (None: the defaults of `cls`). None if there are problems."""
+    def load(self, cls: Any, mapping: Mapping[Any, Any], key: str, base: Any, others: Mapping[str, Any] | None = None) -> Any:
+        """An instance of `cls`: `mapping` laid over `base` (None: the defaults of `cls`). None if there are problems. `others`:
+        the classes among which another key chose `cls`, by its values."""
         before = len(self.problems)
         known = {item.name: item for item in fields(cls)}
         values: dict[str, Any] = {}
         for name, value in mapping.items():
             path = f"{key}.{name}" if key else str(name)
             if name not in known:
-                here = OTHER_NAMES.get(path)
-                advice = f"here it is {here}" if here else _advice(str(name), list(known), self.root)
-                problem = Problem(path, value, "unknown key", advice)
+                of = ", ".join(choice for choice, each in (others or {}).items() if name in hints(each))
+                here = f"here it is {OTHER_NAMES[path]}" if path in OTHER_NAMES else f"remove it: an option of {of}" if of else ""
+                problem = Problem(path, value, "unknown key", here or _advice(str(name), list(known), self.root))
                 (self.leniency.unknown if self.leniency else self.problems).append(problem)
                 continue
             found = len(self.problems)
@@ -104,7 +105,7 @@ class _Loader:
                 chosen = values.get(selector, getattr(base or cls, selector))
                 schema = schemas.get(chosen) if isinstance(chosen, str) else None
                 if schema is not None:
-                    checked = self.load(schema, values[name], path, None)
+                    checked = self.load(schema, values[name], path, None, schemas)
                     values[name] = {option: getattr(checked, option) for option in values[name] if hasattr(checked, option)}
         if len(self.problems) > before:
             return None

@@ -35,6 +35,8 @@ MAIN_SET = "validation"
 
 AUDITS = "roll-audits"
 """The folder in which audits are kept, where commands are given."""
+AUDITED = "audits.json"
+"""In a run's folder: those of them that the run had."""
 
 POSITIVE = Bounds(gt=0)
 SHARE = Bounds(ge=0, le=1)

@@ -18,6 +18,19 @@ class ProgramConfig:
     python: str | None = option(
         None, "Interpreter that the first word python of a command stands for; null means that of the run.", path="interpreter"
     )
+    preload: list[str] = option(
+        [],
+        "Modules that the interpreter imports once: each agent is a fork of it, which runs the script of command. Empty: each "
+        "agent is an interpreter of its own.",
+    )
+    isolated: bool = option(
+        False,
+        "Whether the commands are shut in: the agent reaches the gateway alone, they see no process but their own, and "
+        "write in their folder alone. false: they do what the user of the run may do.",
+    )
+    readable: list[str] = option(
+        [], "With isolated: what the commands may read besides their folder, Python and the system's programs.", path="file"
+    )
     folder: str | None = option(
         None, "Each episode works in a copy of this folder, which is deleted at its end; null means an empty one.", path="file"
     )

@@ -23,6 +23,7 @@ OF_ENVIRONMENTS = (
     "execution",
     "step_timeout_s",
     "reset_timeout_s",
+    "memory_mb",
 )
 """Keys that say how an environment is played turn by turn."""
 OWN_VARIABLES = ("OPENAI_", "ANTHROPIC_", "ROLL_")
@@ -51,11 +52,20 @@ def _commands(key: str, program: ProgramConfig) -> Iterator[Problem]:
         words: list[str] = getattr(program, name)
         if words and (not words[0].strip() or any("\0" in word for word in words)):
             yield Problem(f"{key}.{name}", words, "does not begin with the name of a program", "[python, agent.py]")
+    if program.preload and not _is_script(program.command):
+        fix = "command: [python, agent.py] or [python, -m, module]"
+        yield Problem(f"{key}.preload", program.preload, f"is for scripts of Python, and command is {program.command}", fix)
+    if program.readable and not program.isolated:
+        yield Problem(f"{key}.readable", program.readable, "has no effect: isolated is false", "isolated: true, or remove it")
     for name in program.environment:
         if not name or "=" in name or "\0" in name + program.environment[name]:
             yield Problem(f"{key}.environment", name, "is no name of an environment variable", "NAME: value")
         elif name.startswith(OWN_VARIABLES):
             yield Problem(f"{key}.environment.{name}", program.environment[name], "is set for each episode", "remove it")
+
+
+def _is_script(words: list[str]) -> bool:
+    return words[:1] == ["python"] and ((words[1:2] == ["-m"] and len(words) > 2) or "".join(words[1:2]).endswith(".py"))
 
 
 def _reward(key: str, program: ProgramConfig) -> Iterator[Problem]:

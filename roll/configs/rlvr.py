@@ -52,8 +52,8 @@ class RLVRConfig(PPOConfig):
     num_return_sequences_in_group: int = option(8, "Responses per prompt: the group.", bounds=COUNT)
     is_num_return_sequences_expand: bool = option(
         False,
-        "true: route every response of a group on its own.\n"
-        "false: a group stays on one engine, shares its prefill, and keeps its places there until its last response is complete.",
+        "true: every response of a group goes to the engine with the least to do.\n"
+        "false: a group goes to one engine, which computes its prompt once.",
     )
     prompt_length: int = option(1024, "Longest prompt; longer ones are skipped and counted.", bounds=COUNT)
     response_length: int | None = option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from roll.configs.arguments import (
     ENGINES,
@@ -12,6 +12,7 @@ from roll.configs.arguments import (
     SLEEP_MODE,
     TRAINING_STRATEGIES,
     EngineArguments,
+    FSDP2Config,
 )
 from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, deepspeed_problems, megatron_problems
 from roll.configs.derived import adapter_obstacle, adapter_updates
@@ -20,7 +21,7 @@ from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
-from roll.configs.worker import JudgingModelConfig, TrainedConfig, WorkerConfig
+from roll.configs.worker import JudgingModelConfig, RoleConfig, TrainedConfig, WorkerConfig
 
 _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
     "actor_train": TRAINING_STRATEGIES,
@@ -34,25 +35,25 @@ LORA_STRATEGIES = ("fsdp2_train", "deepspeed_train")
 
 def unreadable_devices(config: PPOConfig) -> Iterator[Problem]:
     """The other rules expect that every `device_mapping` can be read."""
-    for name, role in _placed(config).items():
+    for name, role in _placed(config, config.configured_roles()).items():
         try:
             role.devices  # noqa: B018
         except ValueError as error:
             yield Problem(f"{name}.device_mapping", role.device_mapping, str(error))
 
 
-def _placed(config: PPOConfig) -> dict[str, WorkerConfig | JudgingModelConfig]:
-    """What is on devices, by key."""
+def _placed(config: PPOConfig, roles: Mapping[str, RoleConfig]) -> dict[str, WorkerConfig | JudgingModelConfig]:
+    """These roles and the models that judge, by key."""
     rewards = config.rewards if isinstance(config, RLVRConfig) else {}
     judging = {f"rewards.{domain}.{name}": model for domain, r in rewards.items() for name, model in r.models.items()}
-    return {**config.configured_roles(), **judging}
+    return {**roles, **judging}
 
 
 def device_problems(config: PPOConfig, device_count: int) -> Iterator[Problem]:
     """`device_count`: devices of the whole cluster."""
     if device_count > MAX_DEVICES:
         yield Problem("num_nodes", config.num_nodes, f"{device_count:,} devices in all, at most {MAX_DEVICES:,}")
-    for name, role in _placed(config).items():
+    for name, role in _placed(config, config.roles()).items():
         key = f"{name}.device_mapping"
         if role.device_mapping is None:
             alone = "; rollouts without training are not there, but roll env play shows episodes" if name == "actor_train" else ""
@@ -80,6 +81,8 @@ def role_problems(config: PPOConfig) -> Iterator[Problem]:
             )
         elif isinstance(role.strategy_args.options, MegatronConfig):
             yield from megatron_problems(name, role.strategy_args.options, role.devices, role.model_args.attn_implementation)
+        elif isinstance(role.strategy_args.options, FSDP2Config):
+            yield from _fsdp2(name, role.strategy_args.options.fsdp_size, role.world_size)
         yield from _lora(name, role)
         if isinstance(role, TrainedConfig) and role.model_args.dtype == "fp16":
             yield Problem(f"{name}.model_args.dtype", "fp16", "fp16 gradients underflow", "bf16 or fp32")
@@ -91,10 +94,16 @@ def role_problems(config: PPOConfig) -> Iterator[Problem]:
     yield from _adapter_updates(config)
 
 
+def _fsdp2(name: str, size: int, devices: int) -> Iterator[Problem]:
+    if size == 0 or (0 < size < devices and devices % size):
+        message = f"the {devices} devices of {name} do not divide into groups of so many"
+        yield Problem(f"{name}.strategy_args.strategy_config.fsdp_size", size, message, f"a divisor of {devices}, or -1")
+
+
 def _lora(name: str, role: WorkerConfig) -> Iterator[Problem]:
     model, key = role.model_args, f"{name}.model_args"
     if model.lora_target is None:
-        for option, default in (("lora_rank", 8), ("lora_alpha", None), ("lora_update", "auto")):
+        for option, default in (("lora_rank", None), ("lora_alpha", None), ("lora_update", "auto")):
             if (value := getattr(model, option)) != default:
                 yield Problem(f"{key}.{option}", value, "has no effect without lora_target", "lora_target: all-linear")
         return

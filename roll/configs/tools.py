@@ -57,5 +57,5 @@ def tool_problems(key: str, wrapper: ToolWrapperConfig, template: str, shows_mes
         message = f"calls are put into words by the model's chat template, and actor_train.data_args.template is {template}"
         yield Problem(f"{key}.call_format", "template", message, "template: native, or call_format: text")
     elif wrapper.call_format == "template" and not shows_messages:
-        message = "needs a conversation that goes on, and env_manager_cls begins each turn anew"
+        message = "needs a conversation that goes on, and env_manager_cls begins each turn afresh"
         yield Problem(f"{key}.call_format", "template", message, "TrajEnvManager, or call_format: text")

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roll.data.transfer import to_device
+
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
 
 
@@ -95,7 +97,9 @@ class KeptSets:
         return KeptSets(counts, self.ids[places])
 
     def to(self, device: torch.device) -> KeptSets:
-        return KeptSets(self.counts.to(device), self.ids.to(device))
+        counts, ids = to_device((self.counts, self.ids), device)
+        assert counts is not None and ids is not None
+        return KeptSets(counts, ids)
 
     def cut(self, start: int, stop: int) -> Tensor:
         """[N, stop - start] bool: the entries of the vocabulary from `start` to `stop` that are in no set, where there is one."""

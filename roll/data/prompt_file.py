@@ -25,6 +25,8 @@ from roll.errors import PromptFileError
 T = TypeVar("T")
 EVERY_S = 10.0
 """Between two lines about a long reading."""
+_SHAREGPT = {"human": "user", "gpt": "assistant"}
+"""Roles that templates write as they stand, and no model was trained with."""
 A_ROW_A_LINE = "one object a line, as `jq -c '.[]' FILE` makes them of a list"
 _ITS_TAG = "say which column it is, e.g. data_args: {tag: source}, or data_args.default_tag for all rows"
 LARGEST_ROW = 16 << 20
@@ -124,13 +126,23 @@ class _DataSet:
         return tables.rows_of_hub(self.name, self.data.subset_name, self.data.split, self.data.revision)
 
 
+def contents(data: DataArguments, key: str) -> Iterator[tuple[str, dict[str, object]]]:
+    """Where a row stands, and all that it has. Raises `PromptFileError`."""
+    for source in _sources(data):
+        for number, content in _numbered(source, key):
+            yield f"{source}:{number}", content
+
+
 def _rows(source: _File | _DataSet, data: DataArguments, key: str, only_tag: str | None) -> Iterator[PromptRow]:
-    key = f"{key}.{source.key}"
+    for number, content in _numbered(source, f"{key}.{source.key}"):
+        yield _row(content, data, f"{source}:{number}", f"{source.name}:{number}", only_tag)
+
+
+def _numbered(source: _File | _DataSet, key: str) -> Iterator[tuple[int, dict[str, object]]]:
     try:
         for number, content in enumerate(source.contents(), start=1):
-            where = f"{source}:{number}"
             if content is not None:
-                yield _row(_checked(content, where), data, where, f"{source.name}:{number}", only_tag)
+                yield number, _checked(content, f"{source}:{number}")
     except ModuleNotFoundError as error:
         raise PromptFileError(f"{key}: {source} needs {error.name}, which is not installed: pip install 'roll[data]'") from error
     except OSError as error:
@@ -151,6 +163,8 @@ def _lines(path: Path) -> Iterator[dict[str, object] | None]:
             if not line.strip():
                 yield None
                 continue
+            if number == 1 and line.startswith(b"\x1f\x8b"):
+                raise PromptFileError(f"{where}: the file is compressed", f"gunzip {path}")
             if number == 1 and line.strip(b"\xef\xbb\xbf \t") == b"[":
                 raise PromptFileError(f"{where}: a list over several lines, not a JSON object", A_ROW_A_LINE)
             content = _json(line, where, "")
@@ -215,6 +229,8 @@ def _text(content: dict[str, object], column: str, where: str, fix: str = "") ->
     value = content[column]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise PromptFileError(f"{where}: {column} is a {_kind(value)}, not text or a number")
+    if value != value:
+        raise PromptFileError(f"{where}: {column} is NaN: the row has none", "leave the row out, or give it one")
     return str(value)
 
 
@@ -231,6 +247,8 @@ def _messages(value: object, column: str, where: str) -> list[dict[str, object]]
     for i, message in enumerate(value):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
             raise PromptFileError(f'{where}: {column}[{i}] is not a message {{"role": ..., "content": ...}}')
+        if (role := str(message["role"])) in _SHAREGPT:
+            raise PromptFileError(f"{where}: {column}[{i}] has the role {role!r}", f"write {_SHAREGPT[role]}")
     return value
 
 

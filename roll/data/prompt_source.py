@@ -69,7 +69,7 @@ def tokenize_prompts(
             _check_tags(part, tag_to_domain)
             texts = renderer.texts(part)
             for row, text, input_ids in zip(part, texts, encode(texts, tokenizer, template), strict=True):
-                if not input_ids:
+                if not input_ids or (row.messages is None and not (row.prompt or "").strip()):
                     skipped["empty"] = skipped.get("empty", 0) + 1
                 elif len(input_ids) > prompt_length:
                     skipped["too_long"] = skipped.get("too_long", 0) + 1

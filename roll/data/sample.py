@@ -238,7 +238,7 @@ class SampleGroup:
         return tokens
 
     def to_json(self, per_token: bool = True) -> dict[str, Any]:
-        """`per_token=False`: without the arrays of the samples (`PER_TOKEN`), for who stores them apart."""
+        """`per_token=False`: without the arrays of the samples (`PER_TOKEN`), for callers that store them separately."""
         return {
             "group_id": self.group_id,
             "start_version": self.start_version,

@@ -31,6 +31,11 @@ def is_table(path: Path) -> bool:
     return path.suffix.lower() in _READERS
 
 
+def holds_rows(path: Path) -> bool:
+    """Whether it is a file of rows by its name, or is a file."""
+    return is_table(path) or path.suffix in _LINES or path.is_file()
+
+
 def told(folder: Path, most: int = 8) -> str:
     """The files of a folder that can hold rows."""
     there = sorted(path.name for path in folder.iterdir() if path.is_file() and (is_table(path) or path.suffix in _LINES))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from roll.data.kept_tokens import KeptSets
 from roll.data.routes import joined_routes, told_apart, unrouted
+from roll.data.transfer import to_device
 
 PER_SAMPLE = ("lengths", "scores", "temperatures", "rollout_tokens")
 
@@ -82,15 +83,14 @@ class TokenBatch:
 
     def select(self, indices: list[int]) -> TokenBatch:
         """The samples `indices`, in that order."""
-        picked, lengths = torch.tensor(indices, dtype=torch.int64), self.lengths.tolist()
+        picked, offsets = torch.tensor(indices, dtype=torch.int64), self.offsets.tolist()
         values: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name in PER_SAMPLE:
                 value = None if value is None else value[picked]
             elif isinstance(value, Tensor):
-                parts = value.split(lengths)
-                value = torch.cat([value[:0], *(parts[i] for i in indices)])
+                value = torch.cat([value[:0], *(value[offsets[i] : offsets[i + 1]] for i in indices)])
             elif value is not None:
                 value = value[self._tokens_of(indices)]
             values[field.name] = value
@@ -168,8 +168,9 @@ class Padded:
     """[B, T, layers, k]"""
 
     def to(self, device: torch.device) -> Padded:
-        moved: dict[str, Any] = {f.name: v.to(device) if (v := getattr(self, f.name)) is not None else None for f in fields(self)}
-        return Padded(**moved)
+        names = [f.name for f in fields(self) if f.name != "kept"]
+        moved: dict[str, Any] = dict(zip(names, to_device([getattr(self, name) for name in names], device), strict=True))
+        return Padded(**moved, kept=None if self.kept is None else self.kept.to(device))
 
     def flatten(self, values: Tensor) -> Tensor:
         """[N], the non-padding entries of a [B, T] tensor, in the order of the `TokenBatch` it was cut from."""

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 
 from roll.configs.dotted_path import import_object
 from roll.distributed.devices import Inventory, Placement, detect
+from roll.distributed.garbage import collection_paused, spare_what_is_there
 from roll.distributed.machine import ProcessMemory
 from roll.distributed.ports import free_port
-from roll.distributed.process_setup import collection_paused, spare_what_is_there
 
 CLOSE_S = 60.0
 """For a worker of this process to end."""

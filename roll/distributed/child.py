@@ -36,7 +36,7 @@ from io import BufferedIOBase
 from typing import IO, Any
 
 from roll.configs.dotted_path import named_object
-from roll.errors import CallFailed, ChildDied
+from roll.errors import MOST_TOLD, CallFailed, ChildDied
 
 LONGEST_BYTES = 1 << 26
 """Bytes of the longest message."""
@@ -324,7 +324,7 @@ def _as_json(value: object) -> object:
 
 
 def _failed(number: int, error: BaseException) -> bytes:
-    return _line({"call": number, "error": [cls.__name__ for cls in type(error).__mro__], "text": str(error)})
+    return _line({"call": number, "error": [cls.__name__ for cls in type(error).__mro__], "text": str(error)[:MOST_TOLD]})
 
 
 def _send(stream: BufferedIOBase, line: bytes) -> None:

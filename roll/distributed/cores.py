@@ -20,12 +20,15 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import torch
 
 from roll.distributed.clock import monotonic
 from roll.distributed.machine import usable_cores
 
+P = ParamSpec("P")
+T = TypeVar("T")
 PLACES = 256
 WAITED = "/proc/{}/schedstat"
 MOST_THREADS = 255
@@ -148,6 +151,20 @@ class Cores:
                 _lock(file, place, fcntl.F_UNLCK)
         if self._table is None:
             end()
+
+
+def one_thread(call: Callable[P, T]) -> Callable[P, T]:
+    """`call` with one of torch's threads, so that the thread that calls it begins no pool of them."""
+
+    def alone(*args: P.args, **kwargs: P.kwargs) -> T:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            torch.set_num_threads(threads)
+
+    return alone
 
 
 def waited_s() -> float:

@@ -29,6 +29,8 @@ class Machine:
     """Bytes that processes here may use together."""
     accelerators: tuple[int, ...]
     """Bytes of each."""
+    bf16: str | None = None
+    """The instructions by which the processors multiply bfloat16; "": they have none; None: unknown."""
 
 
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -48,11 +50,25 @@ def usable_cores() -> int:
     return cores
 
 
+PROCESSORS = Path("/proc/cpuinfo")
+BF16_INSTRUCTIONS = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "BF16"}
+"""By the flag of the processor; the last is Arm's."""
+
+
+def bf16_instructions() -> str | None:
+    """See `Machine.bf16`."""
+    with suppress(OSError):
+        for line in PROCESSORS.read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return next((name for flag, name in BF16_INSTRUCTIONS.items() if flag in line.split()), "")
+    return None
+
+
 def this_machine() -> Machine:
     cpus = usable_cores()
     memory = _memory()
     # Where the accelerator has no memory of its own, it has that of the machine.
-    return Machine(cpus, memory, tuple(size or memory for size in visible_memory()))
+    return Machine(cpus, memory, tuple(size or memory for size in visible_memory()), bf16_instructions())
 
 
 def _memory() -> int:

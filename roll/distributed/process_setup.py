@@ -1,19 +1,14 @@
-"""How a process of a run is set up before it computes: variables that the libraries read, which processes inherit, and Python's
-garbage collector.
-
-A variable that the user has set stays.
-"""
+"""How a process of a run is set up before it computes: variables that the libraries read, and which processes inherit. A
+variable that the user has set stays."""
 
 from __future__ import annotations
 
 import ctypes
-import gc
 import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -80,30 +75,3 @@ def warn_if_not_deterministic() -> None:
             "set MKL_CBWR=%s in the environment that starts it",
             DETERMINISTIC["MKL_CBWR"],
         )
-
-
-@contextmanager
-def collection_paused() -> Iterator[None]:
-    """For the imports of torch and transformers, which make half a million objects that all stay: looking among them for garbage
-    takes a sixth of the time."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()
-
-
-@cache
-def spare_what_is_there() -> None:
-    """For a process that has started: no collection looks any more at what it has made so far, which takes 0.3 s, in which a
-    driver's event loop stands still. Done once: later garbage is not to be spared. (`gc.get_freeze_count` does not tell whether
-    it was done: it counts what is spared, for 0.1 s.)"""
-    gc.freeze()
-
-
-def collect_rarely() -> None:
-    """For a driver, which holds many objects and makes little garbage: Python looks for garbage after 50,000 new objects, not
-    after 700, and less often among older ones. With a thousand engines that takes a driver a third of its time otherwise."""
-    gc.set_threshold(50_000, 20)

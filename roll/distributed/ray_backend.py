@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import utils as ray_utils
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -154,6 +155,8 @@ class RayHandle:
     def _death(self, error: RayActorError) -> WorkerDied:
         lines = str(error).strip().splitlines()
         telling = [line.strip() for line in lines if "exit" in line.lower() or "kill" in line.lower()]
+        if lines and "creation task" in lines[0]:  # a traceback follows, and its last line is what went wrong
+            telling = [line.strip() for line in lines[:0:-1] if line.strip()]
         return WorkerDied(f"worker {self.name} died: {next(iter([*telling, *lines]), '')}")
 
 
@@ -216,7 +219,8 @@ class RayBackend:
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         if self._private:
             if nodes > 1:
-                fix = "1; only with RAY_ADDRESS=<head>:6379 a run joins a Ray cluster"
+                one = f"device_mapping below {per_node}, the devices of one" if per_node else "1"
+                fix = f"{one}; only with RAY_ADDRESS=<head>:6379 a run joins a Ray cluster"
                 raise ConfigError([Problem("num_nodes", nodes, "the run has a Ray of its own on this machine", fix)])
             self._inventory = detect(nodes, per_node)
         else:
@@ -258,11 +262,16 @@ class RayBackend:
         if self._live:
             return
         logging.getLogger("ray").setLevel(logging.ERROR)
-        # Ray replaces the handler of SIGTERM by an immediate exit; the handler of before is restored.
-        listener = signal.getsignal(signal.SIGTERM)
-        self._ray.start()
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, listener)
+        # Ray sets two handlers of SIGTERM: one of Python's, which exits with a traceback, and at last one of C++, which dumps its
+        # stack. The first is kept from it, the second replaced by that of before.
+        replaces, listener = ray_utils.set_sigterm_handler, signal.getsignal(signal.SIGTERM)
+        ray_utils.set_sigterm_handler = lambda _: None
+        try:
+            self._ray.start()
+        finally:
+            ray_utils.set_sigterm_handler = replaces
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, listener)
         self._live = ray_nodes.now_live()
 
     def node_address(self, node: int) -> str:

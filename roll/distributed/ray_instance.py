@@ -31,7 +31,7 @@ from ray._private import ray_constants, services
 from ray._private import worker as ray_worker
 from ray._private.node import Node
 
-from roll.distributed.ray_nodes import STOPPED
+from roll.distributed.ray_nodes import STOPPED, own_path_first
 from roll.distributed.temp_folder import TempFolder
 from roll.distributed.watchdog import Watchdog
 from roll.errors import BackendLost
@@ -73,6 +73,7 @@ class RayInstance:
                     address="local",
                     include_dashboard=False,
                     configure_logging=False,
+                    job_config=own_path_first(),
                     _temp_dir=str(self._folder.path / "t"),
                     _system_config={"task_events_report_interval_ms": 0, "prestart_worker_first_driver": False},
                 )

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import ray
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+from ray.job_config import JobConfig
 from ray.util.placement_group import NODE_ID_LABEL_KEY, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -81,6 +82,19 @@ def cluster_inventory(nodes: Sequence[RayNode], count: int, per_node: int | None
         return Inventory(kind, count, per_node or max(2, cpus), cpus)
     devices = per_node or min(node.accelerators for node in fit[:count])
     return Inventory(kind, count, devices, max(1, min(node.cpus * devices // node.accelerators for node in fit[:count])))
+
+
+class _Unextended(list[str]):
+    def extend(self, _: object) -> None:
+        """Not by Ray."""
+
+
+def own_path_first() -> JobConfig:
+    """Of a job whose workers find modules as their PYTHONPATH says. Ray would look first where the command was given, and a clone
+    of ROLL has a package of this one's name there."""
+    job = JobConfig()
+    job._py_driver_sys_path = _Unextended()
+    return job
 
 
 def joined_inventory(count: int, per_node: int | None, within_s: float) -> Inventory:
@@ -245,7 +259,7 @@ class JoinedRay:
         advice = "is it <head>:6379 of a cluster that runs (ray status), with the same Ray and Python, and its token?"
         told = f"Ray at RAY_ADDRESS={self._address} cannot be joined"
         with boundary(RuntimeError, told, say=lambda error: f"{' '.join(str(error).split())[:300]}; {advice}"):
-            ray.init(address=self._address, configure_logging=False)
+            ray.init(address=self._address, configure_logging=False, job_config=own_path_first())
         self._control = ray.get_runtime_context().gcs_address
 
     def why_lost(self) -> BackendLost | None:

@@ -261,6 +261,7 @@ class EngineFleet:
                 raise WorkersLost(f"{lost}; the last time: {reason}") from reason
             try:
                 await self.engines.restart(engine)
+                self._changes.notify()
                 self.fleet.started(engine)
                 async with self._weights:
                     await self._load(engine)

@@ -13,6 +13,7 @@ import contextlib
 import inspect
 import os
 import queue
+import resource
 import sys
 import threading
 from collections.abc import Awaitable, Mapping
@@ -134,11 +135,12 @@ async def _within(limit_s: float | None, answer: Awaitable[object]) -> object:
 class ProcessPool(ChildPool):
     """Processes for environments."""
 
-    def __init__(self, python: str | None = None) -> None:
-        """`python`: the interpreter; None is this one."""
+    def __init__(self, python: str | None = None, memory_mb: int = 0) -> None:
+        """`python`: the interpreter; None is this one. `memory_mb`: most of a process; 0 is no limit."""
         self._path = None if python is None else own_package("envs")
         super().__init__(
             "roll.envs.executors:EnvProcess",
+            memory_mb,
             environment={**os.environ, **same_imports()} if self._path is None else environment() | imports(str(self._path.path)),
             python=python or sys.executable,
         )
@@ -174,6 +176,10 @@ class ProcessExecutor:
         self._busy = True
         try:
             return await _asked(self._child.ask(limit_s, method, argument), limit_s)
+        except EnvFailure as failure:
+            if failure.kind == "memory":  # what has filled the process is still there
+                await self._child.kill()
+            raise
         finally:
             self._busy = False
 
@@ -200,6 +206,8 @@ async def _asked(call: Awaitable[T], limit_s: float | None) -> T:
     except TimeoutError:
         raise EnvFailure("timeout", f"no answer within {limit_s:g} s; its process was killed") from None
     except CallFailed as failure:
+        if "MemoryError" in failure.types:
+            raise EnvFailure("memory", f"{failure} (its process may take memory_mb); the process was killed") from None
         raise EnvFailure("exception", str(failure)) from None
     except ChildDied as ending:
         raise EnvFailure("died", f"the environment's process ended ({ending})") from None
@@ -209,7 +217,9 @@ class EnvProcess:
     """The child's side: one environment at a time, and an event loop for it if it needs one. Its methods raise what the
     environment raises."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_mb: int) -> None:
+        if memory_mb and sys.platform == "linux":
+            resource.setrlimit(resource.RLIMIT_DATA, (memory_mb << 20, memory_mb << 20))
         self._runner = asyncio.Runner()
         self._env: Any = None
 

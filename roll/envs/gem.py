@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -137,6 +138,14 @@ class GemClassEnv(GemEnv):
         if getattr(self._env, "env_reset_failed", False):
             raise RuntimeError(f"the environment says that it could not be reset: {observation}")
         return f"{self._rules}\n{observation}" if self._rules and isinstance(observation, str) else observation, info
+
+    def sample_action(self, rng: random.Random) -> str:
+        """ROLL's environments offer the bare action where they look for a text around it."""
+        action, pattern = super().sample_action(rng), getattr(self._env, "action_pattern", None)
+        if not isinstance(pattern, str) or re.search(pattern, action, re.DOTALL):
+            return action
+        written = re.sub(r"\(\.[*+]\??\)", lambda _: action, pattern).replace(r"\s*", "")
+        return written if re.search(pattern, written, re.DOTALL) else action
 
     def cut_off(self) -> float:
         """ROLL's environments of messages are told by an action that is none."""

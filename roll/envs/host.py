@@ -5,6 +5,7 @@
                 work                                     no limit
     thread      in a daemon thread of its own            its thread is left behind    its objects and a thread
     process     in a process of its own                  its process is killed        an interpreter: about 23 MB
+                                                         (and its leaks have an end)
 
 A process starts in about 0.4 s of one core, and a step through it costs about 0.4 ms. Whatever the failure (an exception, a time
 limit, a death), it costs the episode under way: `EnvFailure`. The next `reset` makes a new instance. Environments with
@@ -15,7 +16,6 @@ nothing only for inline environments without coroutines.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from roll.configs.agentic import EnvExecution
 from roll.configs.problems import ConfigError, Problem
+from roll.distributed.clock import monotonic
 from roll.envs.executors import EnvExecutor, LoopExecutor, ProcessExecutor, ProcessPool, ThreadExecutor
 from roll.envs.registry import config_problems, env_class
 from roll.errors import EnvFailure, FailureKind
@@ -43,17 +44,18 @@ class EnvHost:
         reset_timeout_s: float | None = None,
         max_concurrent: Mapping[str, int] | None = None,
         python: str | None = None,
+        memory_mb: int = 0,
     ) -> None:
         """Limits in seconds, None for none; the wait for a free place is not counted. `max_concurrent`: tag -> most calls of its
         environments at the same time; a tag that is missing (or 0) has no limit. `python`: the interpreter that the environments
-        are in, whose processes then play them; None is this one."""
+        are in, whose processes then play them; None is this one. `memory_mb`: most of such a process, 0 for no limit."""
         self.execution: EnvExecution = execution if python is None else "process"
         self.is_elsewhere = python is not None
         self.step_timeout_s, self.reset_timeout_s = step_timeout_s, reset_timeout_s
         self.failures: Counter[FailureKind] = Counter()
         """Episodes lost, by kind."""
         self._places = {tag: asyncio.Semaphore(most) for tag, most in (max_concurrent or {}).items() if most}
-        self._pool = ProcessPool(python)
+        self._pool = ProcessPool(python, memory_mb)
         self._handles: set[EnvHandle] = set()
 
     async def open(self, tag: str, env_type: str, env_config: Mapping[str, object]) -> EnvHandle:
@@ -143,10 +145,10 @@ class EnvHandle:
         ends the episode and discards the instance."""
         place = self._host.place(self.tag)
         limit_s = self._host.reset_timeout_s if method == "reset" else self._host.step_timeout_s
-        started = time.perf_counter()
+        started = monotonic()
         if place is not None:
             await place.acquire()
-        entered = time.perf_counter()
+        entered = monotonic()
         self.waiting_s += entered - started
         assert self._executor is not None
         try:
@@ -159,7 +161,7 @@ class EnvHandle:
             await self._give_up()
             raise
         finally:
-            self.running_s += time.perf_counter() - entered
+            self.running_s += monotonic() - entered
             if place is not None:
                 place.release()
 

@@ -167,6 +167,8 @@ class Kept:
     notes: Sequence[str]
     changed: Sequence[str]
     """What is not as it was audited."""
+    earned: Mapping[str, float]
+    """On average, by the kind of player."""
 
 
 def kept(subject: Subject) -> Kept | None:
@@ -175,10 +177,11 @@ def kept(subject: Subject) -> Kept | None:
         told = json.loads(read_regular(subject.file, LARGEST))
         report, then = told["report"], dict(told["made_of"])
         tasks, problems, notes = int(report["tasks"]), list(map(str, report["problems"])), list(map(str, report["notes"]))
+        earned = {str(kind): float(line["mean"]) for kind, line in dict(report["players"]).items()}
     except (OSError, ValueError, KeyError, TypeError):
         return None
     now = subject.made_of(tasks)
-    return Kept(tasks, problems, notes, [name for name in {**then, **now} if then.get(name) != now.get(name)])
+    return Kept(tasks, problems, notes, [name for name in {**then, **now} if then.get(name) != now.get(name)], earned)
 
 
 def refusals(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
@@ -196,6 +199,12 @@ def refusals(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
             yield Problem(subject.key, subject.code, f"its audit: {found.problems[0]}", "mend what pays, or audit: optional")
     if without:
         yield Problem("audit", config.audit, f"there is no audit of {_listed(without)}", FIX)
+
+
+def shown(config: RLVRConfig | AgenticConfig) -> dict[str, Mapping[str, object]]:
+    """The audits that are kept, by tag or by domain, for the page of the run. Raises `ConfigError`."""
+    found = {name: None if each.refused else kept(each) for name, each in subjects(config).items()}
+    return {name: asdict(each) for name, each in found.items() if each is not None}
 
 
 def _listed(names: Sequence[str]) -> str:

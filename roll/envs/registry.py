@@ -21,6 +21,9 @@ BUILT_IN = {
     for name, path in {
         "frozen_lake": "frozen_lake.FrozenLake",
         "sokoban": "sokoban.Sokoban",
+        "sokoban_native_env": "native_sokoban.NativeSokoban",
+        "roll_math": "questions.MathQuestions",
+        "roll_qa": "questions.TextQuestions",
         "gymnasium": "text_game.registered",
         "gem": "gem.GemEnv",
         "reasoning_gym": "reasoning_gym.ReasoningGym",

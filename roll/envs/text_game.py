@@ -192,9 +192,10 @@ class MadeGame(TextGame):
         env = type(self).maker(**{name: value for name, value in env_config.items() if name not in self.keys})
         if not isinstance(env, gymnasium.Env):
             message = f"returns {type(env).__name__}, which is no gymnasium.Env"
-            raise ConfigError(
-                [Problem("", type(env).__name__, message, "name a class, or a function that returns a gymnasium.Env")]
-            )
+            fix = "name a class, or a function that returns a gymnasium.Env"
+            if isinstance(env, gymnasium.vector.VectorEnv):
+                message, fix = f"{message}: its parts are stepped together", f"{fix}; num_env_groups are played side by side"
+            raise ConfigError([Problem("", type(env).__name__, message, fix)])
         super().__init__(env, **{name: value for name, value in env_config.items() if name in self.keys})
 
 

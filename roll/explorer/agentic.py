@@ -22,9 +22,9 @@ from roll.errors import Replaced
 from roll.explorer.coordinators import Coordinators
 from roll.explorer.environment_worker import GroupTask
 from roll.explorer.explorer import Exploration, Explorer
-from roll.explorer.tag_mixture import TagMixture
+from roll.explorer.tag_mixture import MeasuredMixture, TagMixture
 from roll.record.advice import Places
-from roll.record.episode_metrics import episode_metrics
+from roll.record.episode_metrics import episode_facts, episode_metrics
 from roll.record.validation import FIRST, SetRollouts, ValidationSet
 from roll.rollout.tasks import TaskSource
 from roll.strategies.infer.interface import SamplingParams
@@ -52,40 +52,35 @@ class EpisodeSource(TaskSource):
         environments depend on, as text; a checkpoint of others is refused. Raises `ValueError` without a tag."""
         if not weights:
             raise ValueError("there is no tag to play")
-        self._shares = {tag: weights[tag] / sum(weights.values()) for tag in sorted(weights)}
-        self._configured = {tag: configured[tag] for tag in self._shares}
+        ordered = {tag: weights[tag] for tag in sorted(weights)}
+        self._configured = {tag: configured[tag] for tag in ordered}
         self._seed = seed
         self._purpose = purpose
-        self._served = dict.fromkeys(self._shares, 0)
+        self._served = dict.fromkeys(ordered, 0)
         self._returned: deque[Prompt] = deque()
-        self._mixture = TagMixture(self._shares, by_pass_rate) if by_pass_rate is not None else None
+        self._measured = by_pass_rate is not None
+        self._mixture = TagMixture(ordered) if by_pass_rate is None else MeasuredMixture(ordered, by_pass_rate)
 
     def next(self) -> Prompt:
         if self._returned:
             return self._returned.popleft()
-        tag = self._next_tag() if self._mixture is None else self._mixture.next()
+        tag = self._mixture.next()
         self._served[tag] += 1
         return environment(self._seed, self._purpose, tag, self._served[tag] - 1)
 
-    def _next_tag(self) -> str:
-        total = sum(self._served.values()) + 1
-        return max(self._shares, key=lambda tag: self._shares[tag] * total - self._served[tag])
-
     def ended(self, group: SampleGroup) -> None:
-        if self._mixture is not None:
-            self._mixture.visited(group.prompt.tag, group.samples)
+        self._mixture.visited(group.prompt.tag, group.samples)
 
     def settle(self) -> None:
-        if self._mixture is not None:
-            self._mixture.settle()
+        self._mixture.settle()
 
     def metrics(self) -> dict[str, float]:
         """Where pass rates decide: those of the tags, and the share that each has now."""
-        return {} if self._mixture is None else self._mixture.metrics()
+        return self._mixture.metrics()
 
     def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
         returned = [prompt.uid for prompt in (*outstanding, *self._returned)]
-        mixture = {} if self._mixture is None else {"mixture": self._mixture.state()}
+        mixture = {"mixture": self._mixture.state()} if self._measured else {}
         position = {"seed": self._seed, "environments": self._configured, "served": dict(self._served), "returned": returned}
         return position | mixture
 
@@ -96,11 +91,10 @@ class EpisodeSource(TaskSource):
         changed = sorted(tag for tag in {*theirs, *self._configured} if theirs.get(tag) != self._configured.get(tag))
         if changed:
             raise ValueError(f"the environments of the tags {changed} are not those of the checkpoint (env_type or env_config)")
-        if ("mixture" in cursor) != (self._mixture is not None):
-            raise ValueError(f"the checkpoint was made {'with' if self._mixture is None else 'without'} pass_rate_mixture")
-        if self._mixture is not None:
-            self._mixture.restore(cursor["mixture"])
+        if ("mixture" in cursor) != self._measured:
+            raise ValueError(f"the checkpoint was made {'without' if self._measured else 'with'} pass_rate_mixture")
         self._served = dict(cursor["served"])
+        self._mixture.restore(self._served, cursor.get("mixture", {}))
         parts = [uid.split("/") for uid in cursor["returned"]]
         self._returned = deque(environment(self._seed, purpose, tag, int(number)) for purpose, tag, number in parts)
 
@@ -143,6 +137,7 @@ class AgenticExplorer(Explorer):
                 await self.groups.drop(group.group_id, "environment_failure", result.last_failure)
                 return None
             group.samples = result.samples
+            self._trace.note(group.group_id, **episode_facts(group.samples))
             if all(sample.prompt == group.samples[0].prompt for sample in group.samples):
                 group.prompt = group.samples[0].prompt
             return group

@@ -6,7 +6,6 @@ environment. What it makes of an episode: `turn_managers`, a sample of each turn
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from roll.configs.agentic import EnvConfig
 from roll.data.sample import EpisodeEnd, Prompt, Sample, Trajectory, Turn, reaches
+from roll.distributed.clock import monotonic
 from roll.errors import EpisodeFailed
 from roll.rollout.chat.conversation import Reply
 from roll.rollout.dialogue import Dialogue
@@ -117,10 +117,10 @@ class EnvManager(ABC):
         nothing that the policy could answer."""
         if not context:
             raise EpisodeFailed("empty_prompt", "what is seen has no token")
-        started = time.perf_counter()
+        started = monotonic()
         room = self.context - len(context)
         answer = await ask(context, len(record.turns), min(self.answer_tokens, room))
-        record.generation_s += time.perf_counter() - started
+        record.generation_s += monotonic() - started
         return replace(answer, stopped=True) if self.answer_tokens == 1 else answer
 
     async def react(

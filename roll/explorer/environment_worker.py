@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roll.configs.agentic import AgenticConfig, EnvConfig, EnvFailurePolicy
 from roll.configs.dotted_path import import_object
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from roll.envs.program.player import Programs
     from roll.envs.tools.env import EnvWithTools
     from roll.envs.tools.toolbox import Toolbox
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -156,7 +154,7 @@ class EnvironmentWorker:
         self._config = config
         self._capacity = requests_per_engine
         data = config.actor_train.data_args
-        self._tokenizer = open_tokenizer(tokenizer_folder)
+        self._tokenizer = self.tokenizer(tokenizer_folder)
         set_variables(self._tokenizer, data.chat_template_kwargs)
         dialogue = Dialogue(self._tokenizer, data.template)
         self._managers: dict[str, EnvManager] = {}
@@ -174,6 +172,9 @@ class EnvironmentWorker:
         self._engines: Cluster | None = None
         self._client: RolloutClient | None = None
         self._playing: dict[str, asyncio.Task[GroupResult]] = {}
+
+    def tokenizer(self, folder: str) -> Any:
+        return open_tokenizer(folder)
 
     async def connect(self, engines: Sequence[WorkerHandle], replaced: bool) -> None:
         """Connects the coordinator to the engines, before anything is played; what is played when it is called again is given
@@ -300,4 +301,5 @@ def environment_host(tag: str, env: EnvConfig) -> EnvHost:
     from roll.envs.packages import interpreter
 
     python = interpreter(env.env_type, env.python, f"custom_envs.{tag}.python")
-    return EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s, {tag: env.max_env_step_concurrent}, python)
+    most = {tag: env.max_env_step_concurrent}
+    return EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s, most, python, env.memory_mb)

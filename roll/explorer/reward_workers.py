@@ -50,15 +50,17 @@ class Rewards:
         """Workers that were replaced."""
         return sum(workers.cluster.restarts for workers in self._workers.values())
 
-    async def fill(self, samples: Sequence[Sample], as_judged: bool = False) -> str | None:
+    async def fill(self, samples: Sequence[Sample], as_judged: bool = False, judged_s: list[float] | None = None) -> str | None:
         """Sets every sample's reward; returns the reason if that failed for any of them. All samples are of one prompt.
-        `as_judged`: without what training adds."""
+        `as_judged`: without what training adds. `judged_s`: gets the seconds that each took."""
         domain = samples[0].prompt.domain
         self._account(domain, +1)
         try:
             results = await self._results(domain, samples, as_judged)
         finally:
             self._account(domain, -1)
+        if judged_s is not None:
+            judged_s += [round(result.seconds, 4) for result in results]
         failure = None
         for sample, result in zip(samples, results, strict=True):
             sample.reward, sample.reward_parts, sample.success_at = result.value, result.parts, self.success_at[domain]

@@ -112,7 +112,9 @@ class RLVRExplorer(Explorer):
         policy = self._on_error[group.prompt.domain]
         if self.groups.is_live(group.group_id):
             self._trace.enter_phase(group.group_id, "reward")
-        failure = await self._rewards.fill(responses)
+        judged_s: list[float] = []
+        failure = await self._rewards.fill(responses, judged_s=judged_s)
+        self._trace.note(group.group_id, judged_s=judged_s)
         if failure is not None and policy != "drop_group":
             failure = await self._rewards.fill([sample for sample in responses if sample.reward is None])
         for rollout in rollouts:

@@ -1,8 +1,7 @@
-"""How often each tag is played, by the pass rates that the run has measured. Pure.
+"""How often each tag is played: by its weight, or by the pass rates that the run has measured, too. Pure.
 
-A tag counts as its weight times `share` of its pass rate (`roll.data.pass_rates`), that of its last groups; one without a success
-that is known counts as its weight. Whoever is owed most is next: each tag is owed its share of every group, and pays one when it
-is served. So shares may change from step to step, and what was owed before is neither lost nor made up for twice."""
+Whoever is owed most is next: each tag is owed its share of every group, and pays one when it is served. So at every moment each
+has had its share; and shares may change from step to step, and what was owed before is neither lost nor made up for twice."""
 
 from __future__ import annotations
 
@@ -13,19 +12,21 @@ from roll.configs.agentic import PassRateMixtureConfig
 from roll.data.pass_rates import Visits, rate, share
 from roll.data.sample import Sample
 
+DIGITS = 9
+"""Debts that differ by less are equal, and the first tag is next: what was rounded on the way does not decide."""
+
 
 class TagMixture:
-    def __init__(self, weights: Mapping[str, float], config: PassRateMixtureConfig) -> None:
-        self._weights, self._config = dict(weights), config
-        self._visits: dict[str, Visits] = {}
-        self._since: list[tuple[str, int, int]] = []
-        """(tag, passed, episodes) since the last `settle`."""
+    """By weights alone."""
+
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self._weights = dict(weights)
         self._owed = dict.fromkeys(self._weights, 0.0)
 
     def next(self) -> str:
         for tag, part in self.shares().items():
             self._owed[tag] += part
-        tag = max(self._owed, key=lambda tag: self._owed[tag])
+        tag = max(self._owed, key=lambda tag: round(self._owed[tag], DIGITS))
         self._owed[tag] -= 1
         return tag
 
@@ -35,18 +36,49 @@ class TagMixture:
         return {tag: value / total for tag, value in counted.items()}
 
     def _learnable(self, tag: str) -> float:
+        return 1.0
+
+    def visited(self, tag: str, samples: Sequence[Sample]) -> None:
+        """A group of the tag has met its fate."""
+
+    def settle(self) -> None:
+        """What was visited counts from now on."""
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """Plain JSON: what does not follow from how often each tag was served."""
+        return {}
+
+    def restore(self, served: Mapping[str, int], state: Mapping[str, Any]) -> None:
+        """Goes on from a `state()`."""
+        total = sum(served.values())
+        self._owed = {tag: part * total - served[tag] for tag, part in self.shares().items()}
+
+
+class MeasuredMixture(TagMixture):
+    """A tag counts as its weight times `share` of its pass rate (`roll.data.pass_rates`), that of its last groups; one without a
+    success that is known counts as its weight."""
+
+    def __init__(self, weights: Mapping[str, float], config: PassRateMixtureConfig) -> None:
+        super().__init__(weights)
+        self._config = config
+        self._visits: dict[str, Visits] = {}
+        self._since: list[tuple[str, int, int]] = []
+        """(tag, passed, episodes) since the last `settle`."""
+
+    def _learnable(self, tag: str) -> float:
         visits = self._visits.get(tag)
         return share(rate(visits), self._config.least) if visits else 1.0
 
     def visited(self, tag: str, samples: Sequence[Sample]) -> None:
-        """A group of the tag has met its fate."""
         told = [each.trajectory.success for each in samples if each.begins_rollout and each.trajectory is not None]
         known = [success for success in told if success is not None]
         if known:
             self._since.append((tag, sum(known), len(known)))
 
     def settle(self) -> None:
-        """What was visited counts from now on."""
         for tag, passed, episodes in sorted(self._since):
             self._visits[tag] = (*self._visits.get(tag, ()), (passed, episodes))[-self._config.groups :]
         self._since.clear()
@@ -56,11 +88,9 @@ class TagMixture:
         return {f"mixture/{tag}/share": part for tag, part in self.shares().items()} | measured
 
     def state(self) -> dict[str, Any]:
-        """Plain JSON."""
         return {"visits": self._visits, "since": self._since, "owed": self._owed}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a `state()`."""
+    def restore(self, served: Mapping[str, int], state: Mapping[str, Any]) -> None:
         self._visits = {tag: tuple((passed, of) for passed, of in visits) for tag, visits in state["visits"].items()}
         self._since = [(tag, passed, of) for tag, passed, of in state["since"]]
         self._owed = dict(state["owed"])

@@ -89,7 +89,7 @@ class StepConcatEnvManager(StepEnvManager):
 
 class AgentNativeStepEnvManager(TurnManager):
     """The observation is the whole conversation: the messages that the environment wants shown, with the tools that its `reset`
-    names. The chat template renders it anew for each turn, so the environment may leave out or rewrite what it likes; neither
+    names. The chat template renders it again for each turn, so the environment may leave out or rewrite what it likes; neither
     `agent_template` nor `agent_system_template` is used. The environment is told the text of the answer. Turns are equal that are
     shown equal messages."""
 

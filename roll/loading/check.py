@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from roll.configs.arguments import CACHE_BYTES, StrategyArguments
+from roll.configs.arguments import CACHE_BYTES, CACHE_GIB, StrategyArguments
+from roll.configs.derived import element_bytes
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import Problem
 from roll.configs.rlvr import RLVRConfig
-from roll.configs.sizes import GIB
+from roll.configs.sizes import BYTES, GIB
 from roll.configs.validation import check_config
 from roll.data.hub import cached, is_hub_name, where_from
 from roll.data.prompt_file import read_rows
@@ -53,8 +54,9 @@ def contradictions(config: PPOConfig, machine: Machine) -> list[Problem]:
 def check(config: PPOConfig, machine: Machine, device_memory: int | None = None) -> Checked:
     """Plans a configuration without problems. `device_memory`: bytes of the planned accelerators, if not this machine's."""
     devices = planned_devices(config, machine)
-    # More devices than this machine has cores cannot be its CPU slots.
-    accelerators = bool(machine.accelerators) or device_memory is not None or devices > config.num_nodes * max(2, machine.cpus)
+    # Roles on more devices than this machine has cores cannot be on its CPU slots.
+    used = {device for role in config.roles().values() for device in role.devices}
+    accelerators = bool(machine.accelerators) or device_memory is not None or len(used) > config.num_nodes * max(2, machine.cpus)
     config, remarks = _in_steps(config)
     config = config if accelerators else _with_cache_of_environment(config)
     models: dict[str, Model | str] = {}
@@ -65,13 +67,14 @@ def check(config: PPOConfig, machine: Machine, device_memory: int | None = None)
     plan = make_plan(config, devices, models, accelerators, there)
     remarks += _devices_here(plan, machine, devices // config.num_nodes)
     remarks += _memory_here(plan, machine, there)
+    remarks += [] if accelerators else _precision_here(config, machine)
     remarks += [line for key, chosen in engines(config) for line in engine_remarks(key, chosen, bool(machine.accelerators))]
     return Checked(plan, machine, tuple(remarks))
 
 
 def _with_cache_of_environment(config: PPOConfig) -> PPOConfig:
     """As vLLM on a CPU reads it: its variable for the KV cache, in GiB, counts more than the argument."""
-    chosen, space = config.actor_infer.strategy_args, os.environ.get("VLLM_CPU_KVCACHE_SPACE", "")
+    chosen, space = config.actor_infer.strategy_args, os.environ.get(CACHE_GIB, "")
     if chosen.strategy_name != "vllm" or not space.isdecimal():
         return config
     given = chosen.strategy_config | {CACHE_BYTES: int(space) * GIB}
@@ -118,6 +121,12 @@ def _devices_here(plan: Plan, machine: Machine, per_node: int) -> Iterator[str]:
         yield f"the plan is for {per_node} accelerators a node; this machine has {found}, {machine.cpus} CPU cores"
     if not plan.accelerators and plan.nodes == 1 and plan.device_count > machine.cpus:
         yield f"{plan.device_count} CPU slots share {machine.cpus} cores"
+
+
+def _precision_here(config: PPOConfig, machine: Machine) -> Iterator[str]:
+    slow = [f"{name}.model_args.dtype" for name, role in config.roles().items() if element_bytes(role, False) == BYTES["bf16"]]
+    if slow and machine.bf16 == "":
+        yield f"{' and '.join(slow)} = bf16: these processors have no instructions for it (AMX, AVX512-BF16): fp32 may be faster"
 
 
 def engines(config: PPOConfig) -> Iterator[tuple[str, StrategyArguments]]:

@@ -112,8 +112,7 @@ def understand(
         config = from_home(config)
     except ConfigError as error:
         raise ConfigError(LoadReport(origins=where).located(error.problems)) from error
-    if compat:
-        config = _with_machines(config, made.aliased)
+    config = _with_machines(config, made.aliased) if compat else config
     untold = not_read_as_roll(written, cls) if theirs is None else []
     lacking = made.lacking + [Note(problem.key, problem.value, problem.message) for problem in not_offered]
     report = LoadReport(
@@ -151,7 +150,7 @@ def _advice(unknown: Problem) -> str:
 def _with_machines(config: Config, notes: list[Note]) -> Config:
     """ROLL counts its machines by the highest device that a role names; `num_nodes` is not read."""
     try:
-        highest = max((device for role in config.configured_roles().values() for device in role.devices), default=0)
+        highest, name = max((device, name) for name, role in config.roles().items() for device in [0, *role.devices])
     except ValueError:  # a device_mapping that cannot be read: reported as such
         return config
     per_node = config.num_gpus_per_node
@@ -160,7 +159,10 @@ def _with_machines(config: Config, notes: list[Note]) -> Config:
         notes.append(Note("num_gpus_per_node", None, f"read as {per_node}, ROLL's default: roles name device {highest}"))
     if not per_node:
         return config
-    return replace(config, num_nodes=max(config.num_nodes, highest // per_node + 1), num_gpus_per_node=per_node)
+    if (nodes := highest // per_node + 1) > config.num_nodes:
+        mapping = config.roles()[name].device_mapping
+        notes.append(Note(f"{name}.device_mapping", mapping, f"read as num_nodes: {nodes}, of num_gpus_per_node: {per_node}"))
+    return replace(config, num_nodes=max(config.num_nodes, nodes), num_gpus_per_node=per_node)
 
 
 def load_to_start(
@@ -225,7 +227,8 @@ def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]
         available = sorted(file.stem for file in folder.glob("*.yaml")) if folder.is_dir() else []
         found = f"choose one of {', '.join(available)}" if available else "there are no YAML files in this folder"
         found = f"--config_path . --config_name {name}" if Path(f"{name}.yaml").is_file() else found
-        raise ConfigError([Problem("config_name", config_name, f"{folder} has no {name}.yaml", found)])
+        found = f"rename it to {Path(name).stem}.yaml" if (folder / name).is_file() else found
+        raise ConfigError([Problem("config_name", config_name, f"{folder} has no {name.removesuffix('.yml')}.yaml", found)])
     check_files(folder, name)
     prepared = [_prepare(override, folder) for override in overrides if not _is_hydras(override)]
     GlobalHydra.instance().clear()

@@ -9,13 +9,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.agentic import AgenticConfig, EnvConfig
 from roll.configs.dotted_path import import_object
 from roll.configs.estimators import STEP_ESTIMATORS
 from roll.configs.problems import Collector, Problem
+from roll.data.sample import Prompt
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory, place_on_cpus
@@ -32,7 +32,6 @@ from roll.pipeline.pipeline import Pipeline
 from roll.pipeline.preparation import Preparation, Prepared, own_filter
 from roll.pipeline.run import Run
 from roll.record.ledger import Ledger
-from roll.record.validation import ValidationSet
 from roll.rollout.dialogue import Dialogue
 from roll.rollout.environment import NO_RESET, Observation
 from roll.rollout.filters import GroupFilter
@@ -68,20 +67,16 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
         key = "actor_train.data_args.template"
         dialogue = collect(key, template, lambda: Dialogue(shared.tokenizer, template), "native or none")
     instructions = {tag: rules for tag in envs if (rules := _tried(config, tag, dialogue, shared)) is not None}
-    group_filter: GroupFilter | None = None
-    if (path := config.train_env_manager.group_filter_cls) is not None:
-        key = "train_env_manager.group_filter_cls"
-        group_filter = collect(key, path, partial(own_filter, path), "a function of rewards, importable here")
+    filters = group_filters(config, collect)
     configured = {tag: _depends_on(env) for tag, env in envs.items()}
     bench = config.only_evaluates
     weights, mixture = config.domain_weights, config.pass_rate_mixture
     source = NoTasks(config.seed) if bench else EpisodeSource(weights, configured, config.seed, by_pass_rate=mixture)
     shared.restore(source)
-    filters = dict.fromkeys(envs, group_filter) if group_filter is not None else {}
     return AgenticPrepared(
         **shared.common(source, filters),
         instructions=instructions,
-        validation=[_validation_set(config, name, configured, shared) for name in config.validations],
+        validation=[shared.validation_set(name, *evaluated(config, name, configured)) for name in config.validations],
         tokenizer_folder=folder,
     )
 
@@ -121,11 +116,20 @@ def environment_workers(config: AgenticConfig, inventory: Inventory) -> int:
     return max(1, min(needed, inventory.nodes * inventory.cpus_per_node))
 
 
-def _validation_set(config: AgenticConfig, name: str, configured: dict[str, str], shared: Preparation) -> ValidationSet:
+def group_filters(config: AgenticConfig, collect: Collector) -> dict[str, GroupFilter]:
+    """By tag; none without a filter."""
+    if (path := config.train_env_manager.group_filter_cls) is None:
+        return {}
+    key = "train_env_manager.group_filter_cls"
+    found = collect(key, path, partial(own_filter, path), "a function of rewards, importable here")
+    return dict.fromkeys(config.custom_envs, found) if found is not None else {}
+
+
+def evaluated(config: AgenticConfig, name: str, configured: Mapping[str, str]) -> tuple[list[Prompt], int]:
+    """The environments of a validation set, and the episodes in each."""
     manager = config.validations[name].env_manager
     source = EpisodeSource(config.partition(manager), configured, config.seed, name)
-    environments = [source.next() for _ in range(config.episodes_of(manager) // manager.group_size)]
-    return shared.validation_set(name, environments, manager.group_size)
+    return [source.next() for _ in range(config.episodes_of(manager) // manager.group_size)], manager.group_size
 
 
 def _rules(env: EnvConfig, tag: str) -> str:
@@ -248,7 +252,7 @@ class AgenticRun(Run):
         return AgenticAdvantages(config)
 
     @staticmethod
-    def rollouts(config: AgenticConfig, explorer: Any) -> list[AnyStage]:
+    def rollouts(config: AgenticConfig, explorer: AgenticExplorer) -> list[AnyStage]:
         return [Stage("episodes", explorer.play, role="actor_infer", lanes=config.train_env_manager.num_env_groups)]
 
     async def explorer(

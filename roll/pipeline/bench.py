@@ -24,7 +24,7 @@ from roll.errors import CheckpointError, Closed
 from roll.record.checkpoint import CheckpointStore
 from roll.record.manifest import MANIFEST
 from roll.record.trace import Trace
-from roll.record.validation import ALL, ValidationResult
+from roll.record.validation import ValidationResult
 from roll.rollout.groups import Groups
 from roll.rollout.schedule import StepSchedule
 from roll.weights.bucket import Bucket, WeightManifest, make_buckets, manifest_of
@@ -114,8 +114,8 @@ def check_complete(models: Sequence[BenchedModel], results: Sequence[ValidationR
     """Raises `RuntimeError` unless something is known of every model on every set."""
     names = {model.version: model.name for model in models}
     for result in results:
-        for name, parts in result.sets.items():
-            if not parts[ALL]:
+        for name, score in result.scores.items():
+            if score is None:
                 raise RuntimeError(f"{names[result.version]} on {name}: not one rollout could be judged")
 
 

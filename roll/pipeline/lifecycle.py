@@ -60,7 +60,7 @@ class RunLifecycle(ABC):
         self.devices = device_locks(config)
         self.restarts = TrainerRestarts(config, backend.isolated)
         self.fallback = Fallback(config.synchronous_after_failures)
-        self.interrupted = False
+        self.interrupted = self._limited = False
         self.stopped_by = ""
         self._task: asyncio.Task[Any] | None = None
         self._components: RunComponents | None = None
@@ -68,7 +68,7 @@ class RunLifecycle(ABC):
         self._carried_over = CarriedOver(self.state.first_step)
         self.loss = roles.loss_spec(config, prepared.derived)
 
-    # -- what a kind of run gives -----------------------------------------------------------------------------------------
+    # -- what a kind of run gives: `Any` is its own configuration and its own explorer -------------------------------------
 
     @abstractmethod
     def own_specs(self) -> Mapping[str, Sequence[WorkerSpec]]:
@@ -131,7 +131,7 @@ class RunLifecycle(ABC):
         except asyncio.CancelledError:
             if not self.interrupted:
                 raise
-            status, reason = "interrupted", f"stopped at once by a signal after {self.state.record.reached}"
+            status, reason = "interrupted", f"stopped immediately by a signal after {self.state.record.reached}"
         except Exception as error:  # boundary: a role may raise anything, which is the run's one-line reason
             status, reason = "failed", one_line(error)
             with contextlib.suppress(OSError):  # a full disk may be the reason itself
@@ -155,12 +155,13 @@ class RunLifecycle(ABC):
         with contextlib.suppress(NotImplementedError, RuntimeError):  # not on Windows, and not outside the main thread
             loop.add_signal_handler(signal.SIGINT, self.interrupt)
             loop.add_signal_handler(signal.SIGTERM, self.terminate)
+            signal.signal(signal.SIGTERM, self._limit)  # called immediately even where the loop is blocked, as while Ray starts
 
     def figures(self, wall_s: float) -> dict[str, Any]:
         """Those of the run so far."""
         found = figures(self.state, wall_s, self._components, self._carried_over, self.restarts, self.fallback.since)
         one_process = not self.backend.isolated
-        found["advice"] = [*advice(self.config, self.state.record, self._components, self.inventory.kind, one_process)]
+        found |= advice(self.config, self.state.record, self._components, self.inventory.kind, one_process)
         return of_evaluation(found, self.prepared.benched, self.state.record.results) if self.prepared.benched else found
 
     async def _leave(self, status: str, reason: str) -> None:
@@ -187,23 +188,30 @@ class RunLifecycle(ABC):
         if self.interrupted or self._components is None:
             self._cancel()
         else:
-            self.state.record.display.note("stopping after this step; once more to stop at once")
+            self.state.record.display.note("stopping after this step; once more to stop immediately")
         self.interrupted = True
         self.state.groups.stop()
 
     def terminate(self) -> None:
         """SIGTERM: as `interrupt`, but its sender kills soon. A validation is given up, a step that waits to be trained is
-        not trained, and whatever takes longer than `stop_within_s` is left."""
+        not trained, and whatever takes longer than `stop_within_s` is left. A second one asks for nothing more: `timeout` sends
+        two, one to its child and one to the group."""
         limit, groups = self.config.stop_within_s, self.state.groups
-        if self._components is None or groups.hurried or self.config.only_evaluates:
+        if groups.hurried:
+            return
+        if self._components is None or self.config.only_evaluates:
             self._cancel()
         else:
             self.state.record.display.note(f"SIGTERM: stopping within {limit:g} s, with a checkpoint if this step ends by then")
             asyncio.get_running_loop().call_later(patience_s(limit), self._cancel)
-        if not groups.hurried:
-            end_within(limit, self.prepared.run_dir, self.prepared.lock)
         self.interrupted = True
         groups.stop(hurried=True)
+
+    def _limit(self, *_: object) -> None:
+        """The first SIGTERM's: what follows it has so much time."""
+        if not self._limited:
+            self._limited = True
+            end_within(self.config.stop_within_s, self.prepared.run_dir, self.prepared.lock)
 
     def _cancel(self) -> None:
         if self._task is not None:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 import time
@@ -21,7 +22,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from roll.configs.derived import Derived, derive
 from roll.configs.loading import to_mapping
-from roll.configs.ppo import PPOConfig
+from roll.configs.ppo import AUDITED, AUDITS, PPOConfig
 from roll.configs.problems import Collector, ConfigError, Problem
 from roll.configs.redact import visible
 from roll.configs.rlvr import RLVRConfig
@@ -42,6 +43,7 @@ from roll.pipeline.run import Run
 from roll.pipeline.stages import NO_PARTS
 from roll.pipeline.wirings import WIRINGS, with_custom
 from roll.record.callbacks import Callback, checked
+from roll.record.journal import write_atomically
 from roll.record.ledger import Ledger
 from roll.record.live_files import SUMMARY, amend_summary, announce_running
 from roll.record.run_lock import RunLock, cannot_write, lock_run
@@ -207,11 +209,21 @@ class Pipeline(ABC, Generic[Config, P]):
             if problems := list(refusals(config)):
                 raise ConfigError(problems)
 
+    def _show_audits(self, prepared: P) -> None:
+        """What is kept goes into the run's folder, for its page. Raises `ConfigError`."""
+        config: Any = prepared.config
+        if config.explores and Path(AUDITS).is_dir():
+            from roll.envs.kept_audits import shown
+
+            write_atomically(prepared.run_dir / AUDITED, json.dumps(shown(config)).encode())
+
     def _made(self, prepared: P, inventory: Inventory, backend: Backend) -> Run:
         """Raises `ConfigError`."""
         config = self.config
         try:
-            return self.assemble(prepared, inventory, backend)
+            run = self.assemble(prepared, inventory, backend)
+            self._show_audits(prepared)
+            return run
         except TrackerError as error:
             raise ConfigError([Problem("track_with", config.track_with, str(error).removeprefix("track_with: "))]) from error
         except ValueError as error:  # the journals differ from what the checkpoint recorded
@@ -272,7 +284,7 @@ def _make_room(prepared: Prepared) -> None:
 
 
 def _cannot_resume(config: PPOConfig, message: str) -> Problem:
-    fix = "resume from another checkpoint, or start anew with false"
+    fix = "resume from another checkpoint, or start over with false"
     return Problem("resume_from_checkpoint", config.resume_from_checkpoint, " ".join(message.split()), fix)
 
 

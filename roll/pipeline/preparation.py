@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -39,11 +39,15 @@ from roll.rollout.filters import GroupFilter
 from roll.rollout.tasks import TaskSource
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import sampling_params
+from roll.strategies.installed_backend import backend_problems
 from roll.strategies.model_folder import open_model
 from roll.strategies.routers import check_replayable
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
 from roll.weights.directory import check_room
 from roll.weights.folder_files import CONFIG, beyond_context, read_json
+
+if TYPE_CHECKING:
+    from roll.rollout.sql.database import OpenDatabase
 
 T = TypeVar("T")
 P = TypeVar("P", bound="Prepared")
@@ -81,6 +85,8 @@ class Prepared:
     """What was found out and is worth knowing."""
     warnings: tuple[str, ...] = ()
     """What was found out and is odd."""
+    database: OpenDatabase | None = None
+    """Opens the groups' database; None: as a process does that is alone in its address space."""
     identity: RunIdentity | None = None
     """Of the run that this process goes on with, or joins; None: one begins."""
 
@@ -150,11 +156,7 @@ class Preparation:
     def _check_variant_and_engine(self) -> None:
         config, collect = self.config, self.collect
         collect.add(engine_problems("actor_infer.strategy_args", config.actor_infer.strategy_args))
-        for name, role in config.roles().items():
-            target = role.model_args.lora_target
-            if target is not None:
-                fix = "pip install 'roll[lora]', or no lora_target"
-                collect(f"{name}.model_args.lora_target", target, _check_peft, fix)
+        collect.add(backend_problems(config))
         collect(
             "actor_train.pg_variant",
             config.actor_train.pg_variant,
@@ -222,7 +224,7 @@ class Preparation:
         """Sets the source to where the checkpoint left it, if there is one."""
         if source is not None and self.checkpoint is not None and self.config.groups_address is None:
             cursor = self.checkpoint.state["cursor"]
-            fix = "keep seed, prompts or environments, and tokenizer, or start anew with false"
+            fix = "keep seed, prompts or environments, and tokenizer, or start over with false"
             self.collect("resume_from_checkpoint", self.config.resume_from_checkpoint, lambda: _restore(source, cursor), fix)
 
     def common(self, source: TaskSource, filters: dict[str, GroupFilter]) -> dict[str, Any]:
@@ -284,7 +286,7 @@ def _restore(source: TaskSource, cursor: Mapping[str, Any]) -> None:
 
 
 def _one_process(config: PPOConfig) -> Iterator[Problem]:
-    for name, role in config.configured_roles().items():
+    for name, role in config.roles().items():
         if not isinstance(role, ActorInferConfig) and role.world_size > 1:
             message = f"{role.world_size} devices, but with --local one process is one training rank"
             yield Problem(f"{name}.device_mapping", role.device_mapping, message, "name one device, or leave --local out")
@@ -302,11 +304,6 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
         raise ValueError("it looks at a whole batch before it is trained: write train_on_arrival: false")
 
 
-def _check_peft() -> None:
-    if find_spec("peft") is None:
-        raise ValueError("needs peft, which is not installed")
-
-
 def _worker_classes(config: PPOConfig) -> dict[str, str]:
     """The dotted path of each class that the roles name, by key."""
     return {f"{name}.worker_cls": role.worker_cls for name, role in config.configured_roles().items() if role.worker_cls}
@@ -322,10 +319,10 @@ def _model_folders(config: PPOConfig) -> dict[str, str]:
 
 
 def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, object, Callable[[], None]]]:
-    """Key, value and check of each role's parallel sizes; folders that are not there are reported as such."""
-    for name, role in config.configured_roles().items():
+    """Key, value and check of each role's parallel sizes; folders and packages that are not there are reported as such."""
+    for name, role in config.roles().items():
         options, folder = role.strategy_args.options, config.model_folder(role)
-        if isinstance(options, MegatronConfig) and (Path(folder) / "config.json").is_file():
+        if isinstance(options, MegatronConfig) and find_spec("megatron") and (Path(folder) / "config.json").is_file():
             check = partial(check_folder, folder, ParallelLayout.of(options), options.sequence_parallel, device_kind)
             yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
 

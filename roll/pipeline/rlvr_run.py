@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from roll.algorithms.sequence_advantages import try_estimator
 from roll.configs.arguments import DataArguments
@@ -260,7 +259,7 @@ class RLVRRun(Run):
         return RLVRAdvantages(config)
 
     @staticmethod
-    def rollouts(config: RLVRConfig, explorer: Any) -> list[AnyStage]:
+    def rollouts(config: RLVRConfig, explorer: RLVRExplorer) -> list[AnyStage]:
         lanes = new_admission(config, 0).most_live
         return [
             Stage("generate", explorer.generate, role="actor_infer", lanes=lanes),

@@ -139,7 +139,7 @@ def _built_in(worker: TrainingRole) -> str:
 
 
 def _adapter_source(config: PPOConfig, start: str | None = None) -> AdapterSource:
-    return AdapterSource(config.model_folder(config.actor_train), config.actor_train.model_args.lora_rank, start)
+    return AdapterSource(config.model_folder(config.actor_train), config.actor_train.model_args.adapter_rank, start)
 
 
 def allocator(kind: str) -> dict[str, str]:

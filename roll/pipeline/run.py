@@ -36,9 +36,12 @@ class Run(RunLifecycle):
         """The run, from workers that are up to the end of its last stage."""
         await self.state.join()
         wiring = WIRINGS[self.config.mode](self, clusters)
-        if await wiring.open():
-            await self._flow(wiring, clusters)
-        await wiring.close()
+        try:
+            if await wiring.open():
+                await self._flow(wiring, clusters)
+            await wiring.close()
+        finally:
+            wiring.release()
 
     async def _flow(self, wiring: Wiring, clusters: Mapping[str, Cluster]) -> None:
         halves = wiring.halves()

@@ -8,12 +8,12 @@ import json
 import logging
 import os
 import socket
-import time
 from pathlib import Path
 
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import redact_text
+from roll.distributed.clock import monotonic
 from roll.errors import ContractError, DatabaseDamaged, DatabaseError
 from roll.record.checkpoint import Checkpoint
 from roll.record.group_log import GroupLog
@@ -24,7 +24,7 @@ from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
 from roll.rollout.sql.admittance import Claim, check_may_join
 from roll.rollout.sql.copying import EMPTY, Fate, check_copy, differs, restore_copy
-from roll.rollout.sql.database import Database, file_of, open_engine, reading
+from roll.rollout.sql.database import Database, OpenDatabase, file_of, open_engine, reading
 from roll.rollout.sql.groups import SqlGroups
 from roll.rollout.sql.joining import Member
 from roll.rollout.sql.rows import REPLAYED
@@ -46,8 +46,9 @@ def sql_groups(
     trace: Trace,
     progress: Progress,
     identity: RunIdentity,
+    database: OpenDatabase | None,
 ) -> SqlGroups:
-    """`journal`: written by the process that trains."""
+    """`journal`: written by the process that trains. `database`: see `Prepared`."""
     me = member(config, source)
     return SqlGroups(
         admission,
@@ -56,8 +57,8 @@ def sql_groups(
         journal if config.trains else None,
         trace,
         progress,
-        time.monotonic,
-        Database(address),
+        monotonic,
+        (database or Database)(address),
         me,
         config.member_timeout,
         config.peer_timeout,
@@ -88,7 +89,7 @@ def check_database(config: PPOConfig, address: str, claim: Claim, checkpoint: Ch
     except DatabaseDamaged as error:
         if copy is None:
             trainer = "start the trainer with resume_from_checkpoint: auto, it restores the database from its newest checkpoint"
-            fix = trainer if config.only_explores else "restore the file from a copy, or begin anew with another exp_name"
+            fix = trainer if config.only_explores else "restore the file from a copy, or start over with another exp_name"
             raise ConfigError([Problem(key, given, f"the database is damaged: {error}", fix)]) from error
     except DatabaseError as error:
         fix = "sqlite:///path/to/groups.db, or postgresql+psycopg://user@host/name"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +101,8 @@ class RunState:
         if (address := self._config.groups_address) is not None:
             from roll.rollout.sql.copying import write_copy
 
-            await asyncio.to_thread(write_copy, address, file, step, self.groups.admission.replay.oldest_after(step))
+            oldest = self.groups.admission.replay.oldest_after(step)
+            await self.shared_groups.beside(partial(write_copy, address, file, step, oldest))
 
     def _mend_database(self) -> None:
         """Raises `ValueError`, and has changed nothing then."""
@@ -120,7 +121,8 @@ class RunState:
             return Groups(admission, depth, source, journal, trace, progress, monotonic)
         from roll.pipeline.shared_groups import sql_groups
 
-        return sql_groups(config, config.groups_address, admission, depth, source, journal, trace, progress, self.identity)
+        parts = (admission, depth, source, journal, trace, progress, self.identity)
+        return sql_groups(config, config.groups_address, *parts, self._prepared.database)
 
     def _learn_length(self) -> None:
         """The trainer decides how many steps the run has; an explorer learns it when that has joined."""
@@ -140,7 +142,7 @@ class RunState:
             self._learn_length()
 
     def snapshot(self) -> dict[str, Any]:
-        """What a checkpoint of this moment keeps besides the buffered groups. The journals are on disk up to their positions."""
+        """What a checkpoint of this moment keeps besides the buffered groups."""
         return {
             **self.groups.state(),
             "run": self.identity.id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,14 +15,14 @@ from roll.flow.flow import Flow
 from roll.pipeline.bench import BenchedModel
 from roll.pipeline.failures import TrainerRestarts
 from roll.pipeline.state import RunState
-from roll.record.advice import Halves, sentences
+from roll.record.advice import Halves, advise, sentences
 from roll.record.ledger import BUSY
 from roll.record.run_record import RunRecord
 from roll.record.validation import ValidationResult
 
 OF_TRAINING = (
     "steps", "validation", "tags", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",
-    "alarms", "advice", "trainer_recovery_s", "trainer_resumed_from",
+    "alarms", "advice", "advised", "trainer_recovery_s", "trainer_resumed_from",
     "synchronous_since",
 )  # fmt: skip
 """Figures of which a run that only evaluates has none."""
@@ -134,7 +134,8 @@ def of_evaluation(
     """The figures of a run that evaluates models, and nothing else."""
     by_version = {result.version: result for result in results}
     evaluation = [
-        {"model": model.name, "step": model.version, "folder": str(model.folder), "errors": result.errors, "sets": _plain(result)}
+        {"model": model.name, "step": model.version, "folder": str(model.folder), "errors": result.errors}
+        | {"scores": result.scores, "sets": _plain(result)}
         for model in models
         if (result := by_version.get(model.version)) is not None
     ]
@@ -149,14 +150,16 @@ def _plain(result: ValidationResult) -> dict[str, object]:
     }
 
 
-def advice(config: PPOConfig, record: RunRecord, components: RunComponents | None, kind: str, one_process: bool) -> Iterator[str]:
-    """Sentences for people; none of a run that is one half, or has shown too little. `kind`: of the devices. On CPUs a rollout
-    takes longer the more others run, as if there were places for one batch and no more. `one_process`: where halves are in each
-    other's way, only those that take turns can be told apart."""
+def advice(
+    config: PPOConfig, record: RunRecord, components: RunComponents | None, kind: str, one_process: bool
+) -> dict[str, object]:
+    """`advice`: sentences for people, `advised`: the settings, by key; none of a run that is one half, or has shown too little.
+    `kind`: of the devices. On CPUs a rollout takes longer the more others run, as if there were places for one batch and no more.
+    `one_process`: where halves are in each other's way, only those that take turns can be told apart."""
     if one_process and config.async_generation_ratio > 0:
-        return
+        return {"advice": []}
     if components is None or components.explorer is None or not config.trains or not (steps := record.steady_steps):
-        return
+        return {"advice": []}
     ledger, roles = components.flow.ledger, config.roles()
     idle_s, trained_s = record.idle_s / steps, record.trained_s / steps
     rollouts_s = ledger.durations("actor_infer", monotonic()).get(BUSY, 0.0)
@@ -165,18 +168,17 @@ def advice(config: PPOConfig, record: RunRecord, components: RunComponents | Non
         places = places._replace(total=min(places.total, batch), unit=0)
     infer = set(roles["actor_infer"].devices)
     of_training = [role.devices for name, role in roles.items() if name != "actor_infer"]
-    yield from sentences(
-        Halves(
-            steps=steps,
-            step_s=idle_s + trained_s,
-            idle_s=idle_s,
-            rollout_s=rollouts_s / (steps + 1),
-            ratio=config.async_generation_ratio,
-            batch=batch,
-            places=places,
-            rollout_devices=len(infer),
-            train_devices=len(roles["actor_train"].devices),
-            apart=all(map(infer.isdisjoint, of_training)),
-            one_process=one_process,
-        )
+    seen = Halves(
+        steps=steps,
+        step_s=idle_s + trained_s,
+        idle_s=idle_s,
+        rollout_s=rollouts_s / (steps + 1),
+        ratio=config.async_generation_ratio,
+        batch=batch,
+        places=places,
+        rollout_devices=len(infer),
+        train_devices=len(roles["actor_train"].devices),
+        apart=all(map(infer.isdisjoint, of_training)),
+        one_process=one_process,
     )
+    return {"advice": [*sentences(seen)], "advised": {one.key: one.value for one in advise(seen)}}

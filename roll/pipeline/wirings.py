@@ -65,11 +65,11 @@ class Wiring(ABC):
     @staticmethod
     @abstractmethod
     def stages(kind: type[RunLifecycle], config: PPOConfig, derived: Derived, parts: Parts) -> list[list[AnyStage]]:
-        """The lists of stages that run beside each other."""
+        """The lists of stages that run side by side."""
 
     @abstractmethod
     async def open(self) -> bool:
-        """Makes the parts. When it returns, the first version is served, or can be had. False: the run is over already, and
+        """Makes the parts. When it returns, the first version is served, or available. False: the run is over already, and
         has no stages."""
 
     def until(self, halves: Sequence[Sequence[AnyStage]]) -> Sequence[AnyStage]:
@@ -91,6 +91,9 @@ class Wiring(ABC):
 
     async def close(self) -> None:  # noqa: B027
         """The run has come to its end."""
+
+    def release(self) -> None:  # noqa: B027
+        """However it ended, what it has outside of this process's memory is given back."""
 
     # -- how ----------------------------------------------------------------------------------------------------------------
 
@@ -168,6 +171,7 @@ class _WithTrainer(Wiring):
 
 class BothHalves(_WithTrainer):
     recovery = TrainerRecovery
+    _store: WeightStore | None = None
 
     @staticmethod
     def stages(kind: type[RunLifecycle], config: PPOConfig, derived: Derived, parts: Parts) -> list[list[AnyStage]]:
@@ -176,7 +180,7 @@ class BothHalves(_WithTrainer):
 
     async def open(self) -> bool:
         run, state = self._run, self._run.state
-        store = weight_store(run.config)
+        self._store = store = weight_store(run.config)
         empty = run.prepared.derived.engines_start_empty or state.engines_are_stale
         self.engines = engines = self._fleet(store, state.first_step, empty)
         self._open_trainer(store)
@@ -203,6 +207,10 @@ class BothHalves(_WithTrainer):
         assert self.engines is not None
         with contextlib.suppress(*LOST):  # the run is over, whatever becomes of an engine now
             await self.engines.read_stats()
+
+    def release(self) -> None:
+        if self._store is not None:
+            self._store.close()
 
 
 class TrainerAlone(_WithTrainer):

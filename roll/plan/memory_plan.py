@@ -255,7 +255,12 @@ def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> ModelLayout:
             weights_on_host=zero.stage >= 3 and zero.offload_param.device == "cpu",
         )
     if isinstance(options, FSDP2Config):
-        return replace(base, regathered=options.reshard_after_forward)
+        return replace(
+            base,
+            data=options.shards(role.data),
+            shard_gradients=options.reduce_scatter_during_grad_accumulation,
+            regathered=options.reshard_after_forward,
+        )
     megatron = options if isinstance(options, MegatronConfig) else MegatronConfig()
     return replace(
         base,
@@ -269,7 +274,7 @@ def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> ModelLayout:
 
 def with_adapters(model: Model, worker: WorkerConfig) -> Model:
     """The model as its trainer sees it: with `lora_target` only adapters are trained."""
-    target, rank = worker.model_args.lora_target, worker.model_args.lora_rank
+    target, rank = worker.model_args.lora_target, worker.model_args.adapter_rank
     if target is None:
         return model
     return replace(model, adapters=model.shape.adapter_parameters(target, rank), adapts_head=model.shape.adapts_head(target))

@@ -202,10 +202,6 @@ def _sampling(config: PPOConfig, derived: Derived) -> Iterator[str]:
         yield "the true log-prob is ℓ_b − log p(S); top_k bounds no p(S), so the difference has no bound"
 
 
-def _keeps_places(config: RLVRConfig) -> bool:
-    return config.rollout is None and config.group_size > 1 and not config.is_num_return_sequences_expand
-
-
 def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterator[str]:
     if config.only_evaluates:
         yield f"mode bench: nothing is trained; evaluated are {', '.join(config.bench_checkpoints)}"
@@ -221,11 +217,6 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
             f"{engines} engine{'s' * (engines > 1)} × {derived.requests_per_engine} requests = {running:,} run together; "
             f"admission has up to {wanted:,} rollouts under way"
         )
-        if isinstance(config, RLVRConfig) and _keeps_places(config) and wanted > running:
-            yield (
-                "a group keeps its places on an engine until its last response is complete: where a few responses are much "
-                "longer than most, is_num_return_sequences_expand: true has more of them run"
-            )
     if config.has_engines and isinstance(config, AgenticConfig):
         manager = config.train_env_manager
         yield (

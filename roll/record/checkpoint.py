@@ -22,8 +22,8 @@ from typing import Any
 from roll.configs.ppo import PPOConfig
 from roll.errors import CheckpointError, Superseded
 from roll.record.group_log import GROUPS
-from roll.record.journal import check_prefix
-from roll.record.manifest import MANIFEST, is_count, parsed, read_json, read_manifest, seal, shown, sync, verify
+from roll.record.journal import check_prefix, sync
+from roll.record.manifest import MANIFEST, is_count, parsed, read_json, read_manifest, seal, shown, verify
 from roll.record.run_lock import RunLock
 from roll.weights.folder_files import share_like, write_index
 
@@ -163,7 +163,7 @@ class CheckpointStore:
             except CheckpointError as error:
                 skipped.append(f"step-{step}: {error}")
         if skipped:
-            advice = "restore one of them from a copy, name another checkpoint, or start anew with false"
+            advice = "restore one of them from a copy, name another checkpoint, or start over with false"
             raise CheckpointError(f"no checkpoint in {self.root} can be resumed from ({'; '.join(skipped)}): {advice}")
         if requested is True:
             raise CheckpointError(f"there is no complete checkpoint in {self.root}")

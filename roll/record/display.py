@@ -28,6 +28,8 @@ SPARKS = "▁▂▃▄▅▆▇█"
 LABEL = "bright_black"
 STYLES: dict[Level, str] = {"good": "green", "warning": "yellow", "error": "bold red", "": "default"}
 """Of a verdict."""
+QUIET_S = 60.0
+"""Without a view, nothing is printed for so long at most; then more and more seldom, until something is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Display:
         self._logging_steps = logging_steps
         self._validations_printed: int | None = None
         self._verdict_printed: str | None = None
+        self._quiet_until_s = QUIET_S
         self._live: _View | None = None
         self._moved: list[tuple[logging.StreamHandler[Any], Any]] = []
         if live:
@@ -98,11 +101,15 @@ class Display:
             self._print_progress(snapshot)
 
     def update(self, snapshot: RunSnapshot) -> None:
-        """Redraws the view; without one, prints a line at the start and after a validation."""
+        """Redraws the view; without one, prints a line at the start, after a validation, and about what lasts long."""
         if self._live:
             self._live.update(draw(snapshot), refresh=True)
         elif len(snapshot.validation) != self._validations_printed:
             self._print_progress(snapshot)
+        elif snapshot.elapsed_s >= self._quiet_until_s and snapshot.roles:
+            doing = ", ".join(f"{role.name} {role.state} for {duration(role.since_s)}" for role in snapshot.roles)
+            self._print(f"{snapshot.reached}  {doing}  elapsed {duration(snapshot.elapsed_s)}")
+            self._quiet_until_s = 2 * snapshot.elapsed_s
         else:
             self._print_verdict(snapshot)
 
@@ -121,6 +128,7 @@ class Display:
 
     def _print_progress(self, snapshot: RunSnapshot) -> None:
         self._validations_printed = len(snapshot.validation)
+        self._quiet_until_s = snapshot.elapsed_s + QUIET_S
         self._print(plain_line(snapshot))
         self._print_verdict(snapshot)
 

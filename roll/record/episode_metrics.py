@@ -28,6 +28,17 @@ def episode_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     return metrics | {f"env/time/{name}": fmean(map(part, episodes)) for name, part in parts.items() if episodes}
 
 
+def episode_facts(samples: Sequence[Sample]) -> dict[str, list[float]]:
+    """Of a group, for its trace: what each episode took, and the tokens of each answer."""
+    episodes = _episodes(samples)
+    return {
+        "turns": [episode.num_turns for episode in episodes],
+        "generation_s": [round(episode.generation_s, 4) for episode in episodes],
+        "environment_s": [round(episode.environment_s, 4) for episode in episodes],
+        "answer_tokens": [turn.tokens for sample in samples if sample.trajectory for turn in sample.trajectory.turns],
+    }
+
+
 def _episodes(samples: Sequence[Sample]) -> list[Trajectory]:
     return [sample.trajectory for sample in samples if sample.trajectory is not None and sample.begins_rollout]
 

@@ -80,6 +80,9 @@ class GroupLog:
     def position(self) -> int:
         return self._journal.position()
 
+    def sync(self) -> None:
+        self._journal.sync()
+
     def digest(self) -> str:
         return self._journal.digest()
 
@@ -155,6 +158,9 @@ class SampleLog:
 
     def position(self) -> int:
         return self._journal.position()
+
+    def sync(self) -> None:
+        self._journal.sync()
 
     def digest(self) -> str:
         return self._journal.digest()

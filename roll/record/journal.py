@@ -109,16 +109,14 @@ class JournalFile:
         if self._hash is not None:
             self._hash.update(line)
 
-    @property
-    def size(self) -> int:
-        """In bytes."""
+    def position(self) -> int:
+        """Size in bytes: what a checkpoint records, which is committed after `sync`."""
         return self._end
 
-    def position(self) -> int:
-        """Size in bytes, with everything up to there on disk: what a checkpoint records."""
-        os.fsync(self._file.fileno())
-        sync_folder(self.path.parent)
-        return os.fstat(self._file.fileno()).st_size
+    def sync(self) -> None:
+        """Everything up to `position()` is on disk when this returns, which may take long; any thread may call it."""
+        sync(self.path)
+        sync(self.path.parent)
 
     def digest(self) -> str:
         """Of everything up to `position()`: what a checkpoint records, too."""
@@ -156,7 +154,7 @@ class JournalFile:
                 os.fsync(file.fileno())
             self._file.close()
             os.replace(aside, self.path)
-            sync_folder(self.path.parent)
+            sync(self.path.parent)
             self._file = self.path.open("ab", buffering=0)
             self._end = os.fstat(self._file.fileno()).st_size
             self._hash = None
@@ -175,7 +173,7 @@ class JournalFile:
                 file.write(lines)
                 file.flush()
                 os.fsync(file.fileno())
-            sync_folder(self.path.parent)
+            sync(self.path.parent)
 
 
 def check_prefix(path: Path, position: int, digest: str | None = None) -> None:
@@ -203,9 +201,9 @@ def _row(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def sync_folder(folder: Path) -> None:
-    """A file is only on disk when the folder that names it is."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """The contents of a file, or the names in a folder, are on disk: a file only is when the folder that names it is, too."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -268,14 +266,21 @@ class RotatedJournal:
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Writes the rows into one file. Raises as `JournalFile.append`."""
-        if rows and self._journal.size >= self._part_bytes:  # no file without a row: a position is of the file before it
+        if rows and self._journal.position() >= self._part_bytes:  # no file without a row: a position is of the file before it
             self._begin_next()
         for row in rows:
             self._journal.append(row)
 
     def position(self) -> int:
-        """Bytes that were ever written, all of them on disk: what a checkpoint records."""
+        """Bytes that were ever written: what a checkpoint records, which is committed after `sync`."""
         return self._start + self._journal.position()
+
+    def sync(self) -> None:
+        """As `JournalFile.sync`; a file that goes meanwhile, being one of the oldest, need not be on disk."""
+        for part in journal_parts(self._path):
+            with contextlib.suppress(FileNotFoundError):
+                sync(part.path)
+        sync(self._path.parent)
 
     def digest(self) -> str:
         """Of the newest file: what a checkpoint records, too."""
@@ -315,7 +320,6 @@ class RotatedJournal:
             found = journal_parts(self._path)
             while len(found) > 1 and following.start - found[0].start + self._part_bytes > self._most:
                 found.pop(0).path.unlink()
-            sync_folder(self._path.parent)
 
 
 def _put_aside(part: JournalPart) -> int:

@@ -37,10 +37,17 @@ class Journals:
 
     def state(self) -> dict[str, Any]:
         """Where they stand, for a checkpoint."""
-        journals: dict[str, GroupLog | SampleLog | Trackers]
-        journals = {"groups": self.groups, "samples": self.samples, "metrics": self.metrics}
-        positions = {name: journal.position() for name, journal in journals.items()}
-        return {**positions, "digests": {name: journal.digest() for name, journal in journals.items()}}
+        positions = {name: journal.position() for name, journal in self._wound_back.items()}
+        return {**positions, "digests": {name: journal.digest() for name, journal in self._wound_back.items()}}
+
+    def sync(self) -> None:
+        """What was written before is on disk when this returns; a checkpoint is committed after it. On any thread."""
+        for journal in self._wound_back.values():
+            journal.sync()
+
+    @property
+    def _wound_back(self) -> dict[str, GroupLog | SampleLog | Trackers]:
+        return {"groups": self.groups, "samples": self.samples, "metrics": self.metrics}
 
     def alarm(self, alarm: Alarm) -> None:
         assert self._alarms is not None

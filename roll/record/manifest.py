@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from roll.errors import CheckpointError, boundary
+from roll.record.journal import sync
 
 MANIFEST = "manifest.json"
 LARGEST_BYTES = 1 << 28
@@ -101,14 +102,6 @@ def shown(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     text = " ".join(text.split()).encode(errors="replace").decode()
     return text if len(text) <= 120 else text[:117] + "..."
-
-
-def sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _files(folder: Path) -> set[str]:

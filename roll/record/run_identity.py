@@ -53,7 +53,7 @@ def read_identity(folder: Path) -> RunIdentity | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: {error}; its trainer writes it anew when it goes on from a checkpoint") from error
+        raise ValueError(f"{path} is damaged: {error}; its trainer writes it again when it goes on from a checkpoint") from error
     if not all(isinstance(value, str) for value in found.values()) or not identity.id:
         raise ValueError(f"{path} is damaged: it names no run")
     return identity

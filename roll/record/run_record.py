@@ -232,6 +232,8 @@ class RunRecord:
                 state, since, _ = ledger.current(role)
                 reason = waits.get(SOURCES.get(role, ""), "") if state == LaneState.WAITING_INPUT.value else ""
                 lines.append(RoleLine(role, state, reason, now - since))
+        if (name := f"{STAGE}validate") in names and ledger.current(name)[0] == LaneState.PROCESSING.value:
+            lines.append(RoleLine("validate", LaneState.PROCESSING.value, "", now - ledger.current(name)[1]))
         for stage, reason in waits.items():
             if stage not in SOURCES.values() and (name := STAGE + stage) in names:
                 state, since, _ = ledger.current(name)

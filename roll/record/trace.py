@@ -1,16 +1,18 @@
 """`trace/trace-0001.json.gz`, ...: who did what when, the whole run long, for ui.perfetto.dev and chrome://tracing.
 
-Trace Event Format, in microseconds since the trace was made: a row for each name with what it did ("X" events), and a track for
-each group with its phases ("b" and "e" events with the group's id). Every file is a trace by itself, of bounded size: what lasts
-longer than a file is whole in the one in which it ends. Only the newest file is in memory, besides those that wait for the disk.
+Trace Event Format, in microseconds since the run's first trace was made, without the time between an end and a resumption: a row
+for each name with what it did ("X" events), and a track for each group with its phases ("b" and "e" events with the group's id).
+Every file is a trace by itself, of bounded size: what lasts longer than a file is whole in the one in which it ends. Only the
+newest file is in memory, besides those that wait for the disk.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -22,6 +24,8 @@ FILE_EVENTS = 20_000
 """A file that has more is not continued: some three megabytes, compressed to about a tenth."""
 TOGETHER = 256
 """Spans and tracks that are encoded together, which is cheaper."""
+HEAD_BYTES = 4_096
+"""The first line is shorter."""
 WAITING_FILES = 4
 """Full files that may wait to be written; more, on a disk that stays full, are forgotten."""
 
@@ -94,10 +98,12 @@ class TraceFile(NamedTuple):
     rows: tuple[str, ...]
     pieces: Sequence[_Piece]
     forgotten: int
+    until: float
+    """Microseconds."""
 
     def write(self) -> None:
         """Raises `OSError`."""
-        head = json.dumps({"displayTimeUnit": "ms", "otherData": {"forgotten_files": self.forgotten}})
+        head = json.dumps({"displayTimeUnit": "ms", "otherData": {"forgotten_files": self.forgotten, "until": self.until}})
         names = [_event("M", "thread_name", tid, args={"name": row}) for tid, row in enumerate(self.rows)]
         texts = [*([_encoded(names)] if names else []), *(piece.text for piece in self.pieces)]
         text = head[:-1] + ', "traceEvents": [\n' + ",\n".join(texts) + "\n]}\n"
@@ -107,20 +113,21 @@ class TraceFile(NamedTuple):
 
 class Trace:
     def __init__(self, folder: Path, clock: Callable[[], float] = monotonic, file_events: int = FILE_EVENTS) -> None:
-        """What lies in the folder stays. `clock`: that of the times which the methods are given."""
+        """What lies in the folder stays, and this goes on where it ends. `clock`: that of the times given to the methods."""
         self._folder = folder
         self._clock = clock
-        self._zero = clock()
         self._file_events = file_events
         self._rows: dict[str, int] = {}
         self._groups: dict[int, list[tuple[str, float]]] = {}
         """The phases of each live group, and when they began."""
+        self._notes: dict[int, dict[str, object]] = {}
         self._fresh: list[_Bar | _Track] = []
         self._pieces: list[_Piece] = []
         self._events = 0
         """Of the newest file."""
         self._number = 0
         self._path = self._next_path()
+        self._zero = clock() - _until(self._named(self._number - 1)) / 1e6
         self.full: list[TraceFile] = []
         """Files that are not written yet, and will not change any more."""
         self._forgotten = 0
@@ -139,10 +146,16 @@ class Trace:
         """The group's track begins with its first phase."""
         self._groups.setdefault(group_id, []).append((phase, self._clock()))
 
+    def note(self, group_id: int, **facts: object) -> None:
+        """Facts about a group that has a track, to be shown with its fate."""
+        if group_id in self._groups:
+            self._notes.setdefault(group_id, {}).update(facts)
+
     def end_group(self, group_id: int, facts: Mapping[str, object]) -> None:
         """The group has met its fate; `facts` about it are shown with it. One of which this process has done nothing has no
         track here."""
         if phases := self._groups.pop(group_id, None):
+            facts = {**facts, **self._notes.pop(group_id, {})}
             self._add(_Track(group_id, phases, self._clock(), facts), 2 * len(phases) + 2)
 
     def files(self, open_spans: Iterable[Span] = ()) -> list[TraceFile]:
@@ -177,7 +190,8 @@ class Trace:
     def _file(self, drawn: Sequence[_Bar | _Track] = ()) -> TraceFile:
         """The newest, with what is `drawn` besides."""
         besides = [_Piece(drawn, self._zero)] if drawn else []
-        return TraceFile(self._path, tuple(self._rows), [*self._pieces, *besides], self._forgotten)
+        until = _micros(self._clock() - self._zero)
+        return TraceFile(self._path, tuple(self._rows), [*self._pieces, *besides], self._forgotten, until)
 
     def _bar(self, span: Span) -> _Bar:
         return _Bar(self._rows.setdefault(span.row, len(self._rows)), span)
@@ -185,9 +199,19 @@ class Trace:
     def _next_path(self) -> Path:
         while True:
             self._number += 1
-            path = self._folder / f"trace-{self._number:04}.json.gz"
+            path = self._named(self._number)
             if not path.exists():  # or the run that is resumed wrote it
                 return path
+
+    def _named(self, number: int) -> Path:
+        return self._folder / f"trace-{number:04}.json.gz"
+
+
+def _until(path: Path) -> float:
+    """When the trace in the file ended, as its first line says; 0 where no file says it."""
+    with suppress(OSError, EOFError, zlib.error, ValueError, LookupError, TypeError), gzip.open(path) as file:
+        return float(json.loads(file.readline(HEAD_BYTES) + b"]}")["otherData"]["until"])
+    return 0.0
 
 
 def _micros(seconds: float) -> float:

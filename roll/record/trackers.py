@@ -52,6 +52,9 @@ class JsonlTracker:
     def position(self) -> int:
         return self._journal.position()
 
+    def sync(self) -> None:
+        self._journal.sync()
+
     def digest(self) -> str:
         return self._journal.digest()
 
@@ -144,6 +147,9 @@ class Trackers:
     def position(self) -> int:
         """The position in metrics.jsonl, for a checkpoint."""
         return self.jsonl.position()
+
+    def sync(self) -> None:
+        self.jsonl.sync()
 
     def digest(self) -> str:
         return self.jsonl.digest()

@@ -54,6 +54,8 @@ class ValidationResult:
     sets: dict[str, Parts]
     rollouts: int = 0
     """Of all sets."""
+    scores: dict[str, float | None] = field(default_factory=dict)
+    """Of each set, the mean reward of its judged rollouts; None: nothing was judged."""
     more: dict[str, float] = field(default_factory=dict)
 
     def estimates(self) -> Iterator[tuple[str, float]]:
@@ -80,17 +82,17 @@ def summarise(
     foreign = {span.version for each in sets for sample in each.samples for span in sample.versions} - {version}
     if foreign:
         raise RuntimeError(f"validation of version {version} was answered by versions {sorted(foreign)}")
-    first = _whole(sets[0])
-    graded = first.graded
+    scores = {each.of.name: _whole(each).score for each in sets}
     return ValidationResult(
         version,
-        first.accuracy,
-        sum(sample.reward or 0.0 for sample in graded) / len(graded) if graded else None,
+        _whole(sets[0]).accuracy,
+        scores[sets[0].of.name],
         {tag: part.accuracy for tag, part in _parts_by(sets[0], "tag").items() if part.accuracy is not None},
         sum(each.failed + sum(sample.begins_rollout and sample.reward is None for sample in each.samples) for each in sets),
         seconds,
         {each.of.name: _parts(each) for each in sets},
         sum(each.failed + sum(sample.begins_rollout for sample in each.samples) for each in sets),
+        scores,
         more or {},
     )
 
@@ -105,6 +107,11 @@ class _Part:
     @property
     def graded(self) -> list[Sample]:
         return [sample for sample in self.rollouts if sample.reward is not None]
+
+    @property
+    def score(self) -> float | None:
+        rewards = [sample.reward or 0.0 for sample in self.graded]
+        return sum(rewards) / len(rewards) if rewards else None
 
     @property
     def known(self) -> bool:

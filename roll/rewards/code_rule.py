@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import json
 import logging
@@ -16,6 +17,7 @@ from roll.errors import Busy
 from roll.rewards.answers import program_of
 from roll.rewards.code_judge import AFTER_S, same_output
 from roll.rewards.pool import TimedPool
+from roll.rewards.sandbox import control_groups
 from roll.rewards.sandbox.read_tests import definitions_of, helpers_in, tests_something
 from roll.rewards.sandbox.sandbox import BUILT_IN, checked
 from roll.rewards.sandbox.solution import PRELUDE, prelude
@@ -236,6 +238,7 @@ class CodeSandboxRewardWorker(RewardWorker):
 
     async def close(self) -> None:
         await self._pool.close()
+        await asyncio.to_thread(control_groups.remove_abandoned)
         if self._service is not None:
             await self._service.close()
 

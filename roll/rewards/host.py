@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -35,7 +36,7 @@ def shaped(result: RewardResult, sample: Sample, shaping: ShapingConfig, longest
     if shaping.format_order:
         terms["format"] = -shaping.format_penalty * (not has_in_order(sample.response_text, shaping.format_order))
     value = shaping.weight * result.value + sum(terms.values())
-    return RewardResult(value=value, parts={**result.parts, **terms, JUDGED: result.value})
+    return replace(result, value=value, parts={**result.parts, **terms, JUDGED: result.value})
 
 
 def overlong(length: int, longest: int, buffer: int) -> float:

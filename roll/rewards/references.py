@@ -4,16 +4,18 @@ code is found before groups are dropped for it, and it is known from which rewar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from math import isclose
 from statistics import median_low
+from typing import Any
 
+from roll.configs.problems import did_you_mean
 from roll.configs.worker import RewardConfig
 from roll.data.sample import FULL_REWARD, ROUNDING, Prompt, Sample, reaches
-from roll.distributed.user_code import SLIPS, START_S, try_aside
-from roll.errors import boundary
+from roll.distributed.user_code import SLIPS, try_aside
+from roll.errors import boundary, reason
 from roll.rewards.worker import RewardWorker, worker_class
 
 TRIED = 8
@@ -31,6 +33,8 @@ class Earned:
     """None: that is not known."""
     empty_failure: str = ""
     """Why not."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """The `reward_args` that nothing has looked at meanwhile, and what may have been meant."""
 
     @property
     def usual(self) -> float | None:
@@ -63,7 +67,9 @@ def remark(domain: str, earned: Earned, chosen: float | None) -> str:
 
 
 def oddities(domain: str, earned: Earned, chosen: float | None) -> Iterator[str]:
-    """Sentences; none if the reference answers earn what a success earns."""
+    """Sentences; none if the reference answers earn what a success earns, and all arguments are read."""
+    for name, meant in earned.unread.items():
+        yield f"rewards.{domain}.reward_args.{name}: nothing reads it while reference answers are judged; {meant}"
     at, count = success_at(earned, chosen), len(earned.values) + len(earned.failures)
     counted = f"validation counts a reward of {at:g} or more as a success (rewards.{domain}.success_at)"
     if earned.failures:
@@ -106,6 +112,42 @@ def spread(rows: int, most: int) -> Sequence[int]:
     return range(0, rows, max(1, -(-rows // most)))
 
 
+class Looked(dict[str, Any]):
+    """Knows which names were asked for, also of those that it has not."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        super().__init__(given)
+        self._asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self._asked.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self._asked.add(name)
+        return super().get(name, default)
+
+    def __contains__(self, name: object) -> bool:
+        self._asked.add(str(name))
+        return super().__contains__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        self._asked |= super().keys()
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        return dict.fromkeys(self).keys()
+
+    def items(self) -> Any:
+        return {name: self[name] for name in self}.items()
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """And what may have been meant."""
+        wanted = sorted(self._asked - super().keys())
+        return {name: did_you_mean(name, wanted, "is it spelt right?") for name in sorted(super().keys() - self._asked)}
+
+
 def try_reward(reward: RewardConfig, prompts: Sequence[Prompt], policy: str = "") -> Earned:
     """Has the domain's worker judge the ground truths as if they were responses. `policy`: folder of the policy's model. Raises
     `ValueError` for a worker that cannot be made, and for a mistake in its code, such as an answer that is no finite number."""
@@ -116,7 +158,7 @@ def try_reward(reward: RewardConfig, prompts: Sequence[Prompt], policy: str = ""
         return Earned()  # this process is no place for a model
     trial = _Trial(cls, reward, prompts, policy)
     with suppress(TimeoutError):  # a judge that is slow now may be faster when the run begins
-        try_aside(trial.run, reward.timeout_s + START_S)
+        try_aside(trial.run, reward.timeout_s + cls.starts_within_s)
     return trial.earned()
 
 
@@ -129,18 +171,22 @@ class _Trial:
         self._found: dict[str, float | Exception] = {}
         """By the prompt's uid."""
         self._empty: float | Exception | None = None
+        self._late = f"its start() takes longer than {cls.starts_within_s:g} s"
+        """What has no reward by the end has none for this reason."""
+        self._arguments = Looked(reward.reward_args)
 
     def earned(self) -> Earned:
         """What is known so far."""
         values = [found for found in self._found.values() if isinstance(found, float)]
-        failures = [_reason(found, self._reward.timeout_s) for found in self._found.values() if isinstance(found, Exception)]
+        failures = [_reason(found, self._late) for found in self._found.values() if isinstance(found, Exception)]
+        unread = self._arguments.unread if values or isinstance(self._empty, float) else {}
         if isinstance(self._empty, Exception):
-            return Earned(values, failures, None, _reason(self._empty, self._reward.timeout_s))
-        return Earned(values, failures, self._empty)
+            return Earned(values, failures, None, _reason(self._empty, self._late), unread)
+        return Earned(values, failures, self._empty, unread=unread)
 
     async def run(self) -> None:
         with boundary(ValueError, "it cannot be made"):
-            worker = self._cls(asdict(self._reward) | {"policy": self._policy})
+            worker = self._cls(asdict(self._reward) | {"policy": self._policy, "reward_args": self._arguments})
         asked = {prompt.uid: prompt for prompt in self._prompts if worker.solution(prompt.ground_truth)}
         self._found |= {uid: TimeoutError() for uid in asked}  # until they are judged
         free = asyncio.Semaphore(worker.max_concurrency)
@@ -154,6 +200,7 @@ class _Trial:
 
         try:
             await worker.start()
+            self._late = f"not judged within {self._reward.timeout_s:g} s (timeout_s)"
             await asyncio.gather(*map(ask, asked.values()))
             for prompt in self._prompts[:1]:
                 self._empty = await judge(prompt, "")
@@ -181,7 +228,5 @@ async def _judged(worker: RewardWorker, prompt: Prompt, response: str) -> float 
         return error if isinstance(error, Exception) else RuntimeError(f"SystemExit: {error}")
 
 
-def _reason(error: Exception, limit_s: float) -> str:
-    if isinstance(error, TimeoutError):
-        return f"not judged within {limit_s:g} s (timeout_s)"
-    return f"{type(error).__name__}: {error}"
+def _reason(error: Exception, late: str) -> str:
+    return late if isinstance(error, TimeoutError) else reason(error)

@@ -10,12 +10,13 @@ import asyncio
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 from roll.configs.dotted_path import Code, dotted_path, import_object
 from roll.data.sample import JUDGED, Sample
-from roll.distributed.user_code import UserThreads
+from roll.distributed.clock import monotonic
+from roll.distributed.user_code import START_S, UserThreads
 from roll.errors import reason
 
 Grade: TypeAlias = float | tuple[float, Mapping[str, float]]
@@ -32,6 +33,8 @@ class RewardResult:
     """Why there is none."""
     parts: dict[str, float] = field(default_factory=dict)
     """What the reward was made of, for metrics and samples.jsonl."""
+    seconds: float = field(default=0.0, compare=False)
+    """What it took to judge, without the wait for one of `max_concurrency` places."""
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.error is None):
@@ -49,6 +52,8 @@ class RewardWorker:
     asks: ClassVar[str] = ""
     """The block of its domain that names the model that it uses: judge or reward_model. `config["engine"]` then says what the
     engine is made of."""
+    starts_within_s: ClassVar[float] = START_S
+    """What its trial before a run waits for it."""
     keeps_time_limit: ClassVar[bool] = False
     """True if `grade` applies `timeout_s` itself (because it also waits for something else first)."""
 
@@ -58,8 +63,7 @@ class RewardWorker:
         self.timeout_s = float(config["timeout_s"])
         self.max_concurrency = int(config["max_concurrency"])
         self.reward_args: Mapping[str, Any] = config.get("reward_args") or {}
-        unknown = set(self.reward_args) - (self.reads or set())
-        if self.reads is not None and unknown:
+        if self.reads is not None and (unknown := set(self.reward_args) - self.reads):
             known = ", ".join(sorted(self.reads)) or "none"
             raise ValueError(f"reward_args.{min(unknown)} is not read by {type(self).__name__}; known: {known}")
         self._free = asyncio.Semaphore(self.max_concurrency)
@@ -106,16 +110,20 @@ class RewardWorker:
     async def result(self, sample: Sample) -> RewardResult:
         """Boundary: what `grade` raises becomes the sample's error, `sys.exit()` too."""
         async with self._free:
+            began = monotonic()
             try:
-                return await self.judge(sample)
+                result = await self.judge(sample)
             except TimeoutError:
-                return RewardResult(error="timeout")
+                result = RewardResult(error="timeout")
             except (Exception, SystemExit) as error:
-                return RewardResult(error=reason(error))
+                result = RewardResult(error=reason(error))
+            return replace(result, seconds=monotonic() - began)
 
 
 class FunctionRewardWorker(RewardWorker):
     """A user's function: `worker_cls: my_module.reward`. It returns what `grade` may return."""
+
+    reads = frozenset()  # it is called with the sample alone
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """`config["worker_cls"]`: the function, plain or a coroutine function, or its dotted path."""

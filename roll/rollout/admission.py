@@ -17,8 +17,8 @@ step k still trains, and a step may take them one by one. Groups that steps have
 trained.
 
 Where fewer than B groups are ready, and no step trains, groups that were trained may fill the batch (`Replay`), each by its own
-deadline. Both facts stand: such a use takes a place like any other, from the moment in which a step has its groups; and it is had
-only if all outstanding groups fit into what is left before their deadlines, so none of them is late because of it.
+deadline. Both facts stand: such a use takes a place like any other, from the moment in which a step has its groups, and is
+allowed only if all outstanding groups fit into what is left before their deadlines, so none of them is late because of it.
 
 v is the oldest version that an engine serves. A newer one may be published that not all have taken yet: the requested depth of
 rollouts (`depth`, at most α) counts from the newest version, the limit never does.
@@ -33,41 +33,14 @@ import math
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from itertools import groupby, takewhile
+from itertools import groupby, islice, takewhile
 from operator import attrgetter
 from typing import Any
 
 from roll.configs.staleness import GroupsOrder, StalenessPolicy, staleness_bound
 from roll.errors import AccountingError
 from roll.rollout.replay import Replay, Trained
-
-
-class GroupState(Enum):
-    IN_FLIGHT = "in_flight"
-    BUFFERED = "buffered"
-
-
-@dataclass(slots=True)
-class Ticket:
-    """A live group: admitted, not yet trained or dropped."""
-
-    group_id: int
-    start_version: int
-    state: GroupState = GroupState.IN_FLIGHT
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What the trainer may take for a step."""
-
-    take: tuple[int, ...] = ()
-    """Group ids in the order of admission, or none while it has to wait."""
-    drop: dict[int, str] = field(default_factory=dict)
-    """Group id -> reason, for groups that can no longer be trained."""
-    waiting_for: str = ""
-    """Why nothing is taken."""
+from roll.rollout.ticket import GroupState, Selection, Ticket
 
 
 class Admission:
@@ -107,6 +80,8 @@ class Admission:
         """Ids of the buffered groups, in order."""
         self._started_under: Counter[int] = Counter()
         """Start version -> live groups."""
+        self._in_flight_under: Counter[int] = Counter()
+        """Start version -> those of them that are in flight."""
         self.next_step = version
         """The first step that a group which starts now could be trained by: the one whose groups are not selected yet."""
 
@@ -141,6 +116,7 @@ class Admission:
         self.admitted += 1
         self.live[ticket.group_id] = ticket
         self._started_under[ticket.start_version] += 1
+        self._in_flight_under[ticket.start_version] += 1
         return ticket
 
     @property
@@ -173,6 +149,7 @@ class Admission:
         if ticket.state is not GroupState.IN_FLIGHT:
             raise AccountingError(f"group {group_id} was put into the buffer twice")
         ticket.state = GroupState.BUFFERED
+        self._in_flight_under[ticket.start_version] -= 1
         insort(self._ready, group_id)
 
     def drop(self, group_id: int, reason: str) -> None:
@@ -211,10 +188,12 @@ class Admission:
     def _remove(self, ticket: Ticket) -> None:
         del self.live[ticket.group_id]
         self._started_under[ticket.start_version] -= 1
-        if not self._started_under[ticket.start_version]:
-            del self._started_under[ticket.start_version]
         if ticket.state is GroupState.BUFFERED:
             del self._ready[bisect_left(self._ready, ticket.group_id)]
+        else:
+            self._in_flight_under[ticket.start_version] -= 1
+        if not self._started_under[ticket.start_version]:
+            del self._started_under[ticket.start_version], self._in_flight_under[ticket.start_version]
 
     # -- what a step trains ---------------------------------------------------------------------------------------------
 
@@ -224,14 +203,17 @@ class Admission:
 
     def select(self, step: int, leased: Collection[int] = (), lacking: int | None = None) -> Selection:
         """The groups that step `step` (= steps done before it) trains, or why it has to wait: all B or, with `lacking`, those
-        that can be had now of the groups that it lacks. `leased`: the groups that steps have already. Unless a group is late,
-        this looks at ready, stale and trained groups only, however many are in flight."""
+        that are available now of the groups that it lacks. `leased`: the groups that steps have already. This is asked at every
+        change: while too few are ready it counts them, and unless one is late it looks at none that is in flight."""
         self.next_step = step
         leased = frozenset(leased)
         stale = takewhile(lambda ticket: self.deadline(ticket) < step, self.live.values())
         drop = {ticket.group_id: self._why_stale(ticket) for ticket in stale if ticket.group_id not in leased}
-        ready = [group_id for group_id in self._ready if group_id not in drop and group_id not in leased]
         wanted, fewest = (self.batch_groups, self.batch_groups) if lacking is None else (lacking, 1)
+        few = len(self._ready) - len(leased)  # without replays, all that is leased lies ready
+        if few < fewest and not drop and self.replay.max_reuse == 1 and not self.replay.groups:
+            return Selection(waiting_for=f"{max(wanted - few, 1)} of {self.batch_groups} groups")
+        ready = [group_id for group_id in self._ready if group_id not in drop and group_id not in leased]
         # While another step trains, the trainer is not idle yet.
         again = [] if leased or lacking is not None else self.replay.choose(wanted - len(ready), step)
         wanted, fewest = wanted - len(again), fewest - len(again)
@@ -250,35 +232,47 @@ class Admission:
     ) -> Selection:
         """The ready groups `take`, and those that are trained `again`, if those left behind can be trained by their deadlines.
         `later`: groups that the step takes after these."""
-        if (self.policy == "wait" or again) and not self._others_fit([*take, *leased], step, later):
+        if (self.policy == "wait" or again) and (short := self._shortage([*take, *leased], step, later)):
+            version, late, of_ready = short
+            if not (of_ready or drop or (self.extra_groups and not again)):  # the usual case, at every change
+                newest = (ticket for ticket in reversed(self.live.values()) if ticket.start_version <= version)
+                in_flight = (ticket.group_id for ticket in newest if ticket.state is GroupState.IN_FLIGHT)
+                return Selection(waiting_for=self._reason(islice(in_flight, min(late, 3))))
             gone = {*take, *leased, *drop}
-            late = self._late([ticket for group_id, ticket in self.live.items() if group_id not in gone], step, later)
+            those = self._late([ticket for group_id, ticket in self.live.items() if group_id not in gone], step, later)
             if self.extra_groups and not again:
-                drop = drop | ({} if later else {ticket.group_id: "redundant" for ticket in late})
+                drop = drop | ({} if later else {ticket.group_id: "redundant" for ticket in those})
             else:
                 # Ready groups are too many for their deadlines only if they come from a checkpoint with a larger bound.
-                drop = drop | {ticket.group_id: "stale" for ticket in late if ticket.state is GroupState.BUFFERED}
-                if ids := ", ".join([str(ticket.group_id) for ticket in late if ticket.state is GroupState.IN_FLIGHT][:3]):
-                    reason = f"group {ids} in flight, which must not become staler than {self.bound}"
-                    return Selection(drop=drop, waiting_for=reason)
+                drop = drop | {ticket.group_id: "stale" for ticket in those if ticket.state is GroupState.BUFFERED}
+                if ids := [ticket.group_id for ticket in those if ticket.state is GroupState.IN_FLIGHT]:
+                    return Selection(drop=drop, waiting_for=self._reason(ids[:3]))
         return Selection(tuple(sorted([*take, *again])), drop)
+
+    def _reason(self, group_ids: Iterable[int]) -> str:
+        return f"group {', '.join(map(str, group_ids))} in flight, which must not become staler than {self.bound}"
 
     def _why_stale(self, ticket: Ticket) -> str:
         """Where the newest groups go first, one that lay ready was overtaken by others; else it came too late."""
         return "overtaken" if self.order == "newest" and ticket.state is GroupState.BUFFERED else "stale"
 
-    def _others_fit(self, taken: list[int], step: int, later: int) -> bool:
-        """Whether the other groups can all be trained by their deadlines, if the step takes `later` more of them and every later
-        step trains B."""
+    def _shortage(self, taken: list[int], step: int, later: int) -> tuple[int, int, bool] | None:
+        """None if the other groups can all be trained by their deadlines, if the step takes `later` more of them and every later
+        step trains B. Else the first start version up to which there are too many, by how many, and whether a ready one is among
+        all that are: those in flight are first."""
         by_version = Counter(self.live[group_id].start_version for group_id in taken if group_id in self.live)
-        left = 0
+        first, left, in_flight = None, 0, 0
         for version in sorted(self._started_under):
             deadline = version + self.bound
             if deadline >= step:
                 left += self._started_under[version] - by_version[version]
-                if left > (deadline - step) * self.batch_groups + later:
-                    return False
-        return True
+                in_flight += self._in_flight_under[version]
+                if (late := left - (deadline - step) * self.batch_groups - later) > 0:
+                    first = first or (version, late)
+                    if late > in_flight:
+                        return *first, True
+                    left, in_flight = left - late, in_flight - late
+        return (*first, False) if first else None
 
     def _late(self, left: list[Ticket], step: int, later: int) -> list[Ticket]:
         """The groups left behind (earliest deadline first) that could not be trained by their deadlines, even if the step took
@@ -337,4 +331,5 @@ class Admission:
         tickets += [Ticket(i, version) for i, version in (in_flight or {}).items()]
         self.live = {ticket.group_id: ticket for ticket in sorted(tickets, key=lambda ticket: ticket.group_id)}
         self._started_under = Counter(ticket.start_version for ticket in tickets)
+        self._in_flight_under = Counter((in_flight or {}).values())
         self.admitted = self.trained + len(self.live) + self.dropped.total()

@@ -5,10 +5,10 @@
 
 A group that was trained may be leased and trained again (`max_reuse`); each such use is a row of the journal, too.
 
-`Admission` decides, here is what it decides about: the samples, the tasks that are still to be served, the journal with the fate
-of each. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where nobody
-else can come between; `roll.rollout.sql.groups.SqlGroups` keeps them in a database that several processes share. After each
-change the accounts must balance.
+`Admission` decides; here is what it decides about: the samples, the tasks that are still to be served, and the journal with the
+fate of each. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where no
+other process can intervene; `roll.rollout.sql.groups.SqlGroups` keeps them in a database that several processes share. After
+each change the accounts must balance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from roll.data.sample import SampleGroup
 from roll.errors import Closed
 from roll.record.group_log import GroupLog
 from roll.record.trace import Trace
-from roll.rollout.admission import Admission, GroupState, Selection
+from roll.rollout.admission import Admission
 from roll.rollout.changes import Changes
 from roll.rollout.lease import Lease
 from roll.rollout.one_process import OneProcess
@@ -31,6 +31,7 @@ from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
 from roll.rollout.replay import Trained
 from roll.rollout.tasks import TaskSource
+from roll.rollout.ticket import GroupState, Selection
 
 T = TypeVar("T")
 
@@ -68,6 +69,7 @@ class Groups(OneProcess):
         """Group -> what is being done for it, to be cancelled when the group is dropped."""
         self._leased: dict[int, tuple[SampleGroup, ...]] = {}
         """Step -> the groups that it has: one step trains, and the next may have groups already."""
+        self._leased_ids: frozenset[int] = frozenset()
         self._complete_since: float | None = None
         """Since when all groups lie ready that the next step lacks."""
         self.stopped = False
@@ -170,6 +172,7 @@ class Groups(OneProcess):
             self.admission.train(lease.group_ids)
             self._progress.trained()
             del self._leased[lease.step]
+            self._leased_ids -= frozenset(lease.group_ids)
             for group in lease.groups:
                 oldest = min(sample.oldest_version for sample in group.samples)
                 fate = "trained" if group.group_id in first else "replayed"
@@ -256,14 +259,8 @@ class Groups(OneProcess):
 
     def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
         """The group has met its fate, or was trained again (`replayed`). Steps count from 1."""
-        row: dict[str, Any] = {
-            "prompt_uid": group.prompt.uid,
-            "fate": fate,
-            "reason": reason,
-            "step": step,
-            "start_version": group.start_version,
-            "lag": lag,
-        }
+        row: dict[str, Any] = {"prompt_uid": group.prompt.uid, "fate": fate, "reason": reason, "step": step}
+        row |= {"start_version": group.start_version, "lag": lag}
         if fate != "replayed":
             self._source.ended(group)
         if self._journal is not None:
@@ -288,8 +285,7 @@ class Groups(OneProcess):
         return self.admission.may_start(self.depth.depth)
 
     def _select(self, step: int, some: int | None) -> Selection:
-        leased = [group.group_id for groups in self._leased.values() for group in groups]
-        return self.admission.select(step, leased, some)
+        return self.admission.select(step, self._leased_ids, some)
 
     def _offers(self, step: int, some: int | None) -> Selection | None:
         """What the step may take, or has to drop."""
@@ -311,6 +307,7 @@ class Groups(OneProcess):
             replays = sum(not self.is_live(group_id) for group_id in selection.take)
             now, complete = self._clock(), self._complete_since
             self._leased[step] = (*self._leased.get(step, ()), *groups)
+            self._leased_ids |= frozenset(selection.take)
             last = len(self._leased[step]) == self.admission.batch_groups
             lease = Lease(step, tuple(groups), asked, now if complete is None else complete, now, last, replays)
             self._complete_since = None

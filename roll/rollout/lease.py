@@ -1,4 +1,4 @@
-"""What the trainer gets to train: groups, and since when they could be had."""
+"""What the trainer gets to train: groups, and since when they were available."""
 
 from __future__ import annotations
 

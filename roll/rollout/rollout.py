@@ -72,20 +72,19 @@ class RolloutClient:
         self, engines: Cluster, router: Router, tokenizer: Any, seed: int, keeper: EngineKeeper | None, expand: bool = False
     ) -> None:
         """`keeper` gets a report of each engine that dies; without a keeper the error is the caller's. `expand`: the samples of a
-        group are requests of their own (`is_num_return_sequences_expand`), routed one by one; else one engine serves them with
-        one call."""
+        group are routed one by one (`is_num_return_sequences_expand`); else one engine is given them together."""
         self._engines = engines
         self._router = router
         self._tokenizer = tokenizer
         self._seed = seed
         self._keeper = keeper
         self._expand = expand
-        self._granted: dict[int, asyncio.Event] = {}
+        self._waiting: dict[Route, asyncio.Future[None]] = {}
         self._aborting: set[asyncio.Future[None]] = set()
 
     @property
     def limits(self) -> list[int]:
-        """The number of samples that each engine may be given together, now."""
+        """The number of requests that each engine may have, now."""
         return self._router.limits
 
     async def rollout(
@@ -104,9 +103,18 @@ class RolloutClient:
     async def complete(self, affinity: str, requests: Sequence[GenerateRequest], priority: int = 1) -> list[Completion]:
         """The whole answer to every request. Requests of one `affinity` go to one engine if that engine has room: its cache may
         hold their common beginning."""
-        batches = [[request] for request in requests] if self._expand else [list(requests)]
-        done = await asyncio.gather(*(self._complete(affinity, batch, priority) for batch in batches))
-        return [completion for batch in done for completion in batch]
+        sizes = [1] * len(requests) if self._expand else [len(requests)]
+        routes = [route for size in sizes for route in self._request(size, affinity, priority)]
+        answers = [
+            asyncio.ensure_future(self._complete(route, request, affinity, priority))
+            for route, request in zip(routes, requests, strict=True)
+        ]
+        try:
+            return await asyncio.gather(*answers)
+        finally:
+            for route, answer in zip(routes, answers, strict=True):
+                answer.cancel()
+                self._release(route)  # an answer that is cancelled before it has begun does not
 
     async def answer(
         self,
@@ -143,46 +151,58 @@ class RolloutClient:
         """The engine is there again."""
         self._wake(self._router.open(engine))
 
-    async def _complete(self, affinity: str, requests: list[GenerateRequest], priority: int) -> list[Completion]:
-        partials = [Completion(request) for request in requests]
-        while open_ := [partial for partial in partials if partial.finish_reason == "abort"]:
-            engine, results = await self._send(affinity, [partial.request for partial in open_], priority)
-            for partial, result in zip(open_, results, strict=True):
-                partial.take(result, engine)
-        return partials
+    async def _complete(self, route: Route, request: GenerateRequest, affinity: str, priority: int) -> Completion:
+        completion = Completion(request)
+        while True:
+            completion.take(*await self._send(route, completion.request))
+            if completion.finish_reason != "abort":
+                return completion
+            (route,) = self._request(1, affinity, priority)
 
-    async def _send(self, affinity: str, requests: list[GenerateRequest], priority: int) -> tuple[int, list[GenerateResult]]:
-        """The engine that served the requests, and its answer."""
-        route, granted = self._router.request(len(requests), affinity, priority)
-        event = self._granted[id(route)] = asyncio.Event()
-        self._wake(granted)
+    async def _send(self, route: Route, request: GenerateRequest) -> tuple[GenerateResult, int]:
+        """The answer, and the engine that gave it."""
         preempted = False
         try:
-            await event.wait()
+            if route.engine is None:
+                await self._wait(route)
             assert route.engine is not None
-            engine, ids = route.engine, [request.request_id for request in requests]
-            worker = self._engines.workers[engine]
+            engine, worker = route.engine, self._engines.workers[route.engine]
             try:
-                results: list[GenerateResult] = await self._engines.call(engine, "generate", requests)
+                result: GenerateResult = await self._engines.call(engine, "generate", request)
             except LOST as error:
                 self._report(engine, worker, error)
-                return engine, [GenerateResult(request_id, [], [], [], "abort") for request_id in ids]
+                return GenerateResult.without_tokens(request, "abort"), engine
             except asyncio.CancelledError:
                 # The engine runs in another process, and would go on generating without an abort.
-                aborting = asyncio.ensure_future(self._abort(engine, ids))
+                aborting = asyncio.ensure_future(self._abort(engine, request.request_id))
                 self._aborting.add(aborting)
                 aborting.add_done_callback(self._aborted)
                 raise
-            preempted = any(result.preempted for result in results)
-            return engine, results
+            preempted = result.preempted
+            return result, engine
         finally:
-            del self._granted[id(route)]
-            self._wake(self._router.release(route, preempted))
+            self._release(route, preempted)
 
-    async def _abort(self, engine: int, request_ids: list[str]) -> None:
+    def _request(self, count: int, affinity: str, priority: int) -> list[Route]:
+        routes, granted = self._router.request(count, affinity, priority)
+        self._wake(granted)
+        return routes
+
+    async def _wait(self, route: Route) -> None:
+        granted = self._waiting[route] = asyncio.get_running_loop().create_future()
+        try:
+            await granted
+        finally:
+            del self._waiting[route]
+
+    def _release(self, route: Route, preempted: bool = False) -> None:
+        """Gives the place back; the second time this does nothing."""
+        self._wake(self._router.release(route, preempted))
+
+    async def _abort(self, engine: int, request_id: str) -> None:
         worker = self._engines.workers[engine]
         try:
-            await self._engines.call(engine, "abort", request_ids)
+            await self._engines.call(engine, "abort", [request_id])
         except EngineClosed:  # at the end of a run, and with all that ran in it
             return
         except LOST as error:
@@ -203,7 +223,9 @@ class RolloutClient:
 
     def _wake(self, granted: Sequence[Route]) -> None:
         for route in granted:
-            self._granted[id(route)].set()
+            waiting = self._waiting.get(route)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
 
     def _sample(self, prompt: Prompt, index: int, completion: Completion) -> Sample:
         return Sample(

@@ -1,10 +1,10 @@
 """Which engine serves a request: the least loaded one, or the one that holds the prompt already. Pure.
 
-Load is counted in samples. An engine takes up to `capacity` of them, or as many as its KV cache turns out to hold; what does
-not fit waits in one queue, first by priority, then in the order of arrival, so nothing overtakes within a priority and a large
-request is never starved by small ones.
+Load is counted in requests: one takes one place of an engine, until it is released. An engine has `capacity` places, or as many
+as its KV cache turns out to hold. Requests that come together go to one engine together; what does not fit waits in one queue,
+first by priority, then in the order of arrival, so nothing overtakes within a priority and many are never starved by few.
 
-How many samples fit the KV cache is found out as TCP finds out a link's capacity (`Concurrency`). An engine that runs out of KV
+How many requests fit the KV cache is found out as TCP finds out a link's capacity (`Concurrency`). An engine that runs out of KV
 cache takes it from requests that run and computes it again later, so more requests are then fewer tokens. Additive increase,
 multiplicative decrease (Chiu and Jain, 1989): drivers of one engine come to equal shares.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from roll.distributed.waiting_line import WaitingLine
 
@@ -30,7 +30,7 @@ class Concurrency:
 
     @property
     def limit(self) -> int:
-        """Samples, at least 1."""
+        """Requests, at least 1."""
         return int(self._limit)
 
     def begin(self) -> int:
@@ -38,8 +38,8 @@ class Concurrency:
         self._begun += 1
         return self._begun
 
-    def end(self, number: int, samples: int, load: int, preempted: bool) -> None:
-        """The request with this number has ended. `load`: samples on the engine until now; `preempted`: it ran out of KV cache
+    def end(self, number: int, load: int, others_wait: bool, preempted: bool) -> None:
+        """The request with this number has ended. `load`: requests on the engine until now; `preempted`: it ran out of KV cache
         meanwhile.
 
         Requests that were running when the limit was cut say nothing new: a shortage costs one cut."""
@@ -48,8 +48,8 @@ class Concurrency:
         if preempted:
             self._limit = max(1.0, CUT * min(load, self._limit))
             self._counts_from = self._begun
-        elif load >= self.limit:
-            self._limit = min(float(self._most), self._limit + samples / self._limit)
+        elif others_wait:
+            self._limit = min(float(self._most), self._limit + 1 / self._limit)
 
 
 REMEMBERED_PROMPTS = 4096
@@ -58,9 +58,10 @@ REMEMBERED_PROMPTS = 4096
 
 @dataclass(eq=False, slots=True)
 class Route:
-    """One request for `samples` slots; `engine` is set when it is granted."""
+    """Where a request goes; `engine` is set when it is granted."""
 
-    samples: int
+    together: list[Route] = field(repr=False)
+    """The routes that are granted with it, itself included; those that were released before are left out."""
     affinity: str
     engine: int | None = None
     number: int = 0
@@ -75,32 +76,38 @@ class Router:
         self._concurrency = [Concurrency(capacity) for _ in range(engines)]
         self._closed: set[int] = set()
         self._home: OrderedDict[str, int] = OrderedDict()
-        self._queue: WaitingLine[Route, Route] = WaitingLine()
+        self._queue: WaitingLine[int, list[Route]] = WaitingLine()
+        """Routes that are granted together, by the identity of their list."""
 
     @property
     def queued(self) -> int:
+        """Waiting requests; those that came together count once."""
         return len(self._queue)
 
     @property
     def limits(self) -> list[int]:
-        """Samples that each engine may be given together, now."""
+        """Requests that each engine may have, now."""
         return [concurrency.limit for concurrency in self._concurrency]
 
-    def request(self, samples: int, affinity: str, priority: int = 1) -> tuple[Route, list[Route]]:
-        """The new route, and all routes that are granted now (it may be among them)."""
-        route = Route(samples, affinity)
-        self._queue.add(route, priority, route)
-        return route, self._grant()
+    def request(self, count: int, affinity: str, priority: int = 1) -> tuple[list[Route], list[Route]]:
+        """A route for each of `count` requests, which one engine is given together, and all routes that are granted now (they may
+        be among them)."""
+        together: list[Route] = []
+        together += [Route(together, affinity) for _ in range(count)]
+        self._queue.add(id(together), priority, together)
+        return [*together], self._grant()
 
     def release(self, route: Route, preempted: bool = False) -> list[Route]:
-        """Gives the slots back (or leaves the queue); returns the routes that are granted now. `preempted`: the engine ran out
-        of KV cache while it served the request."""
-        if route.engine is None:
-            self._queue.remove(route)
-        else:
-            self._concurrency[route.engine].end(route.number, route.samples, self.load[route.engine], preempted)
-            self._weigh(route.engine, -route.samples)
-            route.engine = None
+        """Gives the place back (or leaves the queue), once; returns the routes that are granted now. `preempted`: the engine ran
+        out of KV cache while it served the request."""
+        if route not in route.together:
+            return []
+        route.together.remove(route)
+        if route.engine is not None:
+            self._concurrency[route.engine].end(route.number, self.load[route.engine], bool(self._queue), preempted)
+            self._weigh(route.engine, -1)
+        elif not route.together:
+            self._queue.remove(id(route.together))
         return self._grant()
 
     def close(self, engine: int) -> None:
@@ -114,32 +121,35 @@ class Router:
         return self._grant()
 
     def _grant(self) -> list[Route]:
-        granted = []
-        while (route := self._queue.first()) is not None:
-            engine = self._pick(route)
+        granted: list[Route] = []
+        while (together := self._queue.first()) is not None:
+            engine = self._pick(together[0].affinity, len(together))
             if engine is None:
                 break
-            self._queue.remove(route)
-            route.engine = engine
-            route.number = self._concurrency[engine].begin()
-            self._weigh(engine, route.samples)
-            self._home[route.affinity] = engine
-            self._home.move_to_end(route.affinity)
-            if len(self._home) > REMEMBERED_PROMPTS:
-                self._home.popitem(last=False)
-            granted.append(route)
+            self._queue.remove(id(together))
+            for route in together:
+                route.engine, route.number = engine, self._concurrency[engine].begin()
+            self._weigh(engine, len(together))
+            self._remember(together[0].affinity, engine)
+            granted += together
         return granted
 
-    def _pick(self, route: Route) -> int | None:
-        home = self._home.get(route.affinity)
-        if home is not None and self._fits(home, route):
+    def _remember(self, affinity: str, engine: int) -> None:
+        self._home[affinity] = engine
+        self._home.move_to_end(affinity)
+        if len(self._home) > REMEMBERED_PROMPTS:
+            self._home.popitem(last=False)
+
+    def _pick(self, affinity: str, count: int) -> int | None:
+        home = self._home.get(affinity)
+        if home is not None and self._fits(home, count):
             return home
         engine = self._least_loaded()
-        return engine if engine is not None and self._fits(engine, route) else None
+        return engine if engine is not None and self._fits(engine, count) else None
 
-    def _weigh(self, engine: int, samples: int) -> None:
+    def _weigh(self, engine: int, requests: int) -> None:
         """Adds to the engine's load."""
-        self.load[engine] += samples
+        self.load[engine] += requests
         heapq.heappush(self._by_load, (self.load[engine], engine))
         if len(self._by_load) > 4 * len(self.load):  # former loads that never came to the top
             self._by_load = [(load, each) for each, load in enumerate(self.load)]
@@ -154,8 +164,8 @@ class Router:
             heapq.heappop(self._by_load)
         return None
 
-    def _fits(self, engine: int, route: Route) -> bool:
-        # A request larger than an engine goes to an empty engine, whose own queue takes the rest.
+    def _fits(self, engine: int, count: int) -> bool:
+        # More requests than an engine has places go to an empty engine, whose own queue takes the rest.
         return engine not in self._closed and (
-            self.load[engine] == 0 or self.load[engine] + route.samples <= self._concurrency[engine].limit
+            self.load[engine] == 0 or self.load[engine] + count <= self._concurrency[engine].limit
         )

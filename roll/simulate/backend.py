@@ -149,6 +149,7 @@ class SimulatedBackend:
         if spec.name in self.without_node:
             raise NodeLost(f"the node of {spec.name} is gone")
         await asyncio.sleep(self._costs.start_s)
+        await self.links.pass_one()
         worker = self._make(spec)
         handle = self.workers[spec.name] = SimulatedHandle(spec.name, worker, self.links)
         return handle

@@ -49,10 +49,10 @@ def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Seq
     trained_s = max(_mean(later, "time/train_s"), 1e-9)
     updates = summary["weight_updates"]
     sends = [event["dur"] / 1e6 for event in events if str(event["name"]).startswith("send version")]
-    judged = [row["rewards"] for row in groups]
+    episodes = _episodes(events)
     found: dict[str, tuple[object, str]] = {
-        "response_tokens": (Spread(fmean(tokens), 0.0, _some(tokens)), "groups.jsonl: mean length of each group's responses"),
-        "pass_rate": (_share(judged), "groups.jsonl: rewards above the middle of the range"),
+        "response_tokens": (_spread(tokens), "groups.jsonl: mean length of each group's responses"),
+        "pass_rate": (_share([row["rewards"] for row in groups]), "groups.jsonl: rewards above the middle of the range"),
         "train_s": (_mean(later, "time/advantage_s"), "metrics.jsonl: time/advantage_s"),
         "train_tokens_per_s": (
             step_tokens / trained_s / ranks,
@@ -67,24 +67,44 @@ def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Seq
         megabytes = updates["bytes"] / updates["count"] / MIB
         found["weights_mb"] = (megabytes, "summary.json: weight_updates")
         found["weights_mb_per_s"] = (megabytes / max(median(sends), 1e-9), "trace: median time to send a version")
-    if phases["reward"]:
-        where = "trace: each group's reward, whatever max_concurrency is (a reward_s in --costs heeds it)"
-        found["group_reward_s"] = (Spread(fmean(phases["reward"]), 0.0, _some(phases["reward"])), where)
-    busy = [engine for engine in summary.get("engines") or [] if engine["busy_s"]]
-    if busy:
-        rate = fmean(engine["generated_tokens"] / engine["busy_s"] for engine in busy)
-        together = _together(busy, phases["rollout"], size)
-        found["tokens_per_s"] = (((together, rate),), f"summary.json: engines, with about {together:.1f} requests that run")
+    judged = [seconds for event in events for seconds in event.get("args", {}).get("judged_s", ())]
+    if slow := judged or phases["reward"]:  # of a run of an earlier version
+        where = "trace: each sample's reward" if judged else "trace: the slowest sample of each group"
+        found["reward_s"] = (_spread(slow), where)
+    if episodes["turns"]:
+        found |= _of_episodes(episodes, fmean(tokens))
+    if busy := [engine for engine in summary.get("engines") or [] if engine["busy_s"]]:
+        found["tokens_per_s"] = _rate(busy, sum(episodes["generation_s"]) or size * sum(phases["rollout"]))
     values: dict[str, Any] = {name: value for name, (value, _) in found.items()}
     given = {each.name: "default" for each in fields(Costs) if each.name != "measured"}
     measured = given | {name: where for name, (_, where) in found.items()}
     return replace(Costs(), **values, measured=measured)
 
 
-def _together(engines: Sequence[Row], generating: Sequence[float], size: int) -> float:
-    """Requests that ran together on an engine while it was busy (Little's law), at least one."""
-    busy_s = float(sum(engine["busy_s"] for engine in engines))
-    return max(1.0, size * sum(generating) / busy_s)
+def _episodes(events: Sequence[Row]) -> dict[str, list[float]]:
+    """What groups of episodes have noted, all together."""
+    names = ("turns", "generation_s", "environment_s", "answer_tokens")
+    return {name: [value for event in events for value in event.get("args", {}).get(name, ())] for name in names}
+
+
+def _rate(engines: Sequence[Row], generating_s: float) -> tuple[object, str]:
+    """Of an engine while it was busy, with the requests that ran together then (Little's law), at least one."""
+    rate = fmean(engine["generated_tokens"] / engine["busy_s"] for engine in engines)
+    together = max(1.0, generating_s / sum(engine["busy_s"] for engine in engines))
+    return ((together, rate),), f"summary.json: engines, with about {together:.1f} requests that run"
+
+
+def _of_episodes(episodes: Mapping[str, Sequence[float]], tokens: float) -> dict[str, tuple[object, str]]:
+    """`tokens`: of an episode, the environment's among them. A reset is taken to be as long as a step."""
+    turns, answers = episodes["turns"], episodes["answer_tokens"]
+    calls = [spent / (count + 1) for spent, count in zip(episodes["environment_s"], turns, strict=True)]
+    told = max(0.0, tokens - fmean(answers) * fmean(turns)) / max(fmean(turns) - 1, 1e-9)
+    return {
+        "response_tokens": (_spread(answers), "trace: each answer"),
+        "turns": (_spread(turns), "trace: each episode"),
+        "environment_s": (_spread(calls), "trace: mean over each episode"),
+        "observation_tokens": (told, "groups.jsonl: what is not answered"),
+    }
 
 
 def _phases(events: Sequence[Row]) -> dict[str, list[float]]:
@@ -118,6 +138,6 @@ def _share(rewards: Sequence[Sequence[float | None]]) -> float:
     return fmean(reward > middle for reward in known) if min(known) < max(known) else 1.0
 
 
-def _some(values: Sequence[float]) -> tuple[float, ...]:
+def _spread(values: Sequence[float]) -> Spread:
     stride = -(-len(values) // MOST_VALUES)
-    return tuple(values[::stride])
+    return Spread(fmean(values), 0.0, tuple(values[::stride]))

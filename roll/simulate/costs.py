@@ -58,12 +58,17 @@ class Costs:
     request_s: float = 0.0
     """From the moment that an engine takes a request to its first token."""
     response_tokens: Spread = Spread(256.0, 0.5)
+    """Of an answer; an episode has one in each turn."""
     prompt_tokens: float = 0.0
     """Counted where a trainer computes; their time on an engine is in `request_s`."""
+    turns: Spread = Spread(4.0)
+    """Of an episode; `max_steps` cuts it short."""
+    environment_s: Spread = Spread(0.0)
+    """Of a step or a reset."""
+    observation_tokens: float = 0.0
+    """Between two answers of an episode that is one sample."""
     reward_s: Spread = Spread(0.0)
     """To judge one sample."""
-    group_reward_s: Spread | None = None
-    """To judge a group, in the place of `reward_s`: a run's trace says that of groups, not of samples."""
     pass_rate: float = 0.5
     """Share of the samples that are right: what group filters see."""
     train_s: float = 0.0
@@ -110,7 +115,7 @@ class Costs:
         return self.weights_mb / self.weights_mb_per_s if self.weights_mb_per_s else 0.0
 
 
-_SPREADS = ("response_tokens", "reward_s", "group_reward_s")
+_SPREADS = ("response_tokens", "reward_s", "turns", "environment_s")
 
 
 def read_costs(text: str, where: str, costs: Costs) -> Costs:
@@ -129,8 +134,6 @@ def with_figures(costs: Costs, given: Mapping[str, Any]) -> Costs:
     known = {each.name for each in fields(Costs)} - {"measured"}
     found: dict[str, Any] = {each.name: getattr(costs, each.name) for each in fields(Costs)}
     found["measured"] = {name: where for name, where in costs.measured.items() if name not in given}
-    if "reward_s" in given:
-        found["group_reward_s"] = None  # a figure of samples takes the place of that of groups
     for name, value in given.items():
         key = f"costs.{name}"
         if name not in known:

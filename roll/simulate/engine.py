@@ -211,4 +211,4 @@ class ScriptedEngine:
         self.generated += made
         request_id, token = served.request.request_id, (served.request.sampling.seed or 0) % VOCABULARY
         ids, logprobs = array(TOKENS, [token]) * made, array(LOGPROBS, [-1.0]) * made
-        served.result.set_result(GenerateResult(request_id, ids, logprobs, served.spans, reason))  # type: ignore[arg-type]
+        served.result.set_result(GenerateResult(request_id, ids, logprobs, served.spans, reason, str(token)))  # type: ignore[arg-type]

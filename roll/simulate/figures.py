@@ -72,6 +72,15 @@ def figures(rows: Sequence[Mapping[str, Any]], samples: int, group_tokens: float
     )
 
 
+def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
+    """The places of those, (step time, staleness), that no other beats in both; the fastest first."""
+    best: list[int] = []
+    for place in sorted(range(len(points)), key=points.__getitem__):
+        if not best or points[place][1] < points[best[-1]][1]:
+            best.append(place)
+    return best
+
+
 def steady(rows: Sequence[Mapping[str, Any]], samples: int, group_tokens: float) -> Figures:
     """Of the later half of a run."""
     return figures(rows[(len(rows) - 1) // 2 :], samples, group_tokens)

@@ -1,10 +1,10 @@
 """A simulated run: the production run on virtual time, with scripted workers.
 
-Admission, groups, router, fleet, weight updates, flow, stages, trainer, checkpoints, recovery and journals are those of every
-run. What is scripted: the work of engines, trainers and reward workers, and the tasks. What needs real processes, and is refused
-or left out: a database of groups and modes apart (`SqlGroups` speaks to other processes), agentic runs (environment workers play
-whole groups in their own processes), weights as files or by broadcast (they go by reference, in the time that the table says),
-the watch for hangs (it looks at threads), SIGTERM's last resort (it ends the process).
+Admission, groups, router, fleet, weight updates, flow, stages, trainer, checkpoints, coordinators, recovery and journals are
+those of every run. What is scripted: the work of engines, trainers, reward workers and environments, and the tasks. What needs
+real processes, and is refused or left out: a database of groups and modes apart (`SqlGroups` speaks to other processes), programs
+(they play whole episodes by themselves), weights as files or by broadcast (they go by reference, in the time that the table
+says), the watch for hangs (it looks at threads), SIGTERM's last resort (it ends the process).
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import derive
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import Collector, ConfigError, Problem
@@ -29,16 +30,25 @@ from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
 from roll.explorer.agentic import EpisodeSource
 from roll.flow.flow import Flow
-from roll.pipeline.rlvr_run import RLVRPrepared, RLVRRun, group_filters
+from roll.pipeline import agentic_run, rlvr_run
+from roll.pipeline.agentic_run import AgenticPrepared, AgenticRun
+from roll.pipeline.preparation import Prepared
+from roll.pipeline.rlvr_run import RLVRPrepared, RLVRRun
+from roll.pipeline.run import Run
 from roll.record.callbacks import Callback
 from roll.record.checkpoint import Checkpoint, CheckpointStore, resumable
 from roll.record.run_identity import standing
 from roll.record.validation import ValidationSet
+from roll.rollout.tasks import NoTasks, TaskSource
 from roll.simulate.backend import SimulatedBackend
 from roll.simulate.costs import Costs
+from roll.simulate.episodes import Numbers, ScriptedEnvironmentWorker, unscripted
 from roll.simulate.virtual_loop import run_virtually
 from roll.simulate.workers import ScriptedInferWorker, ScriptedRewardWorker, ScriptedTrainWorker
 from roll.strategies.infer.interface import sampling_params
+
+if TYPE_CHECKING:
+    from roll.rollout.sql.database import OpenDatabase
 
 GRAINS = 32
 """Of a response of mean length: so many tokens are kept of it, each standing for several."""
@@ -66,21 +76,12 @@ class ScriptedTasks(EpisodeSource):
         return replace(prompt, input_ids=[prompt.row["env_seed"] % 2**31] * self._grains)
 
 
-class _NoText:
-    """In the place of the tokenizer."""
-
-    eos_token_id = None
-
-    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        return ""
-
-
-_NO_TEXT: Any = _NoText()
+Config: TypeAlias = RLVRConfig | AgenticConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    config: RLVRConfig
+    config: Config
     costs: Costs
     wrong: list[str] = field(default_factory=list)
     """What engines found that were given other weights than those of the version they were named."""
@@ -92,35 +93,58 @@ class Simulation:
         return max(1, round(min(self.costs.response_tokens.mean, longest) / GRAINS))
 
     @property
+    def group_tokens(self) -> float:
+        """Sampled ones of a group, on average."""
+        turns = self.costs.turns.mean if isinstance(self.config, AgenticConfig) else 1
+        return self.costs.response_tokens.mean * turns * self.config.group_size
+
+    @property
     def inventory(self) -> Inventory:
         config = self.config
         devices = {device for worker in config.roles().values() for device in worker.devices}
         per_node = config.num_gpus_per_node or -(-(max(devices, default=0) + 1) // config.num_nodes)
         return Inventory("cuda", config.num_nodes, per_node, per_node)
 
-    def prepared(self, checkpoint: Checkpoint | None = None, callbacks: Sequence[Callback] = ()) -> RLVRPrepared:
-        """What `rlvr_run.prepare` makes, without files. Raises `ConfigError`."""
+    def backend(self) -> SimulatedBackend:
+        return SimulatedBackend(self.inventory, self.costs, self.worker)
+
+    def run(
+        self,
+        backend: SimulatedBackend,
+        checkpoint: Checkpoint | None = None,
+        callbacks: Sequence[Callback] = (),
+        database: OpenDatabase | None = None,
+    ) -> Run:
+        """Raises `ConfigError`."""
+        kind = SimulatedEpisodes if isinstance(self.config, AgenticConfig) else SimulatedRun
+        prepared = replace(self.prepared(checkpoint, callbacks), database=database)
+        return kind(self.config, prepared, self.inventory, backend)
+
+    def prepared(self, checkpoint: Checkpoint | None = None, callbacks: Sequence[Callback] = ()) -> Prepared:
+        """What `prepare` makes, without files. Raises `ConfigError`."""
         config, derived, collect = self.config, derive(self.config), Collector()
-        grains = round(self.costs.prompt_tokens / self.grain)
-        source = ScriptedTasks(config, grains)
-        filters = group_filters(config, collect)
+        kind: type[Prepared]
+        if isinstance(config, AgenticConfig):
+            kind, filters = AgenticPrepared, agentic_run.group_filters(config, collect)
+            own: dict[str, Any] = {"config": config, "instructions": _alike(config), "tokenizer_folder": ""}
+        else:
+            kind, filters = RLVRPrepared, rlvr_run.group_filters(config, collect)
+            own = {"config": config, "skipped": {}, "success_at": dict.fromkeys(config.rewards, 1.0)}
         collect.raise_if_any()
-        run_dir = Path(derived.run_dir)
+        source, run_dir = self._tasks(), Path(derived.run_dir)
         run_dir.mkdir(parents=True, exist_ok=True)
-        prepared = RLVRPrepared(
-            config=config,
+        prepared = kind(
             derived=derived,
-            tokenizer=_NO_TEXT,
+            tokenizer=Numbers(),
             source=source,
             beginning=source.cursor(),
             filters=filters,
             checkpoint=None,
             run_dir=run_dir,
-            validation=self._sets(grains),
+            validation=self._sets() if config.has_engines else [],
             callbacks=tuple(callbacks),
             identity=standing(config, checkpoint),
-            skipped={},
-            success_at=dict.fromkeys(config.rewards, 1.0),
+            **own,
         )
         return prepared.resumed(checkpoint) if checkpoint is not None else prepared
 
@@ -133,50 +157,83 @@ class Simulation:
         role, config, costs = spec.name.rpartition("-")[0], self.config, self.costs
         if role == "actor_infer":
             return ScriptedInferWorker(costs, self.grain, spec.kwargs["options"], self.wrong)
+        if role == agentic_run.ROLE:
+            return ScriptedEnvironmentWorker(costs, self.grain, **spec.kwargs)
         if role.startswith("rewards."):
+            assert isinstance(config, RLVRConfig)
             side_by_side = config.rewards[role.removeprefix("rewards.")].max_concurrency
             return ScriptedRewardWorker(costs, config.seed, side_by_side)
         return ScriptedTrainWorker(spec.name, costs, self.grain)
 
-    def _sets(self, grains: int) -> list[ValidationSet]:
+    def _tasks(self) -> TaskSource:
+        config = self.config
+        if not config.has_engines:
+            return NoTasks(config.seed)
+        if isinstance(config, AgenticConfig):
+            return EpisodeSource(config.domain_weights, _alike(config), config.seed, by_pass_rate=config.pass_rate_mixture)
+        return ScriptedTasks(config, self._grains)
+
+    def _sets(self) -> list[ValidationSet]:
         config, sets = self.config, []
-        count = config.val_batch_size or round(self.costs.validation_prompts)
-        domain = next(iter(config.rewards))
         for name, args in config.validation_sampling.items():
-            prompts = tuple(Prompt(f"{name}/{i}", [0] * grains, "", domain, domain, "") for i in range(count))
+            if isinstance(config, AgenticConfig):
+                prompts, n = agentic_run.evaluated(config, name, _alike(config))
+            else:
+                domain, count = next(iter(config.rewards)), config.val_batch_size or round(self.costs.validation_prompts)
+                prompts = [Prompt(f"{name}/{i}", [0] * self._grains, "", domain, domain, "") for i in range(count)]
+                n = args.num_return_sequences or 1
             longest = args.max_new_tokens or derive(config).response_length
-            sets.append(ValidationSet(name, prompts, args.num_return_sequences or 1, sampling_params(args, longest, None)))
+            sets.append(ValidationSet(name, tuple(prompts), n, sampling_params(args, longest, None)))
         return sets
 
+    @property
+    def _grains(self) -> int:
+        """Of a prompt."""
+        return round(self.costs.prompt_tokens / self.grain)
 
-class SimulatedRun(RLVRRun):
+
+def _alike(config: AgenticConfig) -> dict[str, str]:
+    return dict.fromkeys(config.custom_envs, "")
+
+
+class _Unwatched(Run):
     """The production run without those who only look on: a display, files that are kept up to date, memory of processes."""
 
+    async def run(self) -> dict[str, Any]:
+        try:
+            return await super().run()
+        except asyncio.CancelledError:  # it would not come to its end: who waits for what is in its trace
+            self.state.record.interrupt()
+            raise
+
     def onlookers(self, flow: Flow, clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
-        self.flow = flow
         return []
 
 
-def simulated(config: PPOConfig, folder: Path, *, checkpoints: bool = False) -> RLVRConfig:
+class SimulatedRun(_Unwatched, RLVRRun): ...
+
+
+class SimulatedEpisodes(_Unwatched, AgenticRun): ...
+
+
+def simulated(config: PPOConfig, folder: Path, *, faults: bool = False) -> Config:
     """The configuration as a simulation takes it, in a folder of its own. Raises `ConfigError` for what cannot be simulated, and
-    for what is wrong with the configuration."""
-    if not isinstance(config, RLVRConfig):
-        message = "environment workers play episodes in processes of their own, which are not scripted"
-        raise ConfigError([Problem("config_name", config.exp_name, message, "an RLVR configuration")])
-    problems = []
+    for what is wrong with the configuration. `faults`: something may go wrong with workers."""
+    assert isinstance(config, RLVRConfig | AgenticConfig)
+    problems = [*unscripted(config)] if isinstance(config, AgenticConfig) else []
     if config.mode != "both":
-        problems.append(Problem("mode", config.mode, "halves apart meet in a database of real processes", "both"))
-    if config.total_epochs is not None:
+        problems.append(Problem("mode", config.mode, "one half alone is not simulated", "both, and --explorers"))
+    if isinstance(config, RLVRConfig) and config.total_epochs is not None:
         problems.append(Problem("total_epochs", config.total_epochs, "no prompts are read, so it says no steps", "max_steps"))
     if config.flow.stages:
         problems.append(Problem("flow.stages", len(config.flow.stages), "own stages take real time", "none"))
-    if config.rollout is not None:
+    if isinstance(config, RLVRConfig) and config.rollout is not None:
         problems.append(Problem("rollout", config.rollout.function, "rollouts of your own take real time", "none"))
     if problems:
         raise ConfigError(problems)
     chosen: dict[str, Any] = {"output_dir": str(folder), "groups_database": None, "resume_from_checkpoint": "auto", **CHOSEN}
-    if not checkpoints:
-        chosen["save_steps"] = NEVER
+    if not faults:  # nobody goes on from a checkpoint, and nobody hangs: thousands of workers are not asked whether they live
+        chosen |= {"save_steps": NEVER, "heartbeat_timeout": 0.0, "engine_health_interval_s": float(NEVER)}
     config = replace(config, **chosen)
     if problems := check_config(config, Simulation(config, Costs()).inventory.count):
         raise ConfigError(problems)
@@ -196,7 +253,7 @@ def unheard() -> Iterator[None]:
         logger.setLevel(level)
 
 
-Beside = Callable[[SimulatedRun, SimulatedBackend], Coroutine[Any, Any, None]]
+Beside = Callable[[Run, SimulatedBackend], Coroutine[Any, Any, None]]
 """Runs beside a simulated run from its beginning on, and is cancelled when that has ended."""
 
 
@@ -207,9 +264,8 @@ def simulate(
     and `ConfigError`."""
 
     async def main() -> dict[str, Any]:
-        prepared = simulation.prepared(simulation.checkpoint() if resume else None, callbacks)
-        backend = SimulatedBackend(simulation.inventory, simulation.costs, simulation.worker)
-        run = SimulatedRun(simulation.config, prepared, simulation.inventory, backend)
+        backend = simulation.backend()
+        run = simulation.run(backend, simulation.checkpoint() if resume else None, callbacks)
         other = asyncio.ensure_future(beside(run, backend)) if beside is not None else None
         try:
             return await run.run()

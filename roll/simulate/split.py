@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeVar
 
 from roll.configs.arguments import EngineArguments
+from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
-from roll.configs.rlvr import RLVRConfig
 
+Config = TypeVar("Config", bound=PPOConfig)
 FIXED_ROLES = ("actor_log_prob", "reference", "critic")
 
 
-def with_devices(config: RLVRConfig, engines: int | None, trainers: int | None) -> RLVRConfig:
+def per_engine(config: PPOConfig) -> int:
+    """Devices of an engine."""
+    options = config.actor_infer.strategy_args.options
+    return options.devices_per_engine if isinstance(options, EngineArguments) else 1
+
+
+def with_devices(config: Config, engines: int | None, trainers: int | None) -> Config:
     """Trainers first, then engines; roles that had the trainer's devices have them again. None: as many as there are. Raises
     `ConfigError`."""
     if engines is None and trainers is None:
@@ -19,8 +27,7 @@ def with_devices(config: RLVRConfig, engines: int | None, trainers: int | None) 
     for key, count in (("--engines", engines), ("--trainers", trainers)):
         if count is not None and count < 1:
             raise ConfigError([Problem(key, count, "there has to be one", "1 or more")])
-    options, roles = config.actor_infer.strategy_args.options, config.roles()
-    each = options.devices_per_engine if isinstance(options, EngineArguments) else 1
+    roles, each = config.roles(), per_engine(config)
     before = roles["actor_train"].devices
     train = list(range(trainers if trainers is not None else len(before)))
     count = (engines * each) if engines is not None else len(roles["actor_infer"].devices)

@@ -11,6 +11,7 @@ import asyncio
 import itertools
 from asyncio import base_events
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from roll.errors import Stuck
@@ -20,6 +21,10 @@ T = TypeVar("T")
 
 MOST_AT_ONCE = 20_000
 """Turns of the loop without any time passing: more of them, and somebody goes round in circles."""
+
+
+MOST_CANCELS = 16
+"""Of a task."""
 
 
 class NumberedTask(asyncio.Task[Any]):
@@ -38,13 +43,14 @@ class _Jump:
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
-        self._turns = 0
+        self.turns = 0
+        """Without time passing."""
 
     def select(self, timeout: float | None) -> list[object]:
         if timeout is None:
             raise Stuck(f"nothing can happen any more: {self._loop.waiting()}")
-        self._turns = 0 if timeout else self._turns + 1
-        if self._turns > MOST_AT_ONCE:
+        self.turns = 0 if timeout else self.turns + 1
+        if self.turns > MOST_AT_ONCE:
             raise Stuck(f"time stands still at {self._loop.virtual_s:g} s: {self._loop.waiting()}")
         self._loop.virtual_s += timeout
         return []
@@ -90,6 +96,17 @@ class VirtualLoop(base_events.BaseEventLoop):
         """The tasks that wait, for the message of an error."""
         return ", ".join(sorted({task.get_coro().__qualname__ for task in asyncio.all_tasks(self)}))  # type: ignore[union-attr]
 
+    def give_up(self) -> None:
+        """Cancels all tasks, and again those that wait for ever on the way to their end."""
+        for _ in range(MOST_CANCELS):
+            if not (left := asyncio.all_tasks(self)):
+                return
+            for task in left:
+                task.cancel()
+            self._selector.turns = 0
+            with suppress(Stuck):
+                self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+
     def _process_events(self, event_list: list[object]) -> None: ...
 
     def _write_to_self(self) -> None: ...
@@ -97,5 +114,9 @@ class VirtualLoop(base_events.BaseEventLoop):
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
     """The coroutine to its end, on a loop of its own. Raises `Stuck`."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
+    loop = VirtualLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        try:
+            return runner.run(main)
+        finally:
+            loop.give_up()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from roll.simulate.costs import MIB, Costs
 from roll.simulate.engine import ScriptedEngine
 from roll.strategies.workers import InferWorker
 from roll.weights.bucket import Bucket, WeightManifest, checksum
+from roll.weights.directory import BucketFile
 from roll.weights.received import ReceivedBuckets
 
 SEEDS = 1 << 31
@@ -67,16 +69,18 @@ class ScriptedTrainWorker:
         self._trained += 1
         return {}
 
-    async def begin_export(self, bucket_bytes: int) -> None:
+    async def begin_export(self, bucket_bytes: int, link: object = None) -> None:
         """A rank exports one small bucket, which stands for its share and says what it is."""
         await asyncio.sleep(self._costs.gather_s)
         tensors = {self._name: torch.tensor([self._trained])}
         self._export = [Bucket(tensors, checksum(tensors))]
 
-    async def next_bucket(self) -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
+    async def next_bucket(self, path: str = "") -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
         if not self._export:
             return None, None
         bucket = self._export.pop()
+        if path:
+            BucketFile.write(bucket, Path(path))
         return bucket, (bucket.names, bucket.checksum, int(self._costs.weights_mb * MIB))
 
     async def receive_bucket(self, version: int, bucket: Bucket) -> None:
@@ -130,15 +134,13 @@ class ScriptedRewardWorker:
         self._places = asyncio.Semaphore(side_by_side)
 
     async def compute_rewards(self, samples: Sequence[Sample], as_judged: bool) -> list[RewardResult]:
-        if (of_group := self._costs.group_reward_s) is None:
-            return list(await asyncio.gather(*map(self._judge, samples)))
-        await asyncio.sleep(of_group.draw(derive_seed(self._seed, "reward", samples[0].prompt.uid) % SEEDS))
-        return [self._verdict(sample) for sample in samples]
+        return list(await asyncio.gather(*map(self._judge, samples)))
 
     async def _judge(self, sample: Sample) -> RewardResult:
+        seconds = self._costs.reward_s.draw(self._of(sample))
         async with self._places:
-            await asyncio.sleep(self._costs.reward_s.draw(self._of(sample)))
-        return self._verdict(sample)
+            await asyncio.sleep(seconds)
+        return replace(self._verdict(sample), seconds=seconds)
 
     def _of(self, sample: Sample) -> int:
         return derive_seed(self._seed, "reward", sample.prompt.uid, sample.index) % SEEDS

@@ -54,13 +54,13 @@ def check_model_folder(path: Path) -> None:
     if not path.is_dir():
         raise FileNotFoundError(f"model folder '{path}' does not exist, and is no owner/model of the hub")
     check_entries(path)
+    if (path / "adapter_config.json").exists():
+        raise ValueError(f"model folder '{path}' has an adapter_config.json: its weights would be another folder's; merge them")
     if not (path / CONFIG).is_file():
         raise FileNotFoundError(f"model folder '{path}' has no config.json")
     config = read_json(path / CONFIG)
     if "transformers_weights" in config:
         raise ValueError(f"{path / CONFIG} has transformers_weights: a model folder's weights have their usual names here")
-    if (path / "adapter_config.json").exists():
-        raise ValueError(f"model folder '{path}' has an adapter_config.json: its weights would be another folder's; merge them")
     for name in SMALL_FILES:
         if (path / name).is_file():
             read_json(path / name)

@@ -129,8 +129,8 @@ class InferWorker:
         self._broadcast: Member | None = None
         """What is being received."""
 
-    async def generate(self, requests: Sequence[GenerateRequest]) -> list[GenerateResult]:
-        return list(await asyncio.gather(*(self.strategy.generate(request) for request in requests)))
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        return await self.strategy.generate(request)
 
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
         await self.strategy.abort(request_ids)

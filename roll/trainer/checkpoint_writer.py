@@ -106,6 +106,7 @@ class CheckpointWriter:
             writing = (cluster.call_all("write", str(folder / part)) for part, cluster in self._clusters.items())
             _check_seen(chain.from_iterable(chain.from_iterable(await asyncio.gather(*writing))))
             await self._state.copy_database(folder / DATABASE, step)
+            await asyncio.to_thread(self._state.record.journals.sync)
             await asyncio.to_thread(self._state.checkpoints.commit, step, state, rows)
             await self._state.groups.saved(step, self._state.saved_step)
         self._state.saved_step = step

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from roll.view.groups import GroupQuery, prompt_of
 from roll.view.metrics import MOST_DRAWN, curve_names
 from roll.view.run import RunReader
-from roll.view.runs import MOST_COMPARED, Runs, compared
+from roll.view.runs import MOST_COMPARED, Runs, compared, weighed
 
 MOST_NAMES = 200
 """Curves of one question."""
@@ -106,6 +106,10 @@ def _compare(runs: Runs, question: Question) -> object:
     return compared({name: runs.run(name) for name in question.all("run")})
 
 
+def _weighed(runs: Runs, question: Question) -> object:
+    return weighed(runs.places())
+
+
 def _run(runs: Runs, question: Question) -> RunReader:
     return runs.run(question.get("run"))
 
@@ -127,6 +131,7 @@ QUESTIONS: Mapping[str, Callable[[Runs, Question], object]] = {
     "prompt": _prompt,
     "lanes": _lanes,
     "compare": _compare,
+    "weighed": _weighed,
 }
 
 
@@ -185,6 +190,7 @@ def collected(runs: Runs, groups: int) -> dict[str, Any]:
         data["group"][name] = dict(_contents(runs, name, groups, room // len(names)))
         data["groups"][name] = _rows(runs, name, data["group"][name].keys())
     data["compare"] = answer(runs, "compare", Question([("run", name) for name in names])) if len(names) > 1 else None
+    data["weighed"] = answer(runs, "weighed", Question([]))
     return data
 
 
@@ -221,7 +227,8 @@ def _hash(text: str) -> str:
 
 
 MODULES = (
-    "dom", "link", "offline", "source", "chart", "curves", "status", "lanes", "groups", "tokens", "group", "compare", "app",
+    "dom", "link", "offline", "source", "chart", "curves", "status", "lanes", "groups", "tokens", "group", "frontier",
+    "compare", "app",
 )  # fmt: skip
 """Each after those that it imports."""
 

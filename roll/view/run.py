@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
+from roll.configs.ppo import AUDITED
 from roll.configs.staleness import staleness_bound
 from roll.data.untrusted import open_inside
 from roll.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE, Validated
@@ -111,6 +112,7 @@ class RunReader:
                           for role in list_of(summary.get("roles"))],
                 "members": self._of_members(lambda members: members.rows()) or [],
                 "events": self._events(summary),
+                "audits": [_audit(name, mapping(one)) for name, one in self._whole_file(AUDITED, json.loads).items()],
                 "panels": panels(self.metrics.names()),
                 "names": self.metrics.names(),
             }  # fmt: skip
@@ -264,6 +266,15 @@ def mapping(value: object) -> Mapping[str, object]:
 
 def list_of(value: object) -> list[object]:
     return value if isinstance(value, list) else []
+
+
+def _audit(name: str, audit: Mapping[str, object]) -> dict[str, object]:
+    """What an environment or a reward paid before training, and to whom most of those that cannot do the task."""
+    earned = {shown(kind): number(mean) or 0.0 for kind, mean in mapping(audit.get("earned")).items()}
+    best = max((kind for kind in earned if kind not in ("reference", "random")), key=lambda kind: earned[kind], default="")
+    told = {told: [shown(each) for each in list_of(audit.get(told))] for told in ("problems", "notes", "changed")}
+    paid = {"reference": earned.get("reference"), "chance": earned.get("random"), "best": best, "pays": earned.get(best)}
+    return {"name": shown(name), "tasks": whole(audit.get("tasks")), **told, **paid}
 
 
 def _counts(summary: Mapping[str, object]) -> dict[str, int | None]:

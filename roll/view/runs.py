@@ -3,10 +3,13 @@ time. A name is looked up among those that were found: none leads anywhere else.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 from threading import Lock
 from typing import Any
 
@@ -14,6 +17,7 @@ from roll.configs.redact import visible
 from roll.record.estimates import ACCURACY
 from roll.record.learning_curve import REWARD
 from roll.record.verdict import Curve
+from roll.simulate.figures import frontier
 from roll.view.journal import shown, text
 from roll.view.metrics import Metrics, titles
 from roll.view.run import RunReader, last_step
@@ -24,7 +28,8 @@ MOST_RUNS = 1_000
 MOST_NAMED = 10
 MOST_OPEN = 8
 """Runs that are held in memory, with what was read of them; as many as can be compared."""
-SIGNS = ("metrics.jsonl", "summary.json", "groups.jsonl")
+METRICS = "metrics.jsonl"
+SIGNS = (METRICS, "summary.json", "groups.jsonl")
 
 
 class Runs:
@@ -93,6 +98,10 @@ def is_run(folder: Path) -> bool:
 
 
 MOST_COMPARED = 8
+MOST_WEIGHED = 200
+MOST_READ = 1 << 20
+"""Bytes of metrics."""
+LAG = "staleness/mean"
 MOST_KEYS = 20_000
 """Of one configuration."""
 ABSENT = "–"
@@ -110,6 +119,30 @@ def compared(runs: Mapping[str, RunReader]) -> dict[str, Any]:
         "names": names,
         "titles": titles(names),
     }
+
+
+def weighed(places: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """Seconds of a step against staleness, of the later half of each run's steps; `best`: no other beats it in both. Runs with
+    long journals are left out: what a sweep leaves behind is short."""
+    short = [(name, place / METRICS) for name, place in places.items() if _size(place / METRICS) <= MOST_READ]
+    rows: list[dict[str, Any]] = []
+    for name, file in short[:MOST_WEIGHED]:
+        metrics = Metrics(file.parent)
+        with suppress(OSError, ValueError):
+            metrics.look()
+        clock, (steps, lags) = metrics.clock(), metrics.curve(LAG)
+        half = list(clock)[(len(clock) - 1) // 2 :]
+        later = [lag for step, lag in zip(steps, lags, strict=True) if half and step > half[0]]
+        if len(half) > 1 and later:
+            seconds = (clock[half[-1]][0] - clock[half[0]][0]) / (len(half) - 1)
+            rows.append({"name": name, "step_s": seconds, "lag": fmean(later), "best": False})
+    for place in frontier([(row["step_s"], row["lag"]) for row in rows]):
+        rows[place]["best"] = True
+    return rows
+
+
+def _size(file: Path) -> float:
+    return file.stat().st_size if file.is_file() else math.inf
 
 
 def reached(run: RunReader) -> dict[str, float | None]:

@@ -285,7 +285,7 @@ class _Server(uvicorn.Server):
 
 class Serving:
     def __init__(self, folders: Sequence[Path], port: int) -> None:
-        """Raises `OSError` or `OverflowError` if the port cannot be had."""
+        """Raises `OSError` or `OverflowError` if the port is taken."""
         self._socket = socket.create_server(("127.0.0.1", port))
         self.port = self._socket.getsockname()[1]
         token = secrets.token_urlsafe(32)

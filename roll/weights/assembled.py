@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import ChainMap
 from collections.abc import Collection
 from functools import partial
@@ -17,6 +16,7 @@ from pathlib import Path
 from torch import Tensor
 
 from roll.distributed.backend import Backend
+from roll.distributed.clock import monotonic
 from roll.errors import Unreachable
 from roll.weights.bucket import Bucket, WeightManifest, checksum, manifest_of
 from roll.weights.delta import changed
@@ -44,15 +44,17 @@ class AssembledWeights(WeightFolder):
         """Those of the newest version that was put together, bucket by bucket."""
 
     async def pull(self, version: int, into: Receive) -> WeightManifest:
-        began, warned = time.monotonic(), False
+        began, warned = monotonic(), False
         while True:
             try:
                 if self._whole.has(version) or self.is_chained(version):
                     return await (await self._assembled(version)).pull(version, into)
                 return await super().pull(version, into)
             except Unreachable as error:
-                if time.monotonic() - began > self._patience_s:
-                    raise RuntimeError(f"weights could not be had for {self._patience_s:g} s (peer_timeout): {error}") from error
+                if monotonic() - began > self._patience_s:
+                    raise RuntimeError(
+                        f"weights could not be fetched for {self._patience_s:g} s (peer_timeout): {error}"
+                    ) from error
                 if not warned:
                     logger.warning("%s; trying again until the trainer is there (peer_timeout)", error)
                 warned = True

@@ -29,7 +29,7 @@ class Readable(Protocol):
     """What a receiver is called with: a bucket that came with the call, or one that it reads from where it lies."""
 
     def read(self) -> Bucket:
-        """Blocks. `ValueError` if what is there is not the bucket, `ConnectionError` if it cannot be had now."""
+        """Blocks. `ValueError` if what is there is not the bucket, `ConnectionError` if it is not available now."""
 
 
 @dataclass(slots=True)

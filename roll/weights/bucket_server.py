@@ -101,7 +101,7 @@ class Endpoint:
                 return self._ask(connection, ASKED.pack(version, number))
         except OSError as error:
             what = f"bucket {number} of version {version}"
-            raise Unreachable(f"{what} cannot be had from {self.host}:{self.port}: {error}") from error
+            raise Unreachable(f"{what} cannot be fetched from {self.host}:{self.port}: {error}") from error
 
     def _ask(self, connection: socket.socket, asked: bytes) -> tuple[bytes, torch.Tensor]:
         challenge = secrets.token_bytes(SECRET)

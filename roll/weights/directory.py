@@ -31,7 +31,7 @@ from roll.weights.store import BucketRef, Receive
 
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
 SERVER = "server.json"
-"""Where the trainer's buckets can be had, for its user alone to read."""
+"""Where the trainer's buckets are served, for its user alone to read."""
 
 logger = logging.getLogger(__name__)
 

@@ -105,6 +105,8 @@ def env_of(name: str, agent: Agent, python: Path) -> dict[str, Any]:
         "python": str(python),
         "folder": str(HERE / "scripts"),
         "environment": agent.environment,
+        "preload": [*agent.preload],
+        "isolated": agent.isolated,
         "reward": "reward.mended" if name == "mini_swe" else "reward.shop",
         "agent_timeout_s": 180.0,
         "score_exits": True,

@@ -19,6 +19,10 @@ class Agent:
     conversations: int = 1
     """Samples of such an episode: more than one where the program rewrites what was said."""
     environment: dict[str, str] = field(default_factory=dict)
+    preload: tuple[str, ...] = ()
+    """Modules that the interpreter imports once."""
+    isolated: bool = False
+    """Whether it is shut in."""
 
 
 LITELLM = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -32,14 +36,14 @@ UV = {
 AGENTS = {
     "openai_loop": Agent(interpreter="clients"),
     "anthropic_loop": Agent(interpreter="clients"),
-    "responses_stream": Agent(interpreter="clients"),
+    "responses_stream": Agent(interpreter="clients", preload=("openai.resources.responses",)),
     "openai_agents_chat": Agent(interpreter="openai_agents", player=BY_TWO, calls=4, conversations=2),
     "openai_agents_stream": Agent(interpreter="openai_agents"),
     "openai_agents_mcp": Agent(interpreter="openai_agents"),
     "pydantic_ai_loop": Agent(interpreter="pydantic_ai", player=BY_TYPE),
     "langgraph_loop": Agent(interpreter="langgraph"),
     "smolagents_tools": Agent(interpreter="smolagents", player=BY_TOOL, conversations=3),
-    "smolagents_code": Agent(interpreter="smolagents", player=BY_CODE),
+    "smolagents_code": Agent(interpreter="smolagents", player=BY_CODE, isolated=True),
     "verifiers_turns": Agent(interpreter="verifiers", player=BY_TURNS, environment=UV),
-    "mini_swe": Agent(interpreter="mini_swe_agent", player=BY_REPAIR, calls=4, environment=LITELLM),
+    "mini_swe": Agent(interpreter="mini_swe_agent", player=BY_REPAIR, calls=4, environment=LITELLM, isolated=True),
 }

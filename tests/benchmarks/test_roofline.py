@@ -27,7 +27,7 @@ def test_the_limits_are_those_of_a_machine(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(roofline, "MATRIX", (128, 32))
     seconds = iter([2.0, 4.0])
     monkeypatch.setattr(roofline, "best", lambda work: (work(), next(seconds))[1])
-    assert roofline.limits(torch.bfloat16) == (2 * 64**3 / 2.0, 128 * 32 * 4 / 4.0)
+    assert roofline.limits(torch.bfloat16, 1) == (2 * 64**3 / 2.0, 128 * 32 * 4 / 4.0)
 
 
 def test_the_fastest_of_several_calls_counts_and_the_first_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

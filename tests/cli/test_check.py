@@ -72,7 +72,7 @@ def test_every_example_passes_in_its_strict_form(example, capsys):
         ),
         (
             "{strategy_name: vllm, strategy_config: {pythn: x}}",
-            "strategy_config.pythn = 'x': is not an engine argument of the installed",
+            "strategy_config.pythn = 'x': is not an argument of the installed",
         ),
     ],
 )
@@ -113,6 +113,23 @@ def test_the_examples_of_the_package_are_named_as_such(tmp_path, monkeypatch):
     assert config_folder(None) == ROOT / "examples" / "config"
     (tmp_path / "examples" / "config").mkdir(parents=True)
     assert config_folder(None) == tmp_path / "examples" / "config"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--config_path", "my/run.yaml"], "--config_path = 'my/run.yaml': is a file; fix: --config_path my --config_name run"),
+        (["--config_path", "my", "--config_name=b.yml"], "config_name = 'b.yml': {}/my has no b.yaml; fix: rename it to b.yaml"),
+        (["-max_steps=3"], "command line = '-max_steps=3': unknown option; fix: overrides are written key=value"),
+    ],
+)
+def test_slips_of_the_command_line_are_told_with_what_was_meant(given, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my").mkdir()
+    for name in ("run.yaml", "b.yml"):
+        (tmp_path / "my" / name).write_text("max_steps: 3\n")
+    assert main(given) == 1
+    assert capsys.readouterr().err.splitlines()[0] == f"error: {told.format(tmp_path)}"
 
 
 @pytest.mark.parametrize("path", ["qwen2.5-7B-rlvr_megatron", "../qwen2.5-7B-rlvr_megatron", "examples/config", "config", "bin"])
@@ -332,6 +349,13 @@ def test_cpu_slots_share_the_memory_of_the_machine(tmp_path):
     assert any("2 CPU slots share 1 cores" in line for line in check(crowded, Machine(1, 16 * GIB, ())).remarks)
 
 
+@pytest.mark.parametrize(("instructions", "told"), [("", True), ("AMX", False), (None, False)])
+def test_bfloat16_without_instructions_for_it_is_remarked_upon(instructions, told):
+    config = config_of("config", "rlvr_config_async", "actor_train.model_args.dtype=bf16")
+    remarks = check(config, replace(LAPTOP, bf16=instructions)).remarks
+    assert any(line.startswith("actor_train.model_args.dtype = bf16: these processors have no") for line in remarks) == told
+
+
 def test_a_sequence_that_the_model_was_not_made_for_is_remarked_upon(tmp_path):
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 32}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", **shape, "max_position_embeddings": 256}))
@@ -425,6 +449,11 @@ def test_what_a_run_would_not_find_here_is_remarked_upon(tmp_path, capsys, monke
     (tmp_path / "mine.py").rename(tmp_path / "plain" / "inner" / "mine.py")
     assert not any(line.startswith(worker) for line in told(f"{worker}=plain.inner.mine.reward"))
     assert any(line.startswith(worker) for line in told(f"{worker}=plain.inner.other.reward"))
+    monkeypatch.setattr("roll.strategies.installed_backend.find_spec", lambda name: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    found = told("actor_train.strategy_args={strategy_name: deepspeed_train}", "num_nodes=2")
+    assert "num_nodes = 2: needs a Ray cluster, which RAY_ADDRESS=<head>:6379 names" in found[0]
+    assert "actor_train.strategy_args.strategy_name = 'deepspeed_train': needs deepspeed, which is not installed" in found[1]
 
 
 def test_what_makes_no_sense_is_told_among_the_notes(capsys):

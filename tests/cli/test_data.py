@@ -61,6 +61,28 @@ def test_it_says_what_a_run_would_train_on(folder, capsys):
     assert "train.jsonl:1 (sums), 4 tokens, ground truth '2':\n    | 1+1=" in shown
 
 
+def test_a_model_folder_that_is_none_is_told_as_such(folder, tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{}")
+    given = ["check", "--data", "--config_path", str(folder), "--config_name", "run", f"pretrain={tmp_path}"]
+    assert main(given) == 1
+    (told, _) = capsys.readouterr().err.splitlines()
+    assert f"pretrain = '{tmp_path}'" in told and "has no weights (*.safetensors)" in told
+
+
+@pytest.mark.parametrize(
+    ("worker", "says"),
+    [
+        ("nowhere.reward", "No module named 'nowhere'"),
+        (f"{REWARDS}.http_reward_worker.HTTPRewardWorker", "reward_args.url is missing"),
+    ],
+)
+def test_a_reward_that_cannot_be_made_is_one_line(folder, capsys, worker, says):
+    given = ["check", "--data", "--config_path", str(folder), "--config_name", "run", f"rewards.sums.worker_cls={worker}"]
+    assert main(given) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2 and "rewards.sums.worker_cls" in told[0] and says in told[0], told
+
+
 def test_the_same_is_data(folder, capsys):
     assert main(["check", "--data", "--json", "--config_path", str(folder), "--config_name", "run"]) == 0
     (told,) = json.loads(capsys.readouterr().out)

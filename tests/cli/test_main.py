@@ -1,5 +1,6 @@
 """The `roll` command: what it knows, what it says to what it does not know, and that it imports nothing early."""
 
+import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -22,6 +23,14 @@ def test_help_names_every_command(arguments, capsys):
     assert command.main(arguments) == 0
     out = capsys.readouterr().out
     assert all(f"\n  {name}" in out for name in command.COMMANDS)
+
+
+def test_what_a_terminal_cannot_show_is_a_question_mark():
+    """The plan has blocks and Greek letters."""
+    given = [sys.executable, "-m", "roll.cli.main", "check", "--config_name", "rlvr_config_async"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(given, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and "actor_train       ??" in done.stdout.replace("?·", "??"), done
 
 
 def test_without_a_command_there_is_help_and_an_error_code(capsys):

@@ -6,6 +6,7 @@ import pytest
 
 from roll.cli.main import main
 from roll.record import learning_curve
+from roll.simulate.foretold import foretold
 
 COSTS = "tokens_per_s: {1: 20, 64: 1280}\nresponse_tokens: 8\nreward_s: 1\ntrain_s: 2\n"
 FEW = ["max_steps=6", "rollout_batch_size=2", "num_return_sequences_in_group=2", "eval_steps=1000", "validation=null"]
@@ -45,8 +46,59 @@ def test_a_run_that_it_kept_is_one_that_it_can_be_calibrated_by(costs, tmp_path,
     capsys.readouterr()
     assert main(["simulate", "--trace", str(kept / "simulated"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["costs"]["group_reward_s"]["mean"] == pytest.approx(1.0, rel=0.01)
+    assert told["costs"]["reward_s"]["mean"] == pytest.approx(1.0, rel=0.01)
     assert told["predictions"][0]["steady"]["step_s"] == pytest.approx(2.0, rel=0.05)
+
+
+def test_episodes_are_simulated_by_the_same_command(costs, tmp_path, capsys):
+    """Of 3 turns of 0.4 s, with 0.2 s for a reset and each step: 2 s, and 2 s of training."""
+    episodes = ["max_steps=6", "rollout_batch_size=8", "eval_steps=1000", "val_batch_size=8"]
+    episodes += ["train_env_manager.num_env_groups=2", "actor_train.training_args.per_device_train_batch_size=8"]
+    table = tmp_path / "episodes.yaml"
+    table.write_text(COSTS + "turns: 3\nenvironment_s: 0.2\nprompt_tokens: 8\n")
+    named = ["--config_name", "agent_val_frozen_lake_async", "sequence_length=512", "max_tokens_per_step=32"]
+    ratios = ["--sweep", "async_generation_ratio=0,1", "--json"]
+    assert main(["simulate", "--costs", str(table), *named, *episodes, *ratios]) == 0
+    found = json.loads(capsys.readouterr().out)["predictions"]
+    assert [each["steady"]["step_s"] for each in found] == [pytest.approx(4.0, rel=0.01), pytest.approx(2.0, rel=0.01)]
+    assert found[0]["steady"]["samples_per_s"] == pytest.approx(8 / 4, rel=0.01)
+
+
+def test_explorers_are_set_apart_and_their_engines_are_told_of(costs, capsys):
+    assert main(["simulate", *costs, *FEW, "--explorers", "2", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert found["status"] == "finished" and found["steps"][-1]["scheduler/explorers"] == 2
+    assert found["steady"]["step_s"] == pytest.approx(2.0, rel=0.01)
+    assert 0.5 < found["steady"]["idle"]["actor_infer"] < 1 and found["steady"]["idle"]["actor_train"] == pytest.approx(0)
+
+
+def test_what_a_run_is_advised_is_simulated_from_its_own_trace(costs, tmp_path, capsys):
+    """3.4 s one after the other; with ratio 1 training alone is what takes long."""
+    long = [*FEW, "max_steps=14", "async_generation_ratio=0"]
+    assert main(["simulate", *costs, *long, "--keep", str(tmp_path)]) == 0
+    run = tmp_path / "simulated"
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["advised"] == {"async_generation_ratio": "1"}
+    told = foretold(run, summary["advised"])
+    assert told.startswith(
+        "simulated with async_generation_ratio: 1: a step takes 2 s instead of 3.4 s, at staleness 1.00 instead of 0.00"
+    )
+    assert "not worth it" not in told and "not worth it" in foretold(run, {"max_running_requests": "512"})
+
+
+@pytest.mark.parametrize("lack", ["advice", "trace", "steps like its own", "room"])
+def test_where_a_simulation_says_little_nothing_is_foretold(costs, tmp_path, monkeypatch, lack):
+    assert main(["simulate", *costs, *FEW, "max_steps=14", "async_generation_ratio=0", "--keep", str(tmp_path)]) == 0
+    run, advised = tmp_path / "simulated", {"async_generation_ratio": "1"}
+    if lack == "trace":
+        (run / "groups.jsonl").write_text("")
+    if lack == "steps like its own":  # something took time that no trace shows
+        rows = [json.loads(row) for row in (run / "metrics.jsonl").read_text().splitlines()]
+        slower = [row | {"time/elapsed_s": 1.3 * row["time/elapsed_s"]} for row in rows if "time/elapsed_s" in row]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in slower))
+    if lack == "room":
+        monkeypatch.setattr("roll.simulate.foretold.MOST_RESPONSES", 20)
+    assert foretold(run, {} if lack == "advice" else advised) == ""
 
 
 @pytest.mark.parametrize(
@@ -56,9 +108,10 @@ def test_a_run_that_it_kept_is_one_that_it_can_be_calibrated_by(costs, tmp_path,
         (["--trace", "nowhere"], "nowhere"),
         (["--costs", "nowhere.yaml"], "--costs = 'nowhere.yaml': cannot be read"),
         (["--costs", "COSTS", "--engines", "0"], "--engines = 0"),
+        (["--costs", "COSTS", "--explorers", "0"], "--explorers = 0"),
         (["--costs", "COSTS", "--sweep", "engines=1,many"], "engines = 'many': is no number"),
         (["--costs", "COSTS", "mode=train", "groups_database=sqlite:///x.db"], "mode"),
-        (["--costs", "COSTS", "--config_name", "agent_val_frozen_lake_async"], "processes of their own, which are not scripted"),
+        (["--costs", "COSTS", "--config_name", "agent_program_async"], "programs take real time"),
     ],
 )
 def test_what_it_cannot_simulate_is_one_error_that_names_the_key(costs, tmp_path, capsys, arguments, said):

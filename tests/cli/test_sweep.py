@@ -58,6 +58,10 @@ def test_the_problems_of_all_combinations_are_told_before_the_first_run(tmp_path
 
 
 @pytest.mark.slow
+def test_a_run_that_was_not_started_has_no_figures(tmp_path):
+    assert results([Combination({"seed": "1"}, ())], tmp_path)[1] == ["1", "not run", "–", "–", "–", "–", "–"]
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_sweep_trains_each_run_and_ends_with_a_table(jobs, embedded_task, tmp_path):
     (tmp_path / "examples/embedded").mkdir(parents=True)

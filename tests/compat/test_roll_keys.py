@@ -153,7 +153,7 @@ def rlvr(mapping):
             {"reference": {"strategy_args": {"strategy_name": "fsdp2_infer", "strategy_config": {}}}},
         ),
         (
-            {"actor_train": {"strategy_args": {"strategy_name": "fsdp2_train", "strategy_config": {"fsdp_size": 8}}}},
+            {"actor_train": {"strategy_args": {"strategy_name": "fsdp2_train", "strategy_config": {"reduce_dtype": "fp32"}}}},
             {"actor_train": {"strategy_args": {"strategy_name": "fsdp2_train", "strategy_config": {}}}},
         ),
         (
@@ -182,6 +182,8 @@ def test_names_and_values_of_rlvr_are_read_as(written, read):
     [
         ({"reward_normalization": {"method": "mean"}}, {"norm_mean_type": "group", "norm_std_type": None}),
         ({"reward_normalization": {"method": "mean_std"}}, {"norm_mean_type": "group", "norm_std_type": "group"}),
+        # agentic/agentic_config.py:36, commit 8eb27cc2: the name is left, nothing is clipped
+        ({"reward_normalization": {"method": "asym_clip"}}, {"norm_mean_type": "group", "norm_std_type": "group"}),
         ({"reward_normalization": {"method": "identity"}}, {"norm_mean_type": None, "norm_std_type": None}),
     ],
 )
@@ -208,6 +210,21 @@ def test_environments_of_gem_and_placeholders_of_step_templates():
         "env_config": {"dataset_name": "d", "env_id": "qa:HotpotQA"},
         "agent_template": "{turn_idx}: {observation}",
     }
+
+
+def test_a_question_has_no_limit_of_its_own():
+    envs = {name: {"env_type": name, "env_config": {"dataset_name": "d", "max_steps": 10}} for name in ("roll_math", "sokoban")}
+    made = translate({"custom_envs": envs}, AgenticConfig)
+    assert made.mapping["custom_envs"]["roll_math"] == {"env_type": "roll_math", "env_config": {"dataset_name": "d"}}
+    assert made.mapping["custom_envs"]["sokoban"] == envs["sokoban"]
+    assert [note.key for note in made.aliased] == ["custom_envs.roll_math.env_type"]
+
+
+def test_a_block_that_two_keys_share_becomes_two():
+    shared = {"env_config": {"dataset_name": "d", "max_steps": 10}}
+    envs = {"Q": {"env_type": "roll_math", **shared}, "S": {"env_type": "sokoban", **shared}}
+    made = translate({"custom_envs": envs}, AgenticConfig).mapping["custom_envs"]
+    assert (made["Q"]["env_config"], made["S"]["env_config"]) == ({"dataset_name": "d"}, shared["env_config"])
 
 
 @pytest.mark.parametrize(
@@ -358,6 +375,7 @@ def test_classes_and_environments_of_roll_that_are_not_here():
     }
     made = translate(mapping, AgenticConfig, has_class=lambda path: False, has_environment=lambda name: name == "sokoban")
     assert [note.key for note in made.lacking] == ["custom_envs.A.env_type", "custom_envs.A.env_manager_cls"]
+    assert "needs the shop that ROLL brings" in made.lacking[0].message, "what it would take"
     assert made.mapping["custom_envs"]["A"]["env_manager_cls"] == "roll.pipeline.agentic.env_manager.vl.VL"
 
 

@@ -273,16 +273,25 @@ def test_agentic_rewards_are_compared_over_the_batch_unless_the_file_says_otherw
     assert given.reward_normalization.grouping == "tags"
 
 
-@pytest.mark.parametrize(("penalty", "paid"), [(None, -0.1), (-0.15, -0.25)])
-def test_a_text_without_an_action_costs_sokobans_step_too(penalty, paid):
+@pytest.mark.parametrize(
+    ("name", "penalty", "paid", "most"),
+    [
+        ("sokoban", None, -0.1, 20),
+        ("sokoban", -0.15, -0.25, 20),
+        ("sokoban_native_env", None, -0.2, 10),  # format_penalty is -0.1 there (agentic/env/sokoban/native_env.py:27)
+        ("sokoban_native_env", -0.15, -0.25, 10),
+    ],
+)
+def test_a_text_without_an_action_costs_sokobans_step_too(name, penalty, paid, most):
     """Reward of the step without a move, −0.1, plus format_penalty (agentic/env/sokoban/env.py:99-103)."""
     given = {} if penalty is None else {"format_penalty": penalty}
-    env = {"env_type": "sokoban", "env_config": {"dim_room": [6, 6], "num_boxes": 1, **given}}
+    env = {"env_type": name, "env_config": {"dim_room": [6, 6], "num_boxes": 1, **given}}
     read = configured({"custom_envs": {"S": env}}, AgenticConfig).custom_envs["S"].env_config
-    game = make_env("sokoban", read)
+    game = make_env(name, read)
     game.reset(1)
-    assert game.step("I do not know")[1] == pytest.approx(paid)
-    assert game.max_steps == 20
+    steps = [game.step("I do not know") for _ in range(most)]
+    assert [step[1] for step in steps] == pytest.approx([paid] * most)
+    assert [step[3] for step in steps].index(True) == most - 1
 
 
 def test_defaults_of_games():

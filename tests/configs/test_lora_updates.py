@@ -73,7 +73,7 @@ def test_updates_by_adapters_that_cannot_be_are_refused(config, message):
     assert problem.key == "actor_train.model_args.lora_update" and message in problem.message
 
 
-@pytest.mark.parametrize("option", [{"lora_rank": 16}, {"lora_alpha": 16}])
+@pytest.mark.parametrize("option", [{"lora_rank": 16}, {"lora_rank": 8}, {"lora_alpha": 16}])
 def test_adapters_without_a_target_are_refused_rather_than_left_out(option):
     (problem,) = check_config(configure(**option), 2)
     assert problem.key == f"actor_train.model_args.{next(iter(option))}" and "lora_target: all-linear" in problem.fix

@@ -36,6 +36,7 @@ INNOCENT = {
     "stop_token_ids": [1, 2],
     "token_ids": [1, 2],
     "eos_token": "</s>",
+    "answer_key": "solution",
     "prompt_key": "question",
     "response_key": "answer",
     "pad_token": "<pad>",

@@ -251,7 +251,7 @@ def filtered(**config):
             "actor_infer.device_mapping",
             "no device 4: there are 4",
         ),
-        ({"reference": {}}, "reference.device_mapping", "needs devices"),
+        ({"reference": {}, "use_kl_loss": True, "kl_loss_coef": 0.01}, "reference.device_mapping", "needs devices"),
         (
             {"rollout_batch_size": 30},
             "rollout_batch_size",
@@ -370,6 +370,15 @@ def test_an_engine_is_on_one_node():
     assert "devices 1, 2 are one engine" in found["actor_infer.device_mapping"].message
     whole = {"device_mapping": [2, 3], "strategy_args": tensor_parallel}
     assert "actor_infer.device_mapping" not in check(num_nodes=2, actor_infer=whole)
+
+
+def test_groups_of_devices_that_divide_the_weights_are_equal():
+    def found(size):
+        options = {"device_mapping": "0-5", "strategy_args": {"strategy_config": {"fsdp_size": size}}}
+        return check(6, actor_train=options).get("actor_train.strategy_args.strategy_config.fsdp_size")
+
+    assert [size for size in range(-1, 9) if found(size) is not None] == [0, 4, 5]
+    assert "the 6 devices of actor_train do not divide" in found(4).message and found(4).fix == "a divisor of 6, or -1"
 
 
 def test_missing_devices_name_the_machines_that_would_have_them():

@@ -1,6 +1,7 @@
 """Good rows under any column names; a broken row names its file and line."""
 
 import csv
+import gzip
 import json
 import re
 from dataclasses import replace
@@ -75,9 +76,11 @@ def test_rows_without_a_tag_have_the_only_one_there_is(tmp_path: Path) -> None:
         ),
         ({"id": "b", "prompt": "x", "ground_truth": "2"}, "column 'tag' is missing; it has 'id', 'prompt', 'ground_truth'"),
         ({**GOOD, "ground_truth": None}, "ground_truth is a null, not text or a number"),
+        ({**GOOD, "ground_truth": float("nan")}, "ground_truth is NaN: the row has none"),
         ({**GOOD, "id": "b", "tag": True}, "tag is a boolean, not text or a number"),
         ({**GOOD, "messages": "hello"}, "messages is not valid JSON"),
         ({**GOOD, "messages": []}, "not a list of at least one message"),
+        ({**GOOD, "messages": [{"role": "human", "content": "x"}]}, "messages[0] has the role 'human'"),
         ({**GOOD, "messages": [{"content": "x"}]}, "messages[0] is not a message"),
         (GOOD, "id 'a' is that of "),
     ],
@@ -92,6 +95,13 @@ def test_bytes_that_are_not_text(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_bytes(b'{"id": "\xff"}\n')
     with pytest.raises(PromptFileError, match=re.escape(f"{path}:1: not valid JSON")):
+        read([path])
+
+
+def test_a_compressed_file_is_told_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"id": "a"}'))
+    with pytest.raises(PromptFileError, match=re.escape(f"{path}:1: the file is compressed")):
         read([path])
 
 

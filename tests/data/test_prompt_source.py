@@ -201,6 +201,12 @@ def test_long_prompts_are_skipped_and_counted() -> None:
     assert list(usable.by_domain()) == ["math"]
 
 
+def test_prompts_without_a_word_are_left_out() -> None:
+    """A chat template makes tokens of them all the same."""
+    usable, skipped = tokenize_prompts([row(" "), row("one")], tokenizer(CHAT), "chatml", 9, {"aime": "math"})
+    assert len(usable) == 1 and skipped == {"empty": 1}
+
+
 def test_what_cannot_be_rendered_is_named() -> None:
     domains = {"aime": "math", "gsm8k": "math"}
     with pytest.raises(PromptFileError, match=r"p.jsonl:1: tag 'amie' of row 'id of x' is in no .*; known: aime, gsm8k"):

@@ -88,6 +88,26 @@ def test_a_worker_of_this_process_that_does_not_end_is_left_behind(monkeypatch, 
 
 @pytest.mark.ray
 @pytest.mark.timeout(600)
+def test_workers_find_modules_where_the_driver_does(tmp_path, monkeypatch):
+    """Not first where the command was given: in a clone of ROLL that would be ROLL's package."""
+    from roll.distributed.ray_backend import RayBackend
+
+    (tmp_path / "backend_worker.py").write_text("raise ImportError('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+
+    async def main():
+        backend = RayBackend(detect())
+        try:
+            cluster = await start(backend, detect())
+            assert await cluster.call_all("add", 3) == [3, 4]
+        finally:
+            await backend.shutdown()
+
+    asyncio.run(asyncio.wait_for(main(), 400))
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(600)
 def test_ray_and_the_death_of_a_worker_nobody_is_calling():
     from roll.distributed.ray_backend import RayBackend
 

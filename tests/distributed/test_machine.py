@@ -123,3 +123,20 @@ def test_deepspeed_is_told_of_cpus_where_there_is_nothing_else(driver, status, e
     environment.delenv("DS_ACCELERATOR")
     set_defaults(this_machine())
     assert os.environ.get("DS_ACCELERATOR") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx512f avx512_bf16 amx_bf16 amx_tile\n", "AMX"),
+        ("flags\t\t: fpu avx512f avx512_bf16\n", "AVX512-BF16"),
+        ("Features\t: fp asimd bf16 i8mm\n", "BF16"),
+        ("flags\t\t: fpu avx2\n", ""),
+        ("processor\t: 0\n", None),
+    ],
+)
+def test_what_the_processors_multiply_bfloat16_by(text, found, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "PROCESSORS", tmp_path / "cpuinfo")
+    assert machine.bf16_instructions() is None
+    (tmp_path / "cpuinfo").write_text(text)
+    assert machine.bf16_instructions() == found

@@ -1,23 +1,19 @@
 """The death of a cluster's head, seen by a driver that joined the cluster; with a real one."""
 
 import asyncio
-import contextlib
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-import psutil
 import pytest
 import yaml
+from ray_heads import a_head, family
 
 from roll.distributed import ray_nodes
-from roll.distributed.ports import free_port
 from roll.distributed.ray_nodes import _answers
 from roll.errors import BackendLost
 
@@ -36,31 +32,6 @@ class Table(RewardWorker):
 """
 
 
-def family(pid: int) -> list[int]:
-    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-
-
-@contextlib.contextmanager
-def a_head():
-    """The process of a head that asks for a token, and the environment of those who join it."""
-    folder, port = tempfile.mkdtemp(prefix="head"), free_port()
-    (Path(folder) / ".ray").mkdir()
-    (Path(folder) / ".ray/auth_token").write_text(secrets.token_hex(32))
-    unset = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-    own = {name: value for name, value in os.environ.items() if name not in unset} | {"HOME": folder}
-    options = f"--head --block --port={port} --temp-dir={folder}/t --num-cpus=2 --include-dashboard=false --disable-usage-stats"
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options.split()]
-    process = subprocess.Popen(command, env=own, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    paths = os.pathsep.join([str(HERE), str(HERE.parents[1])])
-    try:
-        yield process, own | {"RAY_ADDRESS": f"127.0.0.1:{port}", "PYTHONPATH": paths}
-    finally:
-        for pid in family(process.pid):
-            os.kill(pid, signal.SIGKILL)
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_head_that_dies_ends_the_driver_with_the_reason_before_ray_does():
@@ -71,7 +42,7 @@ def test_a_head_that_dies_ends_the_driver_with_the_reason_before_ray_does():
 
 def end_of_a_driver():
     """Exit code and output of a driver whose cluster's control process is killed, and the cluster's address."""
-    with a_head() as (process, environment):
+    with a_head(HERE) as (process, environment):
         return (*watch_the_end(process, environment), environment["RAY_ADDRESS"])
 
 
@@ -88,7 +59,7 @@ def test_relative_paths_lead_to_the_folder_of_the_driver_not_to_that_of_ray_star
     command = [sys.executable, "-m", "roll.cli.main", "train", "rlvr", "max_steps=2", "save_steps=1", "exp_name=joined"]
     command += ["rewards.arithmetic.worker_cls=my_rewards.Table", "rewards.arithmetic.reward_args={table: table.txt}"]
     command += ["rewards.arithmetic.query_filter_config.type=no_filter"]
-    with a_head() as (_, environment):
+    with a_head(HERE) as (_, environment):
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     run = tmp_path / "output" / "joined"

@@ -1,11 +1,15 @@
 """What a run wants of a Ray cluster, and who has it: on lists as `ray.nodes()` and `placement_group_table()` give them."""
 
+import signal
+
 import pytest
+from ray._private import utils as ray_utils
+from ray.exceptions import RayActorError
 
 from roll.configs.problems import ConfigError
 from roll.distributed.devices import Inventory
 from roll.distributed.process_setup import forwarded
-from roll.distributed.ray_backend import RayBackend
+from roll.distributed.ray_backend import RayBackend, RayHandle
 from roll.distributed.ray_nodes import bundle, bundles_of_nodes, cluster_inventory, holders, live_nodes, without_devices
 
 
@@ -96,6 +100,35 @@ def test_a_ray_of_the_runs_own_is_one_node(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ConfigError, match=r"num_nodes = 2: the run has a Ray of its own .*RAY_ADDRESS=<head>:6379"):
         RayBackend().devices(2, None)
+
+
+def test_sigterm_while_ray_starts_is_the_runs(monkeypatch):
+    """Ray would answer it with an exit, wherever the start just is."""
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.append("the run"))
+
+    def start():
+        ray_utils.set_sigterm_handler(lambda *_: heard.append("Ray"))
+        signal.raise_signal(signal.SIGTERM)
+
+    backend = RayBackend()
+    monkeypatch.setattr(backend._ray, "start", start)
+    monkeypatch.setattr("roll.distributed.ray_nodes.now_live", list)
+    try:
+        backend._connect()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == ["the run"]
+
+
+def test_a_worker_that_could_not_be_made_says_what_failed():
+    """Ray tells it in the last line of a traceback, as where the worker's class cannot be loaded."""
+    handle = object.__new__(RayHandle)
+    handle.name = "role-0"
+    said = "The actor died because of an error raised in its creation task, ray::role-0\n  File x\nModuleNotFoundError: no x\n"
+    assert str(handle._death(RayActorError(error_msg=said))) == "worker role-0 died: ModuleNotFoundError: no x"
+    said = "The actor is dead.\n\tWorker exit type: SYSTEM_ERROR. Killed by signal 9"
+    assert "Killed by signal 9" in str(handle._death(RayActorError(error_msg=said)))
 
 
 def test_what_tunes_the_libraries_goes_along_and_secrets_do_not():

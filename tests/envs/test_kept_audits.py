@@ -11,7 +11,7 @@ from roll.cli.audit import audit
 from roll.cli.check import main as check
 from roll.configs.agentic import AgenticConfig
 from roll.configs.loading import load_config
-from roll.configs.ppo import AUDITS
+from roll.configs.ppo import AUDITED, AUDITS
 from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.devices import Inventory
@@ -145,6 +145,29 @@ def test_what_the_audit_finds_refuses_a_run_that_requires_one_and_is_told_otherw
     monkeypatch.delitem(sys.modules, "flips")
     assert check(HERE) == 0
     assert "Coin was audited before flips changed" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_run_has_its_audits_in_its_folder(here: Path) -> None:
+    class Assembled:
+        run_dir = here
+
+        def __init__(self, config: AgenticConfig) -> None:
+            self.config = config
+
+    (here / "flips.py").write_text(KIND)
+    write(here, AGENTIC, audit="optional")
+    config = load_config(AgenticConfig, AGENTIC)
+    pipeline = AgenticPipeline(config, local=True)
+    pipeline._show_audits(Assembled(config))  # type: ignore[arg-type]
+    assert not (here / AUDITED).exists(), "there is no audit"
+    assert audit(HERE) == 1
+    pipeline._show_audits(Assembled(config))  # type: ignore[arg-type]
+    ((name, shown),) = json.loads((here / AUDITED).read_text()).items()
+    assert (name, shown["tasks"], shown["changed"]) == ("Coin", 40, []) and shown["problems"][0].startswith("pays for nonsense")
+    assert shown["earned"]["enumerating"] == 1.0 and shown["earned"]["empty"] == 0.0
+    (here / "flips.py").write_text(HONEST)
+    pipeline._show_audits(Assembled(config))  # type: ignore[arg-type]
+    assert json.loads((here / AUDITED).read_text())["Coin"]["changed"] == ["flips"]
 
 
 def test_what_cannot_be_audited_is_refused_by_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

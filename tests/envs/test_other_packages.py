@@ -139,6 +139,22 @@ def test_an_environment_that_was_written_for_roll_is_played_as_it_stands(their_g
     env.close()
 
 
+@pytest.mark.parametrize(
+    ("pattern", "written"),
+    [
+        (r"<answer>(.*?)</answer>", "<answer>High</answer>"),
+        (r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", "<think>High</think><answer>High</answer>"),
+        (r"^(.*)$", "High"),
+        (None, "High"),
+    ],
+)
+def test_a_random_agent_writes_actions_as_they_are_looked_for(their_guess: str, pattern: str | None, written: str) -> None:
+    """ROLL's environments offer the bare name, which they themselves would not find."""
+    env = make_env(their_guess, {})
+    env._env.sample_random_action, env._env.action_pattern = lambda: "High", pattern
+    assert env.sample_action(random.Random(1)) == written
+
+
 def test_its_constructor_keeps_its_arguments(their_guess: str) -> None:
     assert "most=3" in str(inspect.signature(env_class(their_guess)))
     report = check_env(their_guess, {}, episodes=2)

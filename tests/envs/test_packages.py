@@ -29,6 +29,7 @@ FAMILIES = '''
 import os, random, sys, time, types
 
 FLIPS = 10
+KEPT = []
 
 class Coins:
     """Pays the share of a prefix, divided by the shorter length, as a real family does."""
@@ -46,10 +47,17 @@ class Coins:
             os._exit(3)
         if answer == "hang":
             time.sleep(1000)
+        if answer == "leak":
+            while True:
+                KEPT.append(bytearray(1 << 20))
+        if answer == "flood":
+            print("words " * (1 << 18))
+            raise ValueError("much " * (1 << 24))
         if answer == "raise":
             raise ValueError("no such coin")
         if answer == "where":
-            return sys.prefix != sys.base_prefix and not {"torch", "ray", "transformers", "numpy"} & set(sys.modules)
+            alone = not {"torch", "ray", "transformers", "numpy"} & set(sys.modules)
+            return sys.prefix != sys.base_prefix and alone and not KEPT
         right = 0
         while right < min(len(answer), FLIPS) and answer[right] == entry["answer"][right]:
             right += 1
@@ -109,6 +117,7 @@ async def played(env: EnvConfig, *answers: str) -> list[Any]:
                 await handle.reset(seed)
                 rewards.append((await handle.step(f"<answer>{answer}</answer>"))[1])
             except EnvFailure as failure:
+                assert len(str(failure)) < 20_000, "no failure floods a journal"
                 rewards.append(failure.kind)
         assert sum(host.failures.values()) == sum(isinstance(each, str) for each in rewards)
     finally:
@@ -121,10 +130,14 @@ def test_an_environment_is_played_where_its_package_is() -> None:
     assert asyncio.run(played(EnvConfig(**COINS), "where", "no such word")) == [1.0, 0.0]
 
 
-@pytest.mark.parametrize(("fault", "kind"), [("die", "died"), ("hang", "timeout"), ("raise", "exception")])
-def test_what_goes_wrong_there_costs_its_episode(fault: str, kind: str) -> None:
-    env = EnvConfig(**COINS, python="reasoning-gym", step_timeout_s=1.0)
-    assert asyncio.run(played(env, "where", fault, "where")) == [1.0, kind, 1.0]
+FAULTS = {"die": "died", "hang": "timeout", "raise": "exception", "flood": "exception", "leak": "memory"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_goes_wrong_there_costs_its_episode(fault: str) -> None:
+    """What a process leaks is given back with it, so the next episode is played in another."""
+    env = EnvConfig(**COINS, python="reasoning-gym", step_timeout_s=1.0 if fault == "hang" else 60.0, memory_mb=256)
+    assert asyncio.run(played(env, "where", fault, "where")) == [1.0, FAULTS[fault], 1.0]
 
 
 def test_its_processes_end_with_the_host() -> None:

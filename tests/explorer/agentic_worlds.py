@@ -97,6 +97,39 @@ class Breaking(Letters):
         return super().step(action_text)
 
 
+KEPT = []
+
+
+class Hostile(Letters):
+    """In the second turn it raises, says too much, leaks, ends its process or hangs, or does nothing of the kind: the seed says
+    which."""
+
+    def step(self, action_text: str):
+        if self.turn == 1:
+            getattr(self, ("raised", "flooded", "leaked", "ended", "hung")[self.seed % 5] if self.seed % 2 else "fine")()
+        return super().step(action_text)
+
+    def fine(self):
+        assert not KEPT, "the process that was full plays no more"
+
+    def raised(self):
+        raise RuntimeError("this step was chosen to fail")
+
+    def flooded(self):
+        print("words " * (1 << 16))
+        raise RuntimeError("much " * (1 << 24))
+
+    def leaked(self):
+        while True:
+            KEPT.append(bytearray(1 << 20))
+
+    def ended(self):
+        os._exit(3)
+
+    def hung(self):
+        time.sleep(1000)
+
+
 class Killing(Letters):
     """Kills the process it runs in, once: whoever makes the file first does."""
 

@@ -159,6 +159,19 @@ def test_failing_environments_cost_what_the_policy_says(lab, make_config, tmp_pa
     assert run.steps()[-1]["env/failures/exception"] == failures["exception"]
 
 
+def test_whatever_an_environment_does_it_costs_its_episodes_alone(lab, make_config):
+    """A seed is a group's, so of a group all episodes fail, or none."""
+    limits = {"execution": "process", "memory_mb": 512, "step_timeout_s": 5.0, "on_env_failure": "drop_group"}
+    changes = {f"custom_envs.letters.{key}": value for key, value in limits.items()}
+    config = make_config({**changes, "rollout_log_per_step": 100}, env_type="Hostile", max_steps=4)
+    run = lab.run(config)
+    check(run, config)
+    failures = run.summary["environment_failures"]
+    assert failures.keys() == {"exception", "memory", "died", "timeout"}
+    assert run.summary["groups"]["dropped"]["environment_failure"] > 4
+    assert all(sample["trajectory"]["num_turns"] == 3 for sample in run.trained_samples())
+
+
 def test_a_chat_template_that_refuses_a_later_message_costs_an_episode(lab, make_config, model_folder, tokenizer, tmp_path):
     refusing = "{% if messages | length > 2 and messages[-1]['content'] == 'c=' %}{{ raise_exception('no c') }}{% endif %}"
     folder = shutil.copytree(model_folder, tmp_path / "model")

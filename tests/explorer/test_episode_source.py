@@ -47,6 +47,33 @@ def test_a_restored_source_serves_what_was_outstanding_and_goes_on():
     assert take(again, 4) == [*((p.uid, p.tag, p.row["env_seed"]) for p in (served[7], served[9])), *take(first, 2)]
 
 
+UNEVEN = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 7.0, "e": 0.3}
+
+
+@pytest.mark.parametrize("groups", [*range(1, 60), 300, 1001])
+def test_the_order_of_tags_is_the_same_whenever_a_run_is_resumed(groups):
+    """The parts are no sums of powers of two, so what is owed is rounded differently on each side."""
+    whole = source(weights=UNEVEN)
+    take(whole, groups)
+    again = source(weights=UNEVEN)
+    again.restore(json.loads(json.dumps(whole.cursor())))
+    assert take(again, 200) == take(whole, 200)
+
+
+def test_equal_tags_take_turns():
+    tags = [tag for _, tag, _ in take(source(weights=dict.fromkeys("abcdefghij", 0.1)), 1000)]
+    assert "".join(tags) == "abcdefghij" * 100
+
+
+def test_a_checkpoint_from_before_mixtures_were_one_goes_on_as_it_would_have_gone_on():
+    """What that version kept after 14 groups, and served next."""
+    served = {"a": 1, "b": 1, "c": 1, "d": 10, "e": 1}
+    again = source(weights=UNEVEN)
+    again.restore({"seed": 1, "environments": dict.fromkeys("abcde", "{}"), "served": served, "returned": []})
+    order = "adbddcdddaddbdcddddadbddcdddeddadbddcddddadbdcddddaddbdcdddd"
+    assert "".join(tag for _, tag, _ in take(again, 60)) == order
+
+
 def test_a_checkpoint_of_other_environments_is_refused():
     cursor = source().cursor()
     with pytest.raises(ValueError, match="seed 1, not 2"):

@@ -10,8 +10,10 @@ from roll.pipeline.agentic_run import prepare
 pytestmark = pytest.mark.slow
 
 
-def test_a_run_trains_what_programs_said(lab, of_programs):
-    config = of_programs(async_generation_ratio=1, max_steps=2)
+@pytest.mark.parametrize("own", [{}, {"preload": ["urllib.request"], "isolated": True}], ids=["anew", "preloaded, shut in"])
+def test_a_run_trains_what_programs_said(lab, of_programs, own):
+    changes = {f"custom_envs.letters.program.{key}": value for key, value in own.items()}
+    config = of_programs(changes, async_generation_ratio=1, max_steps=2)
     run = lab.run(config)
     samples = run.trained_samples()
     assert len(samples) == 2 * 2 * config.rollout_batch_size, "two leaves an episode"
@@ -41,6 +43,18 @@ def test_programs_that_fail_cost_their_groups_and_say_why(lab, of_programs, tmp_
     assert "chosen to fail" in caplog.text
 
 
+def test_redundant_programs_are_ended_when_enough_have_finished(lab, of_programs, tmp_path):
+    """The first of a group that finish count; one that hangs is ended with its group's others."""
+    (tmp_path / "agent" / "agent.py").write_text(
+        f"{lab.agent}\nimport time\nos.environ['ROLL_INDEX'] in '01' and time.sleep(600)"
+    )
+    config = of_programs({"train_env_manager.group_size_redundancy": 2}, max_steps=1)
+    run = lab.run(config)
+    assert run.summary["redundant_episodes_aborted"] == 2 * config.groups_per_step and not run.summary["environment_failures"]
+    indices = {sample["index"] for sample in run.trained_samples()}
+    assert indices == {2, 3}, "the episodes of a group that did not hang"
+
+
 def test_a_validation_of_programs_is_the_same_at_every_evaluation(lab, of_programs):
     changes = {"val_env_manager": {"num_env_groups": 2, "group_size": 2}, "val_batch_size": 4, "eval_steps": 1}
     config = of_programs(changes, max_steps=1, **{"actor_train.training_args.learning_rate": 1e-12})
@@ -55,6 +69,9 @@ def test_a_validation_of_programs_is_the_same_at_every_evaluation(lab, of_progra
         ({"program.command": []}, "program.command"),
         ({"program.command": ["python", "not_there.py"]}, "program.command"),
         ({"program.command": ["no_such_program"]}, "program.command"),
+        ({"program.preload": ["json"], "program.command": ["true"]}, "program.preload"),
+        ({"program.preload": ["no_such_module"]}, "program.preload"),
+        ({"program.readable": ["/usr"]}, "program.readable"),
         ({"program.folder": "/not/there"}, "program.folder"),
         ({"program.python": "/not/there/python"}, "program.python"),
         ({"program.reward": "command"}, "program.scoring"),

@@ -137,7 +137,7 @@ def test_a_run_with_a_tool(lab, of_programs):
     [
         ({"tool_configs": []}, {}, "tool_configs", "names no tool"),
         ({"call_format": "template"}, {"actor_train.data_args.template": "none"}, "call_format", "chat template"),
-        ({"call_format": "template"}, {"manager": "step_env_manager.StepEnvManager"}, "call_format", "begins each turn anew"),
+        ({"call_format": "template"}, {"manager": "step_env_manager.StepEnvManager"}, "call_format", "begins each turn afresh"),
         ({"call_format": "template"}, {}, "call_format", "does not show tools"),
         ({"tool_configs": [{"tool_id": "calculater"}]}, {}, "tool_configs.0.tool_id", "did you mean calculator"),
         (

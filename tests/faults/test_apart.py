@@ -3,12 +3,15 @@
 import json
 import signal
 import sqlite3
+from pathlib import Path
 
+import psutil
 import pytest
 from programs import obey_modes
 
 from roll.cli.verify import read_run, violations
 
+HERE = Path(__file__).parent
 STEPS = 12
 FILES = "model_update_transport=checkpoint_dir"
 CHANGES = ("weight_anchor_interval=4", "actor_train.model_args.dtype=bf16", "actor_train.training_args.learning_rate=1e-6")
@@ -188,6 +191,41 @@ def test_the_same_with_agents(launch):
     again = launch(*EXPLORER, agentic=True)
     assert (trainer.end(), again.end()) == (0, 0), trainer.output + again.output
     assert trainer.summary()["groups"]["trained"] == STEPS * 4
+
+
+HANGS = """
+import subprocess, sys, time
+try:
+    marker = open({marker!r}, "x")
+except FileExistsError:
+    pass
+else:
+    hidden = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], env={{}}, start_new_session=True)
+    marker.write(f"{{os.getpid()}} {{hidden.pid}}\\n")
+    marker.close()
+    time.sleep(300)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preload", ["[]", "[json]"], ids=["anew", "preloaded"])
+def test_no_program_outlives_an_explorer_that_is_killed_and_another_one_goes_on(launch, tmp_path, preload):
+    """Nor what a program has started and hidden."""
+    marker, agent = tmp_path / "marker", (HERE / "letters_agent" / "agent.py").read_text()
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "agent.py").write_text(f"import os{HANGS.format(marker=str(marker))}{agent}")
+    program = "custom_envs.letters.program"
+    own = (f"{program}.folder={tmp_path / 'agent'}", f"+{program}.preload={preload}")
+    trainer = launch(*TRAINER, *own, agentic=True, programs=True)
+    explorer = launch(*EXPLORER, *own, agentic=True, programs=True)
+    explorer.wait_for("program that hangs", lambda: marker.exists() and marker.read_text().endswith("\n"))
+    pids = [int(each) for each in marker.read_text().split()]
+    assert all(map(psutil.pid_exists, pids))
+    kill(explorer)
+    trainer.wait_for("end of the programs", lambda: not any(map(psutil.pid_exists, pids)), 30)
+    again = launch(*EXPLORER, *own, agentic=True, programs=True)
+    assert (trainer.end(), again.end()) == (0, 0), trainer.output + again.output
+    assert list(violations(read_run(trainer.dir))) == []
 
 
 @pytest.mark.slow

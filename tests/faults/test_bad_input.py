@@ -195,9 +195,20 @@ def test_a_package_that_a_reward_lacks_is_told_as_such(refused, tmp_path, monkey
 
 
 def test_lora_without_its_package_is_refused_before_a_worker_starts(refused, monkeypatch):
-    monkeypatch.setattr("roll.pipeline.preparation.find_spec", lambda name: None)
+    monkeypatch.setattr("roll.strategies.installed_backend.find_spec", lambda name: None)
     line = refused("actor_train.model_args.lora_target=q_proj")
     assert "actor_train.model_args.lora_target = 'q_proj': needs peft" in line and "fix: pip install 'roll[lora]'" in line
+
+
+@pytest.mark.parametrize(("name", "package"), [("deepspeed", "deepspeed"), ("megatron", "megatron-core")])
+def test_a_back_end_without_its_package_is_refused_before_a_worker_starts(refused, monkeypatch, name, package):
+    """A reference that is not started needs none."""
+    unused = f"+reference={{strategy_args: {{strategy_name: {name}_infer}}, device_mapping: [0]}}"
+    assert refused(unused, "actor_infer.device_mapping='7'").count("fix:") == 1
+    monkeypatch.setattr("roll.strategies.installed_backend.find_spec", lambda name: None)
+    line = refused(f"actor_train.strategy_args={{strategy_name: {name}_train}}", unused)
+    assert f"actor_train.strategy_args.strategy_name = '{name}_train': needs {package}, which is not installed" in line
+    assert f"fix: pip install 'roll[{name}]', or fsdp2_train" in line and "reference" not in line
 
 
 def test_prompts_from_a_fifo_without_a_writer(refused, tmp_path):

@@ -170,4 +170,4 @@ def test_auto_says_that_there_are_only_bad_ones(answer, tmp_path):
     (tmp_path / "output/run/checkpoints/step-2/manifest.json").write_text(DEEP)
     for wish in ("auto", "true"):
         line = answer(wish)
-        assert "step-2: manifest.json is not JSON" in line and "start anew with false" in line
+        assert "step-2: manifest.json is not JSON" in line and "start over with false" in line

@@ -84,7 +84,7 @@ def test_a_damaged_checkpoint_is_left_out_and_said_to_be(launch, in_process, acc
     for wish in (AUTO, "resume_from_checkpoint=true"):
         code, err = in_process(wish, output="bad")
         assert code == 2 and len(err.splitlines()) == 1
-        assert "step-4: " in err and "step-2: " in err and "start anew with false" in err
+        assert "step-4: " in err and "step-2: " in err and "start over with false" in err
     assert (tmp_path / "bad/run/groups.jsonl").read_bytes() == before and not (tmp_path / "bad/run.1").exists()
 
 

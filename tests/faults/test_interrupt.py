@@ -3,11 +3,14 @@ and SIGKILL after it: one is enough."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from roll.pipeline.lifecycle import patience_s
+from roll.pipeline.rlvr_run import RLVRRun
 
 RESUME = "resume_from_checkpoint=auto"
 
@@ -44,7 +47,7 @@ def test_waits_for_the_checkpoint_that_is_being_written(launch):
     run = launch("actor_train.worker_cls=fault_trainers.SlowDisk")
     run.wait_for("the writing", (run.folder.parent / "writing").exists)
     run.signal(signal.SIGINT)
-    run.wait_for("the answer to the signal", lambda: "once more to stop at once" in run.output)
+    run.wait_for("the answer to the signal", lambda: "once more to stop immediately" in run.output)
     (run.folder.parent / "released").touch()
     check_interrupted(run)
     assert (run.dir / "checkpoints/step-2/manifest.json").exists()
@@ -54,7 +57,7 @@ def test_second_signal_gives_the_checkpoint_up_that_is_being_written(launch):
     run = launch("actor_train.worker_cls=fault_trainers.SlowDisk")
     run.wait_for("the writing", (run.folder.parent / "writing").exists)
     run.signal(signal.SIGINT)
-    run.wait_for("the answer to the first signal", lambda: "once more to stop at once" in run.output)
+    run.wait_for("the answer to the first signal", lambda: "once more to stop immediately" in run.output)
     run.signal(signal.SIGINT)
     run.wait_for("the end of the run", lambda: run.summary()["status"] == "interrupted")
     (run.folder.parent / "released").touch()
@@ -71,12 +74,12 @@ def test_second_signal_stops_at_once(launch):
     run = launch("actor_train.worker_cls=fault_trainers.StuckInStep")
     run.wait_for("the stuck step", (run.folder.parent / "stuck").exists)
     run.signal(signal.SIGINT)
-    run.wait_for("the answer to the first signal", lambda: "once more to stop at once" in run.output)
+    run.wait_for("the answer to the first signal", lambda: "once more to stop immediately" in run.output)
     run.signal(signal.SIGINT)
     (run.folder.parent / "released").touch()
     assert run.end(30) == 130, run.output
     summary = run.summary()
-    assert (summary["status"], summary["reason"]) == ("interrupted", "stopped at once by a signal after step 2")
+    assert (summary["status"], summary["reason"]) == ("interrupted", "stopped immediately by a signal after step 2")
     assert "Traceback" not in run.output
 
 
@@ -103,13 +106,24 @@ def test_one_sigterm_gives_a_validation_up_and_leaves_a_checkpoint(launch, accou
     accounts(resumed.dir, validated=None)
 
 
+def test_two_sigterms_are_one(launch):
+    """`timeout` sends one to its child and one to the child's group. The step that is being trained is waited for."""
+    run = launch("actor_train.worker_cls=fault_trainers.StuckInStep")
+    run.wait_for("the stuck step", (run.folder.parent / "stuck").exists)
+    run.signal(signal.SIGTERM)
+    run.wait_for("the answer to the first signal", lambda: "SIGTERM: stopping within" in run.output)
+    run.signal(signal.SIGTERM)
+    (run.folder.parent / "released").touch()
+    check_interrupted(run)
+
+
 def test_one_sigterm_ends_a_run_whose_step_never_ends(launch):
     run = launch("actor_train.worker_cls=fault_trainers.StuckInStep", "stop_within_s=3")
     run.wait_for("the stuck step", (run.folder.parent / "stuck").exists)
     run.signal(signal.SIGTERM)
     assert run.end(30) == 130, run.output
     summary = run.summary()
-    assert summary["status"] == "interrupted" and summary["reason"] == "stopped at once by a signal after step 2"
+    assert summary["status"] == "interrupted" and summary["reason"] == "stopped immediately by a signal after step 2"
     (run.folder.parent / "released").touch()
     resumed = launch(RESUME, "max_steps=4")
     assert resumed.end() == 0, resumed.output
@@ -122,6 +136,25 @@ def test_one_sigterm_ends_a_start_that_never_ends(launch):
     run.signal(signal.SIGTERM)
     assert run.end(30) == 130, run.output
     assert run.summary()["status"] == "interrupted"
+
+
+def test_the_time_to_stop_runs_while_the_loop_is_blocked(monkeypatch):
+    """As by Ray's start, for as long as it takes on a busy machine."""
+    begun = []
+    monkeypatch.setattr("roll.pipeline.lifecycle.end_within", lambda seconds, *_: begun.append(seconds))
+    run = object.__new__(RLVRRun)
+    run.config, run.prepared, run._limited = SimpleNamespace(stop_within_s=7.0), SimpleNamespace(run_dir=None, lock=None), False
+
+    async def main():
+        run._heed_signals()
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert begun == [7.0], "before the loop turns, and once"
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    monkeypatch.setattr(RLVRRun, "terminate", lambda self: None)
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(("limit", "waits"), [(25.0, 20.0), (90.0, 85.0), (6.0, 4.0)])

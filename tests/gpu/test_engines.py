@@ -123,7 +123,7 @@ def mean_error(served: Served, requests: Sequence[GenerateRequest], results: Seq
 def as_batch(requests: Sequence[GenerateRequest], results: Sequence[GenerateResult]) -> TokenBatch:
     """What a trainer would be given of these responses."""
     tokens = [[*request.prompt_ids, *result.token_ids] for request, result in zip(requests, results, strict=True)]
-    behaviour = [[0.0] * len(request.prompt_ids) + result.logprobs for request, result in zip(requests, results, strict=True)]
+    behaviour = [[0.0] * len(request.prompt_ids) + [*result.logprobs] for request, result in zip(requests, results, strict=True)]
     mask = [[i >= len(request.prompt_ids) for i in range(len(row))] for request, row in zip(requests, tokens, strict=True)]
     chain = itertools.chain.from_iterable
     flat = torch.tensor(list(chain(behaviour)))

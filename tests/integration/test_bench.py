@@ -1,6 +1,7 @@
 """`mode: bench`: the checkpoints of a run on validation sets, in this process; nothing is trained."""
 
 import asyncio
+import json
 import logging
 import shutil
 import sys
@@ -139,6 +140,14 @@ def test_the_command_takes_the_configuration_of_the_checkpoints_run(roll_eval, t
     code, out, _ = roll_eval("--checkpoint", trained.run_dir / "checkpoints" / "step-1", "--local")
     assert code == 0 and "evaluated        1 model" in out
     assert (trained.run_dir / "bench.1" / "summary.json").is_file(), "the evaluation before is kept"
+
+
+def test_the_figures_as_data(trained, roll_eval):
+    code, out, errors = roll_eval("--checkpoint", trained.run_dir / "checkpoints" / "step-1", "--local", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["status"] == "finished" and "evaluated        1 model" in errors
+    assert [row["model"] for row in found["evaluation"]] == ["step-1"]
+    assert found == json.loads((trained.run_dir / "bench" / "summary.json").read_text())
 
 
 def test_the_command_says_what_it_lacks(roll_eval, trained, tmp_path):

@@ -19,11 +19,10 @@ class Crooked(InferWorker):
         self._off = 0.25 if Crooked.started % 2 else 0.0
         Crooked.started += 1
 
-    async def generate(self, requests):
-        results = await super().generate(requests)
-        for result in results:
-            result.logprobs = [logprob - self._off for logprob in result.logprobs]
-        return results
+    async def generate(self, request):
+        result = await super().generate(request)
+        result.logprobs = [logprob - self._off for logprob in result.logprobs]
+        return result
 
 
 def warnings(caplog):

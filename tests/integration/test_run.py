@@ -435,7 +435,8 @@ def test_the_trace_has_every_step_version_validation_and_group(lab, make_config,
     assert shown == [(f"version {each['step']}", each["accuracy"]) for each in run.summary["validation"]]
     groups = {args["group_id"]: args for name, *_, args in rows["groups"] if name == "group"}
     for row in run.rows("groups"):
-        tokens = groups[row["group_id"]].pop("tokens_by_version")
+        tokens, judged_s = (groups[row["group_id"]].pop(name) for name in ("tokens_by_version", "judged_s"))
+        assert len(judged_s) == len(row["rewards"]) and min(judged_s) >= 0
         assert groups[row["group_id"]] == {name: value for name, value in row.items() if name not in ("rewards", "tokens")}
         assert row["fate"] == "dropped" or min(map(int, tokens)) == row["step"] - 1 - row["lag"]
     assert len(groups) == run.summary["groups"]["admitted"]

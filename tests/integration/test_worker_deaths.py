@@ -91,7 +91,7 @@ def test_a_signal_while_the_trainer_starts_anew_ends_the_run_which_can_be_resume
     prepared = prepare(config, lab.inventory)
     backend.run = RLVRRun(config, prepared, lab.inventory, backend)
     summary = asyncio.run(backend.run.run())
-    assert summary["status"] == "interrupted" and summary["reason"].startswith("stopped at once by a signal after step ")
+    assert summary["status"] == "interrupted" and summary["reason"].startswith("stopped immediately by a signal after step ")
     assert list(violations(read_run(prepared.run_dir))) == []
     run = lab.start(
         make_config(groups, max_steps=4, save_steps=1, async_generation_ratio=1, resume_from_checkpoint=True), LocalBackend()

@@ -111,11 +111,24 @@ def test_what_roll_reads_is_lacking_and_what_nobody_reads_unknown(tmp_path):
     assert not any("remove" in message for message in told.values())
 
 
+def test_an_option_of_another_back_end_is_told_as_such(tmp_path):
+    """As where only `strategy_name` is overridden."""
+    text = "actor_train: {strategy_args: {strategy_name: fsdp2_train, strategy_config: {tensor_model_parallel_size: 2}}}"
+    (problem,) = problems_of(*written(tmp_path, text))
+    assert problem.key.endswith("tensor_model_parallel_size")
+    assert problem.fix == "remove it: an option of megatron_train, megatron_infer"
+    _, report = load(*written(tmp_path, text), compat=True)
+    assert report.unknown[0].message == f"unknown key; {problem.fix}"
+
+
 def test_machines_are_counted_as_roll_does(tmp_path):
     roles = "actor_train: {device_mapping: 'list(range(0,16))'}\nactor_infer: {device_mapping: '16-23'}\n"
     config, report = load(*written(tmp_path, roles), compat=True)
     assert (config.num_nodes, config.num_gpus_per_node) == (3, 8)
-    assert "num_gpus_per_node" in {note.key for note in report.aliased}
+    said = {note.key: note.message for note in report.aliased}
+    assert said["actor_infer.device_mapping"] == "read as num_nodes: 3, of num_gpus_per_node: 8" and "num_gpus_per_node" in said
+    config, _ = load(*written(tmp_path, "reference: {device_mapping: '0-15'}\n"), compat=True)
+    assert config.num_nodes == 1, "a reference that is not started needs no machine"
     config, _ = load(*written(tmp_path, "actor_train: {device_mapping: '0-3'}\n"), compat=True)
     assert (config.num_nodes, config.num_gpus_per_node) == (1, None)
 

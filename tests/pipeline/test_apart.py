@@ -151,7 +151,7 @@ def test_nobody_waits_for_weights_for_ever(config, party):
     config.peer_timeout = 0.2
 
     async def main():
-        with pytest.raises(RuntimeError, match=r"could not be had for 0.2 s \(peer_timeout\): version 9 is not in .* yet"):
+        with pytest.raises(RuntimeError, match=r"could not be fetched for 0.2 s \(peer_timeout\): version 9 is not in .* yet"):
             await pull(followed_weights(config, "5eed", LocalBackend()), 9)
         async with party.joined("explorer") as explorer:
 

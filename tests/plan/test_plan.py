@@ -290,6 +290,18 @@ def test_memory_falls_with_the_number_of_ranks_and_the_budget():
     assert {part.name: part.bytes for part in resident}["optimiser"] == 2 * SHAPE.parameters
 
 
+def test_memory_of_weights_that_groups_of_devices_divide_and_of_gradients_that_are_summed_late():
+    def parts(**options):
+        config = rlvr([0, 1, 2, 3], 4, **{"actor_train": {"strategy_args": {"strategy_config": options}}})
+        role = next(role for role in plan_of(config).memory if role.role == "actor_train")
+        return {part.name: part.bytes for part in role.resident}
+
+    divided, in_pairs, late = parts(), parts(fsdp_size=2), parts(reduce_scatter_during_grad_accumulation=False)
+    for name in ("weights", "optimiser", "gradients"):
+        assert in_pairs[name] - 2 * divided[name] in range(-2, 3)
+    assert late["gradients"] - 4 * divided["gradients"] in range(-4, 5) and late["weights"] == divided["weights"]
+
+
 def test_the_host_of_the_first_ranks_holds_what_checkpoints_are_written_from():
     host = {part.name: part.bytes for part in plan_of(rlvr()).host}
     assert host["actor_train snapshot"] == 12 * SHAPE.parameters and "critic snapshot" not in host
@@ -340,14 +352,3 @@ def test_gspo_recomputes_on_fresh_samples_of_another_engine():
     assert not recomputed("hf_infer").recompute_old_logprobs
     assert not recomputed("vllm", async_generation_ratio=1).recompute_old_logprobs
     assert not recomputed("vllm", old_logprobs="bypass").recompute_old_logprobs
-
-
-def test_groups_that_keep_places_which_others_wait_for_are_told():
-    """8 groups of 4, one batch ahead: 64 rollouts."""
-
-    def told(**keys):
-        config = rlvr("0", "1", async_generation_ratio=1, **keys)
-        return [note for note in plan_of(config).notes if "keeps its places" in note]
-
-    assert len(told(max_running_requests=63)) == 1
-    assert told(max_running_requests=64) == told(max_running_requests=63, is_num_return_sequences_expand=True) == []

@@ -127,7 +127,7 @@ class Lab:
         """What a trainer would be given of these responses."""
         pairs = list(zip(requests, results, strict=True))
         chain = itertools.chain.from_iterable
-        flat = torch.tensor(list(chain([0.0] * len(request.prompt_ids) + result.logprobs for request, result in pairs)))
+        flat = torch.tensor(list(chain([0.0] * len(request.prompt_ids) + list(result.logprobs) for request, result in pairs)))
         mask = chain([False] * len(request.prompt_ids) + [True] * len(result.token_ids) for request, result in pairs)
         return TokenBatch(
             lengths=torch.tensor([len(request.prompt_ids) + len(result.token_ids) for request, result in pairs]),

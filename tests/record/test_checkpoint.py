@@ -97,7 +97,7 @@ def test_bad_checkpoints_alone_are_an_error_never_a_new_start(tmp_path, requeste
     for step, damage in zip((10, 20), (damage_remove, damage_empty), strict=True):
         damage(save(store, step))
     (tmp_path / "step-30").mkdir()
-    with pytest.raises(CheckpointError, match=r"step-30: it has no manifest.json; step-20: .*; step-10: .*start anew with false"):
+    with pytest.raises(CheckpointError, match=r"step-30: it has no manifest.json; step-20: .*; step-10: .*start over with false"):
         store.resolve(requested)
 
 

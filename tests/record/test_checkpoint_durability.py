@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from roll.record.checkpoint import TRAINER, CheckpointStore
-from roll.record.journal import JournalFile
-from roll.record.manifest import sync
+from roll.record.journal import JournalFile, sync
 
 
 @dataclass
@@ -97,6 +96,7 @@ def test_rows_that_a_position_counts_survive_and_so_do_those_that_were_cut(disk,
     for step in range(4):
         journal.append({"step": step})
     position = journal.position()
+    journal.sync()
     left = disk.crash_into(tmp_path / "left")
     assert JournalFile(left / "run/m.jsonl").rewind(position) == 0
     journal.retain(lambda row: row["step"] < 2)

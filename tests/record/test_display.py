@@ -68,6 +68,21 @@ def test_logging_steps_thins_out_the_lines_but_never_a_validation():
     assert steps_of(out.getvalue()) == [0, 5, 7, 10, 12]
 
 
+def test_what_lasts_long_has_a_line_now_and_then():
+    """Minutes without one look like a run that hangs. More and more seldom, until something is reached."""
+    out = io.StringIO()
+    display = Display(Console(file=out, width=200), live=False)
+    for second in range(1000):
+        display.update(RunSnapshot(step=0, max_steps=5, elapsed_s=second, roles=[RoleLine("validate", "busy", "", second)]))
+    display.step(RunSnapshot(step=1, max_steps=5, elapsed_s=1000))
+    display.update(RunSnapshot(step=1, max_steps=5, elapsed_s=1059, roles=[RoleLine("validate", "busy", "", 1)]))
+    display.update(RunSnapshot(step=1, max_steps=5, elapsed_s=1060, roles=[RoleLine("validate", "busy", "", 2)]))
+    lines = out.getvalue().splitlines()
+    assert lines[1] == "step 0/5  validate busy for 1 min 00 s  elapsed 1 min 00 s"
+    elapsed = [line.rpartition("elapsed ")[2] for line in lines]
+    assert elapsed == ["0.0 s", *(f"{n} min 00 s" for n in (1, 2, 4, 8, 16)), "16 min 40 s", "17 min 40 s"]
+
+
 def test_no_step_is_skipped_however_fast_they_come():
     """Three steps between two refreshes, and the last of the run, after which no refresh comes."""
     out = io.StringIO()

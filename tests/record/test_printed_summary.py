@@ -30,3 +30,11 @@ def test_a_table_for_each_set_with_a_row_for_each_model_and_part():
         "step-100                 0                     -",
     ]
     assert list(evaluation_lines([])) == []
+
+
+def test_a_set_whose_environment_does_not_say_what_a_success_is_has_its_mean_scores():
+    evaluation = [model("pretrain", cards={"all": ([], 1)}), model("step-100", cards={"all": ([], 1)})]
+    for row, score in zip(evaluation, (-0.377, -0.05), strict=True):
+        row["scores"] = {"cards": score}
+    said = ["", "cards (mean score, for there is no accuracy)", "pretrain  -0.377", "step-100   -0.05"]
+    assert list(evaluation_lines(evaluation)) == said

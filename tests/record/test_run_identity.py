@@ -24,7 +24,7 @@ def test_a_folder_has_one_run_whoever_comes_first(tmp_path):
 def test_a_checkpoint_brings_a_lost_id_back(tmp_path):
     assert identify(tmp_path, "run", known="5eed").id == "5eed"
     (tmp_path / RUN).write_text('{"id": ')
-    with pytest.raises(ValueError, match=r"run.json is damaged: .*; its trainer writes it anew"):
+    with pytest.raises(ValueError, match=r"run.json is damaged: .*; its trainer writes it again"):
         identify(tmp_path, "run")
     assert identify(tmp_path, "run", known="5eed").id == "5eed" == read_identity(tmp_path).id
 

@@ -114,6 +114,33 @@ def test_a_resumed_run_goes_on_in_a_new_file(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["trace-0001.json.gz", "trace-0002.json.gz"]
 
 
+def spans_of_a_second(folder, now):
+    """As the file shows them, of a trace that is made at this moment of its clock."""
+    clock = Clock()
+    clock.now = now
+    trace = Trace(folder, clock)
+    clock.now += 1.0
+    trace.add(Span("train", "busy", now, now + 1.0, {}))
+    write(trace)
+    return [(begin, lasts) for _, _, begin, lasts, _ in read(sorted(folder.iterdir())[-1])[0]]
+
+
+def test_attempts_of_a_run_lie_one_after_the_other_whatever_the_clock_said(tmp_path):
+    assert spans_of_a_second(tmp_path, 500.0) == [(0.0, 1e6)]
+    assert spans_of_a_second(tmp_path, 3.0) == [(1e6, 1e6)]
+    assert spans_of_a_second(tmp_path, 9_000.0) == [(2e6, 1e6)]
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [b"", b"half a file", gzip.compress(b"[1]"), gzip.compress(b'{"otherData": [\n'), b"\x1f\x8b\x08\x00"],
+    ids=["empty", "no gzip", "a list", "cut off", "a head"],  # gzip writes the time into its head
+)
+def test_after_a_file_that_says_no_end_a_trace_begins_at_zero(tmp_path, contents):
+    (tmp_path / "trace-0001.json.gz").write_bytes(contents)
+    assert spans_of_a_second(tmp_path, 3.0) == [(0.0, 1e6)]
+
+
 def test_a_block_that_raises_is_not_shown(tmp_path):
     trace = Trace(tmp_path)
     with pytest.raises(OSError), trace.during("weights", "send"):

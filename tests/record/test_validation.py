@@ -1,9 +1,11 @@
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
-from roll.data.sample import Prompt, Sample, VersionSpan
+from roll.data.sample import Prompt, Sample, Trajectory, VersionSpan
+from roll.pipeline.bench import BenchedModel, check_complete
 from roll.record.estimates import avg
 from roll.record.validation import SetRollouts, ValidationResult, ValidationSet, summarise
 from roll.strategies.infer.interface import SamplingParams
@@ -46,6 +48,19 @@ def test_a_success_is_what_its_domain_says_but_for_rounding(reward, success_at, 
     answer = sample(reward)
     answer.success_at = success_at
     assert summarise(3, [rolled_out(answer)], 1.0).accuracy == float(succeeds)
+
+
+def test_an_evaluation_is_a_failure_where_nothing_was_judged_and_none_where_nobody_says_what_a_success_is():
+    """Blackjack pays 1, 0 or -1, and says no more."""
+    models = [BenchedModel(3, "pretrain", Path("model"))]
+    ended = [Trajectory([], 0, 1, reward, None, "terminated") for reward in (1.0, -0.5)]
+    unsaid = [replace(sample(episode.score), trajectory=episode) for episode in ended]
+    result = summarise(3, [rolled_out(*unsaid, n=2)], 1.0)
+    assert (result.accuracy, result.scores) == (None, {"validation": 0.25})
+    check_complete(models, [result])
+    failed = summarise(3, [rolled_out(*unsaid, n=2), rolled_out(sample(None), name="other")], 1.0)
+    with pytest.raises(RuntimeError, match="pretrain on other: not one rollout could be judged"):
+        check_complete(models, [failed])
 
 
 def test_a_validation_of_which_too_much_is_missing_has_no_accuracy():

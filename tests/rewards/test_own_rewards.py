@@ -3,18 +3,21 @@
 import asyncio
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from roll.configs.dotted_path import import_object
-from roll.configs.worker import RewardConfig
+from roll.configs.worker import RewardConfig, ShapingConfig
 from roll.data.sample import Prompt, Sample
 from roll.explorer.reward_workers import Rewards
 from roll.record.ledger import Ledger
+from roll.rewards.host import shaped
 from roll.rewards.references import oddities, remark, success_at, try_reward
-from roll.rewards.worker import RewardResult, worker_class
+from roll.rewards.worker import RewardResult, RewardWorker, worker_class
 from roll.rollout.changes import Changes
+from roll.simulate.virtual_loop import run_virtually
 
 REWARDS = """
 import asyncio, time
@@ -31,6 +34,18 @@ class Plain(RewardWorker):
 
 class Sleepy(RewardWorker):
     def grade(self, sample): time.sleep(30)
+
+class Asks(RewardWorker):
+    def grade(self, sample): return plain(sample) - self.reward_args.get("penalty", 0) * ("penalty" in self.reward_args)
+
+class Spreads(RewardWorker):
+    def __init__(self, config):
+        super().__init__(config)
+        self.known = {"penalty": 0, **self.reward_args}
+    def grade(self, sample): return plain(sample) - self.known["penalty"]
+
+class StartsLate(Plain):
+    async def start(self): await asyncio.sleep(30)
 
 def a_tuple(sample): return 1.0, "good"
 def nothing(sample): pass
@@ -170,11 +185,26 @@ def test_what_is_odd_about_the_rewards_of_reference_answers_is_said():
     assert tried("unreachable")[2][0] == away
 
 
+@pytest.mark.parametrize("form", ["asks", "spreads"])
+def test_an_argument_that_no_reward_reads_is_told(form):
+    """A worker of one's own takes what it likes, and a misspelt name would pass."""
+    reward = RewardConfig(worker_cls=f"my_rewards.{'Asks' if form == 'asks' else 'Spreads'}", reward_args={"penalti": 0.5})
+    told = list(oddities("sums", try_reward(reward, [PROMPT]), None))
+    line = "rewards.sums.reward_args.penalti: nothing reads it while reference answers are judged; did you mean penalty?"
+    assert told == ([line] if form == "asks" else [])
+    assert not list(oddities("sums", try_reward(replace(reward, reward_args={"penalty": 0.0}), [PROMPT]), None))
+
+
+def test_a_function_reads_no_arguments():
+    with pytest.raises(ValueError, match=r"reward_args\.bonus is not read by FunctionRewardWorker; known: none"):
+        try_reward(RewardConfig(worker_cls="my_rewards.plain", reward_args={"bonus": 1}), [PROMPT])
+
+
 def test_a_reward_that_sleeps_for_ever_is_said_before_the_run(monkeypatch):
-    monkeypatch.setattr("roll.rewards.references.START_S", 0.5)
-    assert tried("Sleepy", timeout_s=0.2)[2][0] == (
-        "rewards.sums: 5 of 5 reference answers have no reward: not judged within 0.2 s (timeout_s)"
-    )
+    monkeypatch.setattr("roll.rewards.worker.RewardWorker.starts_within_s", 0.5)
+    nothing = "rewards.sums: 5 of 5 reference answers have no reward:"
+    assert tried("Sleepy", timeout_s=0.2)[2][0] == f"{nothing} not judged within 0.2 s (timeout_s)"
+    assert tried("StartsLate", timeout_s=0.2)[2][0] == f"{nothing} its start() takes longer than 0.5 s"
 
 
 @pytest.mark.parametrize("arguments", [{}, {"answer_part": "conclusion"}])
@@ -214,7 +244,7 @@ def test_a_reward_that_works_or_whose_judge_is_away_is_let_through(name):
 
 
 def test_a_reward_that_blocks_its_event_loop_does_not_hold_the_start_up(monkeypatch):
-    monkeypatch.setattr("roll.rewards.references.START_S", 0.5)
+    monkeypatch.setattr("roll.rewards.worker.RewardWorker.starts_within_s", 0.5)
     began = time.monotonic()
     try_reward(config("blocks", timeout_s=0.5), [PROMPT])
     assert time.monotonic() - began < 30
@@ -244,3 +274,20 @@ def test_a_reward_in_trls_form_is_told_what_a_reward_is_here():
         ValueError, match=r"takes the completions of a batch, as TRL's do; here it takes one sample: def reward\(sample\)"
     ):
         worker_class(reward)
+
+
+class ThreeSeconds(RewardWorker):
+    async def grade(self, sample):
+        await asyncio.sleep(3)
+        return 1.0
+
+
+def test_a_result_says_how_long_it_was_judged_without_the_wait_for_a_place():
+    async def main():
+        worker = ThreeSeconds({"timeout_s": 10, "max_concurrency": 1})
+        sample = Sample(Prompt("p", [1], "", "t", "d", ""), 0, [7], [-1.0], [], "stop", "")
+        results = await worker.compute_rewards([sample, sample])
+        term = ShapingConfig(weight=0.5)
+        return asyncio.get_running_loop().time(), [shaped(result, sample, term, 10).seconds for result in results]
+
+    assert run_virtually(main()) == (6.0, [3.0, 3.0])

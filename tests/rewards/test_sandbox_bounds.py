@@ -8,27 +8,18 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from code_samples import CONFIG, sample
+from code_samples import CONFIG, DOUBLE, DOUBLED, FORBIDDEN, sample
 from judged import judged
 
 from roll.rewards import code_judge
 from roll.rewards.code_rule import CodeSandboxRewardWorker
 from roll.rewards.code_rule import tests_of as read_tests
-from roll.rewards.sandbox import landlock, sandbox, usage
+from roll.rewards.sandbox import forker, landlock, sandbox, usage
 from roll.rewards.sandbox.sandbox import BUILT_IN
 from roll.rewards.sandbox.usage import Limits
 
 pytestmark = pytest.mark.slow
 
-DOUBLE = "print(int(input()) * 2)"
-DOUBLED = [{"stdin": "3", "expected_stdout": "6\n"}]
-FORBIDDEN = """
-import roll.rewards.sandbox.namespaces as namespaces
-def isolate(): raise OSError("user namespaces are forbidden here")
-namespaces.isolate = isolate
-namespaces.closed_to_others = lambda isolated: ""
-"""
-"""What is loaded already runs, wherever Python lies."""
 FORK = "import os, time\nchild = os.fork()\n"
 WITHOUT_NAMESPACES = [
     (DOUBLE, ""),
@@ -178,6 +169,18 @@ def started(shut_in: sandbox.Sandbox, source: str) -> tuple[int, int]:
     given = sandbox.in_memory(json.dumps({"source": source, "is_program": True}).encode())
     shut_in._start_all([sandbox.Program(code_judge.SOLUTION, [reads, writes, given])], Limits())
     return go_on, says
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_when_memory_is_short_programs_end_before_their_forker(namespaces: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "_FORKER", ("" if namespaces else FORBIDDEN) + sandbox._FORKER)
+    with contextlib.closing(sandbox.Sandbox()) as shut_in:
+        assert namespaces is not bool(shut_in.missing)
+        assert os.read(started(shut_in, THREAD)[1], 100) == b"here\n"
+        forkers = {shut_in._process.pid, *shut_in._forkers}
+        (program,) = {*usage.below(shut_in._process.pid)} - forkers
+        rank = {each: int(Path(f"/proc/{each}/oom_score_adj").read_text()) for each in (program, *forkers)}
+        assert rank.pop(program) == forker.MORE_OOM > max(rank.values())
 
 
 HEADLESS = """

@@ -143,5 +143,5 @@ def test_a_sandbox_that_fails_leaves_no_descriptor_open() -> None:
     for _ in range(3):
         with pytest.raises(sandbox.SandboxFailed, match="forker"):
             code_judge._by_tester(shut_in, {"source": ADD, "tests": {"cases": []}, "go_on": False}, Limits())
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # other tests' garbage may close some
     shut_in.close()

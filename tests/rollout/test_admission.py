@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from roll.configs.staleness import deepest_pipeline
 from roll.errors import AccountingError
-from roll.rollout.admission import Admission, GroupState
+from roll.rollout.admission import Admission
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.replay import Trained
+from roll.rollout.ticket import GroupState
 
 sys.path.insert(0, str(Path(__file__).parent))
 from virtual_run import simulate

@@ -9,7 +9,7 @@ from roll.rollout.router import CUT, Concurrency, Router
 def test_without_a_shortage_the_limit_is_what_was_configured():
     concurrency = Concurrency(8)
     for _ in range(100):
-        concurrency.end(concurrency.begin(), 1, 8, preempted=False)
+        concurrency.end(concurrency.begin(), 8, True, preempted=False)
     assert concurrency.limit == 8
 
 
@@ -17,20 +17,20 @@ def test_all_requests_that_met_one_shortage_cost_one_cut():
     concurrency = Concurrency(16)
     together = [concurrency.begin() for _ in range(16)]
     for left, number in enumerate(together):
-        concurrency.end(number, 1, 16 - left, preempted=True)
+        concurrency.end(number, 16 - left, True, preempted=True)
     assert concurrency.limit == CUT * 16
-    concurrency.end(concurrency.begin(), 1, 12, preempted=True)
+    concurrency.end(concurrency.begin(), 12, True, preempted=True)
     assert concurrency.limit == CUT * CUT * 16
 
 
 def test_the_limit_rises_only_while_it_is_what_holds_requests_back():
     concurrency = Concurrency(16)
-    concurrency.end(concurrency.begin(), 1, 16, preempted=True)
+    concurrency.end(concurrency.begin(), 16, True, preempted=True)
     for _ in range(100):
-        concurrency.end(concurrency.begin(), 1, 3, preempted=False)
+        concurrency.end(concurrency.begin(), 12, False, preempted=False)
     assert concurrency.limit == 12
     for _ in range(13):
-        concurrency.end(concurrency.begin(), 1, concurrency.limit, preempted=False)
+        concurrency.end(concurrency.begin(), concurrency.limit, True, preempted=False)
     assert concurrency.limit == 13, "one more after each has ended once"
 
 
@@ -57,5 +57,5 @@ def test_drivers_of_one_engine_come_to_share_what_it_holds(drivers, room, spare)
 def test_an_engine_is_given_at_least_one_request():
     concurrency = Concurrency(4)
     for _ in range(20):
-        concurrency.end(concurrency.begin(), 1, 1, preempted=True)
+        concurrency.end(concurrency.begin(), 1, True, preempted=True)
     assert concurrency.limit == 1

@@ -40,13 +40,13 @@ class OnEngine:
 
 
 class Engines:
-    """Looks like a cluster of engines. `sent`: calls of `generate` as (engine, requests), in order."""
+    """Looks like a cluster of engines. `sent`: calls of `generate` as (engine, request), in order."""
 
     def __init__(self, count):
         self.count = count
         self.workers = [object() for _ in range(count)]
         self.here: dict[str, OnEngine] = {}
-        self.sent: list[tuple[int, list[GenerateRequest]]] = []
+        self.sent: list[tuple[int, GenerateRequest]] = []
         self.aborted: list[tuple[int, list[str]]] = []
 
     def __len__(self):
@@ -61,9 +61,8 @@ class Engines:
             return None
         assert method == "generate"
         self.sent.append((engine, argument))
-        mine = [OnEngine(engine, request) for request in argument]
-        self.here |= {one.request.request_id: one for one in mine}
-        return list(await asyncio.gather(*(one.done for one in mine)))
+        here = self.here[argument.request_id] = OnEngine(engine, argument)
+        return await here.done
 
 
 def prompt(uid="p"):
@@ -122,8 +121,8 @@ def test_an_aborted_response_is_sent_again_with_its_tokens_and_its_spans_are_mer
         cut.make(2, version=0)
         cut.make(1, version=1)
         cut.end("abort")
-        await until(lambda: len(cluster.sent) == 2)
-        (again,) = cluster.sent[1][1]
+        await until(lambda: len(cluster.sent) == 3)
+        again = cluster.sent[2][1]
         assert again.partial_ids == (100, 101, 102), "only what is unfinished is sent again, with what it has"
         assert again.request_id == "g0/1" and again.prompt_ids == (1, 2, 3)
         assert again.sampling == cut.request.sampling, "the seed is that of the response, not of the call"
@@ -131,8 +130,8 @@ def test_an_aborted_response_is_sent_again_with_its_tokens_and_its_spans_are_mer
         second.make(2, version=1)
         second.make(1, version=2)
         second.end("abort")
-        await until(lambda: len(cluster.sent) == 3)
-        assert cluster.sent[2][1][0].partial_ids == (100, 101, 102, 103, 104, 105)
+        await until(lambda: len(cluster.sent) == 4)
+        assert cluster.sent[3][1].partial_ids == (100, 101, 102, 103, 104, 105)
         third = cluster.here["g0/1"]
         third.make(1, version=2)
         third.end("length")
@@ -202,7 +201,7 @@ def test_a_group_cancelled_in_the_queue_never_reaches_an_engine():
         for name in ("g2/0", "g2/1"):
             cluster.here[name].end()
         await third
-        assert not any(request.request_id.startswith("g1") for _, requests in cluster.sent for request in requests)
+        assert not any(request.request_id.startswith("g1") for _, request in cluster.sent)
         assert cluster.aborted == []
         assert router.load == [0]
 
@@ -220,7 +219,7 @@ def test_a_group_cancelled_on_its_engines_is_aborted_there_and_its_slots_are_fre
             await task
         await until(lambda: router.load == [0, 0] and sum(len(names) for _, names in cluster.aborted) == 4)
         assert sorted(name for _, names in cluster.aborted for name in names) == ["g0/0", "g0/1", "g0/2", "g0/3"]
-        assert sum(len(requests) for _, requests in cluster.sent) == 4, "nothing is sent again"
+        assert len(cluster.sent) == 4, "nothing is sent again"
 
     run(main)
 
@@ -250,26 +249,61 @@ def test_an_abort_that_meets_a_closed_engine_at_the_end_of_a_run_says_nothing(ca
     assert not caplog.records
 
 
-def test_a_group_is_one_call_to_one_engine():
+def test_a_group_goes_to_one_engine_together_and_gives_its_places_back_one_by_one():
     async def main():
-        cluster, router, client = make(engines=2)
-        task = asyncio.create_task(client.rollout("g0", prompt(), 4, SAMPLING))
-        await until(lambda: cluster.sent)
-        assert [len(requests) for _, requests in cluster.sent] == [4]
-        assert sorted(router.load) == [0, 4]
-        task.cancel()
+        cluster, router, client = make(engines=2, capacity=4)
+        first, second = (asyncio.create_task(client.rollout(f"g{i}", prompt(f"p{i}"), 3, SAMPLING)) for i in range(2))
+        await until(lambda: len(cluster.sent) == 6)
+        assert [engine for engine, _ in cluster.sent] == [0, 0, 0, 1, 1, 1] and router.load == [3, 3]
+        third = asyncio.create_task(client.rollout("g2", prompt("p2"), 3, SAMPLING))
+        await until(lambda: router.queued == 1)
+        cluster.here["g1/0"].end()
+        await until(lambda: router.load == [3, 2])
+        assert router.queued == 1, "there is room for two of three"
+        cluster.here["g1/2"].end()
+        await until(lambda: len(cluster.sent) == 9)
+        assert [engine for engine, _ in cluster.sent[6:]] == [1, 1, 1] and not second.done()
+        for task in (first, second, third):
+            task.cancel()
 
     run(main)
 
 
-def test_expanded_every_sample_is_a_call_and_the_order_of_samples_stays():
-    """`is_num_return_sequences_expand`: least loaded first, so two engines share the group once its prompt's engine is full."""
+def test_a_group_that_is_cancelled_before_it_has_begun_keeps_no_place():
+    async def main():
+        cluster, router, client = make()
+        task = asyncio.create_task(client.complete("a", [GenerateRequest(f"a/{i}", (1,), SAMPLING) for i in range(3)]))
+        await asyncio.sleep(0)  # its answers are tasks by now, none of which has begun
+        assert router.load == [3] and not cluster.sent
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert router.load == [0] and not client._waiting
+
+    run(main)
+
+
+def test_where_one_answer_fails_the_engine_is_told_to_leave_the_others():
+    async def main():
+        cluster, router, client = make()
+        task = asyncio.create_task(client.rollout("g0", prompt(), 3, SAMPLING))
+        await until(lambda: len(cluster.here) == 3)
+        cluster.here["g0/1"].done.set_exception(RuntimeError("the engine is on fire"))
+        with pytest.raises(RuntimeError, match="on fire"):
+            await task
+        await until(lambda: sorted(cluster.aborted) == [(0, ["g0/0"]), (0, ["g0/2"])])
+        assert router.load == [0] and not client._waiting
+
+    run(main)
+
+
+def test_expanded_every_sample_is_routed_alone_and_the_order_of_samples_stays():
+    """`is_num_return_sequences_expand`: two engines share the group once its prompt's engine is full."""
 
     async def main():
         cluster, _, client = make(engines=2, capacity=2, expand=True)
         task = asyncio.create_task(client.rollout("g0", prompt(), 4, SAMPLING))
         await until(lambda: len(cluster.sent) == 4)
-        assert all(len(requests) == 1 for _, requests in cluster.sent)
         assert sorted(engine for engine, _ in cluster.sent) == [0, 0, 1, 1]
         for i in (2, 0, 3, 1):
             cluster.here[f"g0/{i}"].make(i + 1, version=0)
@@ -300,12 +334,12 @@ def test_validation_goes_before_training_in_the_queue():
     async def main():
         cluster, router, client = make(capacity=1)
         tasks = [asyncio.create_task(client.rollout(f"g{i}", prompt(f"p{i}"), 1, SAMPLING)) for i in range(2)]
-        await until(lambda: router.queued == 1)
+        await until(lambda: router.queued == 1 and cluster.here)
         tasks.append(asyncio.create_task(client.rollout("v", prompt("v"), 1, SAMPLING, priority=0)))
         await until(lambda: router.queued == 2)
         cluster.here["g0/0"].end()
         await until(lambda: len(cluster.sent) == 2)
-        assert cluster.sent[1][1][0].request_id == "v/0" and cluster.sent[1][1][0].priority == 0
+        assert cluster.sent[1][1].request_id == "v/0" and cluster.sent[1][1].priority == 0
         for task in tasks:
             task.cancel()
 
@@ -317,7 +351,7 @@ def test_an_engine_that_fails_is_heard_and_its_slots_are_given_back():
         cluster, router, client = make(capacity=1)
         failing = asyncio.create_task(client.rollout("g0", prompt("a"), 1, SAMPLING))
         waiting = asyncio.create_task(client.rollout("g1", prompt("b"), 1, SAMPLING))
-        await until(lambda: router.queued == 1)
+        await until(lambda: router.queued == 1 and cluster.here)
         cluster.here["g0/0"].done.set_exception(RuntimeError("the engine is on fire"))
         with pytest.raises(RuntimeError, match="on fire"):
             await failing

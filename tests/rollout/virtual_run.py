@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 from virtual_weights import VirtualWeights
 
-from roll.rollout.admission import Admission, GroupState
+from roll.rollout.admission import Admission
 from roll.rollout.pipeline_depth import PipelineDepth, StepTimes
+from roll.rollout.ticket import GroupState
 
 
 @dataclass

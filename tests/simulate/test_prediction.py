@@ -19,10 +19,10 @@ COSTS = Costs(tokens_per_s=((1.0, 10.0), (8.0, 80.0)), response_tokens=Spread(TO
 PLAIN = replace(QUIET, engines=2, trainers=1, steps=12, batch=BATCH, eval_steps=1000, save_steps=1000, latency_s=0.0)
 
 
-def predicted(folder, costs=COSTS, **changes):
+def predicted(folder, costs=COSTS, side_by_side=64, **changes):
     config = config_of(replace(PLAIN, **changes), folder)
     (reward,) = config.rewards.values()
-    unfiltered = replace(reward, max_concurrency=64, query_filter_config=type(reward.query_filter_config)())
+    unfiltered = replace(reward, max_concurrency=side_by_side, query_filter_config=type(reward.query_filter_config)())
     config = replace(config, rewards={"sums": unfiltered}, max_running_requests=64, validation=None, val_batch_size=None)
     simulation = Simulation(simulated(config, folder), costs)
     summary = simulate(simulation)
@@ -67,11 +67,18 @@ def test_what_a_run_left_behind_says_its_costs_and_they_say_its_steps(memory_fol
     assert found.response_tokens.mean == pytest.approx(TOKENS, rel=0.05)
     assert found.train_tokens_per_s == pytest.approx(80.0, rel=0.05)
     assert found.flip_s == pytest.approx(0.2, rel=0.05) and found.pull_s == pytest.approx(0.2, rel=0.05)
-    assert found.group_reward_s is not None and found.group_reward_s.mean > 1.0, "of the slower of two samples"
+    assert found.reward_s.mean == pytest.approx(1.0, rel=0.2) and len(found.reward_s.values) == 16 * BATCH * SAMPLES
     assert found.measured["train_tokens_per_s"].startswith("metrics.jsonl") and found.measured["turn_s"] == "default"
     again, _, _ = predicted(memory_folder / "again", found, ratio=1.0, steps=64)
     assert again.step_s == pytest.approx(short.step_s, rel=0.15)
     assert again.idle["actor_train"] == pytest.approx(short.idle["actor_train"], abs=0.08)
+
+
+def test_how_many_are_judged_side_by_side_counts_although_the_trace_is_of_another_number(memory_folder):
+    """Two workers with a place each judge the 8 samples of a step, 1 s each, in 4 s; with room for all they took 1 s."""
+    _, run_dir, _ = predicted(memory_folder / "short", ratio=0.0)
+    narrow, _, _ = predicted(memory_folder / "narrow", calibrated(run_dir, ranks=1), side_by_side=1, ratio=0.0)
+    assert narrow.step_s == pytest.approx(2 + 4 + 2, rel=0.02)
 
 
 def test_buffered_tokens_take_what_a_sample_holds_of_them():

@@ -69,6 +69,38 @@ def test_who_goes_round_in_circles_without_time_passing_is_told():
         run_virtually(restless())
 
 
+@pytest.mark.parametrize("stuck", ["waits", "in circles"])
+def test_who_is_left_when_nothing_can_happen_any_more_comes_to_an_end_on_the_loop(stuck):
+    """Also one that waits again on its way there: for what never comes, or for some time."""
+    ended = []
+
+    async def wait():
+        while stuck == "in circles":
+            await asyncio.sleep(0)
+        await asyncio.Event().wait()
+
+    async def stubborn():
+        try:
+            await wait()
+        finally:
+            try:
+                await wait()
+            finally:
+                await asyncio.sleep(5)
+                ended.append(asyncio.get_running_loop().time())
+
+    async def main():
+        others = [asyncio.ensure_future(stubborn()) for _ in range(3)]
+        try:
+            await asyncio.gather(*others)
+        finally:
+            await asyncio.Event().wait()
+
+    with pytest.raises(Stuck):
+        run_virtually(main())
+    assert ended == [5, 5, 5]
+
+
 def test_tasks_that_are_cancelled_together_are_in_the_same_order_in_every_process():
     """asyncio keeps them in a set: their order would be that of addresses in memory."""
     program = """

@@ -12,6 +12,15 @@ from roll.rewards.code_rule import CodeSandboxRewardWorker
 from roll.rewards.worker import RewardResult
 
 CONFIG: dict[str, Any] = {"timeout_s": 6.0, "max_concurrency": 2, "reward_args": {}}
+DOUBLE = "print(int(input()) * 2)"
+DOUBLED = [{"stdin": "3", "expected_stdout": "6\n"}]
+FORBIDDEN = """
+import roll.rewards.sandbox.namespaces as namespaces
+def isolate(): raise OSError("user namespaces are forbidden here")
+namespaces.isolate = isolate
+namespaces.closed_to_others = lambda isolated: ""
+"""
+"""What is loaded already runs, wherever Python lies."""
 
 
 def sample(source: str, tests: Any, **row: Any) -> Sample:

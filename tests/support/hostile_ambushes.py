@@ -91,7 +91,7 @@ def staying() -> Iterator[str]:
         f"{daemon}        while True: time.sleep(0.01)",
         f"{daemon}        os.execv('/bin/sh', ['sh', '-c', 'trap \"\" TERM HUP INT; while :; do :; done'])",
         f"{daemon}        while True:\n            if os.fork(): os._exit(0)",
-        f"{daemon}        while True: os.write(1, b'right 8731\\n')",
+        f"{daemon}        while True: os.write(1, b'not mine 1\\n')",
         f"{daemon}        os.dup2(1, 9); time.sleep(999)\nos._exit(0)",
         "import os\nwhile True:\n    if os.fork(): os._exit(0)",
         "import os\nfor i in range(3):\n    if os.fork() == 0:\n        while True:\n            if os.fork(): os._exit(0)",

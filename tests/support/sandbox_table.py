@@ -1,6 +1,6 @@
 """What hostile programs earn, reach and harm in one mode of the code sandbox: a program that prints one line of JSON.
 
-    python sandbox_table.py FOLDER [--user N] [--no-namespaces] [--isolation NAME|COMMAND]
+    python sandbox_table.py FOLDER [--user N] [--no-namespaces] [--isolation NAME|COMMAND] [--group CONTROL_GROUP]
 
 Beside each hostile program an honest one runs, in another sandbox of the same worker. Root can become each user. Namespaces are
 forbidden as a machine does it, by the limit on them, in a user namespace of this process's own; where Python lies below a folder
@@ -171,6 +171,7 @@ def main() -> None:
     parser.add_argument("--user", type=int)
     parser.add_argument("--no-namespaces", action="store_true")
     parser.add_argument("--isolation", default="built-in")
+    parser.add_argument("--group", type=Path)
     options = parser.parse_args()
     isolation = options.isolation.split() if " " in options.isolation else options.isolation
     if options.user is not None:
@@ -179,6 +180,8 @@ def main() -> None:
         for name in ("temporary", "own"):
             (options.folder / name).mkdir()
             os.chown(options.folder / name, options.user, options.user)
+        if options.group is not None:
+            (options.group / "cgroup.procs").write_text("0")
         enter(options.user, options.no_namespaces, held)
         again = [sys.executable, __file__, str(options.folder / "own"), "--isolation", options.isolation]
         os.execve(sys.executable, again, {**os.environ, "TMPDIR": str(options.folder / "temporary")})

@@ -50,7 +50,7 @@ class World:
         self.ledger = Ledger(time.monotonic())
         self.ranks = {role: Rank(role) for role in roles}
         self.state = SimpleNamespace(
-            record=SimpleNamespace(step=0),
+            record=SimpleNamespace(step=0, journals=SimpleNamespace(sync=self.sync)),
             groups=SimpleNamespace(buffered=lambda: [{"group": self.state.record.step}], saved=self.saved),
             copy_database=self.copy_database,
             snapshot=lambda: {"step": self.state.record.step},
@@ -59,6 +59,12 @@ class World:
         )
         clusters = {role: Cluster(role, [rank], 60.0) for role, rank in self.ranks.items()}
         self.writer = CheckpointWriter(self.state, clusters, self.ledger)
+
+    def sync(self) -> None:
+        """The journals are on disk; not on the event loop, where the disk would hold up everything."""
+        with pytest.raises(RuntimeError):
+            asyncio.get_running_loop()
+        self.committed_before_sync = self.store.steps()
 
     async def saved(self, step: int, before: int) -> None:
         """Groups in memory have nothing to forget."""
@@ -104,6 +110,7 @@ def test_a_checkpoint_is_of_the_moment_at_which_it_was_begun(tmp_path):
         await world.writer.settle()
         assert world.written() == [(1, {"step": 1}, [{"group": 1}], {"trainer": "1", "critic": "1"})]
         assert world.state.saved_step == 1
+        assert world.committed_before_sync == []
 
     asyncio.run(scenario())
 

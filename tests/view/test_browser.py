@@ -140,6 +140,8 @@ def hostile_run(folder):
     (folder / "summary.json").write_text(
         json.dumps(summary | {"idle_share": {HOSTILE: 0.5}, "groups": {"dropped": {HOSTILE: 1}}})
     )
+    audit = {"tasks": 4, "earned": {HOSTILE: 1.0}, "problems": [HOSTILE], "notes": [HOSTILE], "changed": [HOSTILE]}
+    (folder / "audits.json").write_text(json.dumps({HOSTILE: audit}))
     (folder / "stacks").mkdir()
     (folder / "stacks" / "<img src=x onerror=alert(1)>.txt").write_text("")
     return folder
@@ -191,6 +193,11 @@ def test_it_can_be_read_on_a_telephone_explorers_included(browser, tmp_path):
             assert all(link.is_visible() for link in page.locator(".top nav a").all())
             bins = page.locator(".bins button").all()
             assert all(one.bounding_box()["x"] + one.bounding_box()["width"] <= 380 for one in bins)
+            if "group" in view:
+                assert not page.locator(".pointed").is_visible(), "an empty bar would hide a line"
+            else:
+                reward = page.locator("table.groups th", has_text="reward").bounding_box()
+                assert reward["x"] + reward["width"] <= 380
         page.keyboard.press("Escape")
         first = page.locator("#status table tr", has_text="first")
         assert "left" in first.inner_text()
@@ -199,3 +206,22 @@ def test_it_can_be_read_on_a_telephone_explorers_included(browser, tmp_path):
         expect(page.locator("table.groups tbody tr")).to_have_count(6)
         first.locator("a", has_text="its page").click()
         expect(page.locator(".top select")).to_have_value("one/explorers/first")
+
+
+def test_a_sweep_is_shown_as_time_against_staleness(browser, tmp_path):
+    """Two of these lag more than `one`, and one of them is slower, too."""
+    for name, seconds, lag in (("one", 3.0, 0.5), ("fast", 1.0, 2.0), ("late", 4.0, 1.0)):
+        folder = make_run(tmp_path / name, steps=4)
+        rows = [metric(step) | {"time/elapsed_s": step * seconds, "staleness/mean": lag} for step in range(1, 5)]
+        (folder / "metrics.jsonl").unlink()
+        lines(folder / "metrics.jsonl", rows)
+    file = tmp_path / "report.html"
+    file.write_bytes(report(Runs([tmp_path]), groups=1))
+    with served(tmp_path) as address:
+        for place in (address, file.as_uri()):
+            with opened(browser, place, "compare=") as page:
+                page.wait_for_selector("#frontier circle")
+                assert page.locator("#frontier circle").count() == 3 and page.locator("#frontier circle.best").count() == 2
+                assert page.locator("#frontier tbody tr").all_inner_texts() == ["one\t3.0 s\t0.5", "fast\t1.0 s\t2"]
+                page.locator("#frontier circle:not(.best)").click()
+                page.wait_for_url(re.compile("run=late"))

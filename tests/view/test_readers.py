@@ -249,6 +249,19 @@ def test_a_run_that_writes_nothing_is_silent_and_one_without_a_summary_unknown(t
     assert [event["level"] for event in events] == ["error", "error"]
 
 
+def test_what_was_audited_before_the_run_stands_in_its_status(tmp_path):
+    folder = make_run(tmp_path / "run")
+    assert RunReader(folder).status()["audits"] == []
+    earned = {"reference": 1.0, "random": 0.25, "constant": 0.5, "echo": 0.0, "injecting": "much"}
+    coin = {"tasks": 40, "problems": ["pays for nonsense\u202e"], "notes": [], "changed": ["flips"], "earned": earned}
+    (folder / "audits.json").write_text(json.dumps({"Coin": coin, "Odd": 7}))
+    coin, odd = RunReader(folder).status()["audits"]
+    assert coin["name"] == "Coin" and coin["tasks"] == 40 and coin["changed"] == ["flips"]
+    assert (coin["reference"], coin["chance"], coin["best"], coin["pays"]) == (1.0, 0.25, "constant", 0.5)
+    assert len(coin["problems"]) == 1 and "\u202e" not in coin["problems"][0]
+    assert (odd["name"], odd["tasks"], odd["pays"], odd["problems"]) == ("Odd", None, None, [])
+
+
 def test_journals_that_are_too_long_are_bounded_and_say_so(tmp_path, monkeypatch):
     folder = make_run(tmp_path / "run")
     for module, name in ((groups, "MOST_GROUPS"), (samples, "MOST_SAMPLES"), (metrics, "MOST_VALUES")):

@@ -60,14 +60,16 @@ def test_every_question_of_the_page_has_an_answer(folder):
         question("group", run="one", key=key),
         question("prompt", run="one", uid="math/7/row0"),
         question("lanes", run="one", width=50),
+        question("weighed"),
         httpx.URL("/api/compare", params=[("token", TOKEN), ("run", "one"), ("run", "deep/two")]),
     )
     assert {answer.status_code for answer in answers} == {200}
-    runs, status, curves, clock, _, group, prompt, lanes, compared = (answer.json() for answer in answers)
+    runs, status, curves, clock, _, group, prompt, lanes, weighed, compared = (answer.json() for answer in answers)
     assert {run["name"] for run in runs} == {"one", "deep/two"} and status["step"] == 4
     assert curves["critic/score/mean"]["values"] == [0.01, 0.02, 0.03, 0.04] and clock[-1][:2] == [4, 12.0]
     assert len(group["samples"]) == 2 and [place["key"] for place in prompt["places"]] == ["1/0"]
     assert lanes["rows"][0]["spans"][1][2:] == ["waiting for input", 1, {"reason": "3 of 8"}]
+    assert [(row["step_s"], row["lag"]) for row in weighed] == [(3.0, 1.0)] * 2 and sum(row["best"] for row in weighed) == 1
     assert [run["steps"] for run in compared["runs"]] == [4, 2] and compared["differences"] == []
 
 

@@ -92,7 +92,7 @@ def test_a_proof_is_of_no_use_a_second_time(server, served):
 
 @pytest.mark.parametrize(("version", "number"), [(8, 0), (7, 1), (7, -1)])
 def test_a_bucket_that_is_not_there_may_come(served, version, number):
-    with pytest.raises(Unreachable, match=f"bucket {number} of version {version} cannot be had .* does not have it"):
+    with pytest.raises(Unreachable, match=f"bucket {number} of version {version} cannot be fetched .* does not have it"):
         replace(served, version=version, number=number).read()
 
 

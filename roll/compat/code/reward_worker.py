@@ -9,7 +9,7 @@ from typing import Any
 
 from roll.configs.dotted_path import dotted_path
 from roll.data.sample import Sample
-from roll.distributed.child import ChildPool, same_imports
+from roll.distributed.child import START_LIMIT_S, ChildPool, same_imports
 from roll.distributed.user_code import SLIPS
 from roll.errors import CallFailed, ChildDied
 from roll.rewards.worker import Grade, RewardWorker
@@ -19,6 +19,7 @@ _NEEDED = ("worker_cls", "world_size", "tag_included", "timeout_s", "reward_args
 
 class RollRewardWorker(RewardWorker):
     keeps_time_limit = True  # which begins when a process is ready
+    starts_within_s = START_LIMIT_S
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)

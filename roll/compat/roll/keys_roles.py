@@ -179,13 +179,11 @@ STRATEGY = (
     KeyRule("<role>.strategy_args.strategy_name", "lacking", "there is no such back end; its strategy_config goes with it",
          lambda v, b: {".strategy_config": DROP}, lambda v, b: v in _NOT_YET, ", ".join(_NOT_YET)),
     # Options of ROLL's back ends that are none of the same back end here.
-    ignored(f"{_BLOCK}.fsdp_size", "weights are divided among all devices of the role"),
     ignored(f"{_BLOCK}.wrap_policy", "each layer is divided on its own"),
     ignored(f"{_BLOCK}.apply_expert_patch", SPEED),
     ignored(f"{_BLOCK}.use_batched_model_update", DEAD_IN_ROLL),
     ignored(f"{_BLOCK}.param_dtype", "model_args.dtype decides"),
     ignored(f"{_BLOCK}.reduce_dtype", "gradients are reduced in the masters' type"),
-    ignored(f"{_BLOCK}.reduce_scatter_during_grad_accumulation", "gradients are reduced as they come"),
     ignored(f"{_BLOCK}.bf16", "model_args.dtype decides"),
     ignored(f"{_BLOCK}.fp16", "model_args.dtype decides"),
     ignored(f"{_BLOCK}.max_grad_norm", "the top level's max_grad_norm decides"),

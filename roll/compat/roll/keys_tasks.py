@@ -65,8 +65,8 @@ def _is_classifier(block: Siblings) -> bool:
 
 
 def _method(value: object, block: Siblings) -> dict[str, object]:
-    mean = "group" if value in ("mean", "mean_std") else None
-    return {".norm_mean_type": mean, ".norm_std_type": "group" if value == "mean_std" else None}
+    both = value in ("mean_std", "asym_clip")
+    return {".norm_mean_type": "group" if both or value == "mean" else None, ".norm_std_type": "group" if both else None}
 
 
 _TEMPLATES = choices(DataArguments, "template")
@@ -177,6 +177,25 @@ def _with_our_placeholders(name: str) -> Translate:
 _OWN_AGENT = "an agent that asks by itself is a program: env_type: program (programs.md)"
 
 
+_ROCK = "plays in sandboxes of ROCK, a service"
+NOT_HERE = {
+    "webshop": "needs the shop that ROLL brings as third_party/webshop-minimal, with its goods and its search engine",
+    "rock_tb_native_env": f"{_ROCK}; an agent that works on repositories is a program (programs.md)",
+    "sokoban_sandbox": f"{_ROCK}; the game is played here by env_type: sokoban, or sokoban_native_env",
+    "openreward_env": "asks OpenReward's servers for tasks and rewards",
+    "atropos_env": "runs environments of Atropos, a framework of its own, and their data sets",
+}
+"""Environments of ROLL that need what no package has, and what that is."""
+YOUR_OWN = "write the dotted path of your own class"
+
+QUESTIONS = ("roll_math", "roll_qa")
+
+
+def _has_limit(env_type: object, block: Siblings) -> bool:
+    config = block.get("env_config")
+    return env_type in QUESTIONS and isinstance(config, Mapping) and "max_steps" in config
+
+
 def _proxy(manager: Any) -> bool:
     return str(manager).endswith(".ProxyEnvManager")
 
@@ -228,6 +247,9 @@ AGENTIC = (
          when=lambda v, b: "grid_lookup" in b, values="with grid_lookup", absent=True),
     KeyRule("custom_envs.<name>.env_type", "alias", "read as env_type: gem with env_config.env_id",
          lambda v, b: {".env_type": "gem", ".env_config.env_id": v}, lambda v, b: isinstance(v, str) and ":" in v, "GEM's names"),
+    KeyRule("custom_envs.<name>.env_type", "alias", "without env_config.max_steps, which ROLL does not read: a question takes "
+         "one answer", lambda v, b: {".env_type": v, ".env_config.max_steps": DROP}, _has_limit,
+         f"{', '.join(QUESTIONS)} with env_config.max_steps"),
     ignored("custom_envs.<name>.use_thread_lock", "`execution` says where steps run; environments share no lock"),
     KeyRule("custom_envs.<name>.env_manager_cls", "alias", "read as TrajEnvManager: as GEMRunner it plays the environment by "
          "texts and keeps the conversation as it was sampled, and no server is between them",
@@ -243,8 +265,9 @@ AGENTIC = (
     *(lacking(f"custom_envs.<name>.{name}", VISION) for name in
       ("pre_step_template", "next_step_template", "reward_template", "user_prompt_format")),
     KeyRule("reward_normalization.method", "alias", "identity: no norm_mean_type and norm_std_type; mean: norm_mean_type: group; "
-         "mean_std: both group", _method, lambda v, b: v in ("identity", "mean", "mean_std", None), "identity, mean, mean_std"),
-    lacking("reward_normalization.method", "clipping rewards asymmetrically is not there; use norm_mean_type and norm_std_type"),
+         "mean_std: both group; asym_clip: as mean_std, ROLL clips nothing either", _method,
+         lambda v, b: v in ("identity", "mean", "mean_std", "asym_clip", None), "identity, mean, mean_std, asym_clip"),
+    lacking("reward_normalization.method", "is no method; use norm_mean_type and norm_std_type"),
     ignored("reward_normalization.global_scale_factor", DEAD_IN_ROLL),
     ignored("reward_normalization.global_shift_value", DEAD_IN_ROLL),
     ignored("env_monitor", "a step or reset that takes longer than its time limit has failed: step_timeout_s, reset_timeout_s"),

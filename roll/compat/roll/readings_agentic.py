@@ -55,11 +55,12 @@ def _sokoban_defaults(mapping: Mapping[str, object]) -> Reads:
 
 
 def _sokoban_penalty(mapping: Mapping[str, object]) -> Reads:
-    for path, config in _games(mapping, "sokoban"):
-        key = (*path, "env_config", "format_penalty")
-        penalty = number(config.get("format_penalty", 0.0))
-        if penalty is not None and "step_reward" not in config:
-            yield key if "format_penalty" in config else (*path, "env_type"), {key: round(penalty + SOKOBAN_STEP, 12)}
+    for name, usual in (("sokoban", 0.0), ("sokoban_native_env", SOKOBAN_STEP)):
+        for path, config in _games(mapping, name):
+            key = (*path, "env_config", "format_penalty")
+            penalty = number(config.get("format_penalty", usual))
+            if penalty is not None and "step_reward" not in config:
+                yield key if "format_penalty" in config else (*path, "env_type"), {key: round(penalty + SOKOBAN_STEP, 12)}
 
 
 def _slippery(mapping: Mapping[str, object]) -> Reads:
@@ -69,7 +70,7 @@ def _slippery(mapping: Mapping[str, object]) -> Reads:
 
 
 def _second_group(mapping: Mapping[str, object]) -> Reads:
-    for name in ("sokoban", "frozen_lake"):
+    for name in ("sokoban", "sokoban_native_env", "frozen_lake"):
         for path, config in _games(mapping, name):
             key = (*path, "env_config", "action_pattern")
             pattern = config.get("action_pattern")

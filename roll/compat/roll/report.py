@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from roll.compat.roll.differences import LOSS, Difference, Written, agentic, if_
+from roll.compat.roll.keys_tasks import QUESTIONS
 from roll.compat.roll.readings import MATH
 from roll.compat.roll.rule import value_at
 from roll.configs.agentic import AgenticConfig
@@ -68,7 +69,7 @@ def _left_out(config: Any, mapping: Any, rest: tuple[str, ...], done: tuple[str,
             yield (*done, name), value
 
 
-_GAMES = ("frozen_lake", "sokoban")
+_GAMES = ("frozen_lake", "sokoban", "sokoban_native_env")
 
 
 def _environments(config: PPOConfig, key: str, holds: Callable[[Any], bool]) -> list[str]:
@@ -172,6 +173,13 @@ TASKS: tuple[Difference, ...] = (
         "the same game, with its rules told in other words, in the system prompt and as {suffix}, and its boards drawn by "
         "another generator (Sokoban: search_depth is read otherwise, min_pushes leaves out the easiest rooms)",
         lambda c, w: _environments(c, "env_type", lambda env: env.env_type in _GAMES),
+    ),
+    Difference(
+        "custom_envs.<name>.env_type",
+        ", ".join(QUESTIONS),
+        "a seed is a row, in validation, too, where ROLL's roll_math goes through the rows one after the other; the rules say "
+        "how to write the answer; one that takes too long to compare is wrong after 10 s, in ROLL after 1 s",
+        lambda c, w: _environments(c, "env_type", lambda env: env.env_type in QUESTIONS),
     ),
     Difference(
         "custom_envs.<name>.env_config.max_steps",

@@ -139,6 +139,14 @@ def remove(mapping: dict[str, object], path: tuple[str, ...]) -> None:
         block.pop(path[-1], None)
 
 
+def unshared(value: Any) -> Any:
+    """A copy in which no block stands in two places, as one that a user's code, or an anchor of YAML, gives to several keys does:
+    what one key becomes is not what the other becomes."""
+    if isinstance(value, Mapping):
+        return {key: unshared(each) for key, each in value.items()}
+    return [unshared(each) for each in value] if isinstance(value, list) else value
+
+
 def write_at(mapping: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     """A last name with `[]` is a list that the value is added to."""
     for name in path[:-1]:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from roll.compat.roll import keys_roles, keys_run, keys_tasks, keys_verl, readings, readings_agentic
+from roll.compat.roll.keys_tasks import NOT_HERE, YOUR_OWN
 from roll.compat.roll.readings import Path, Reading
 from roll.compat.roll.readings_agentic import meant
-from roll.compat.roll.rule import DROP, KeyRule, remove, value_at, write_at
+from roll.compat.roll.rule import DROP, KeyRule, remove, unshared, value_at, write_at
 from roll.configs.fields import hints
 from roll.configs.problems import Note
 from roll.configs.rlvr import RLVRConfig
@@ -29,6 +30,7 @@ for _each in RULES:
     _BY_NAME[_each.path.rpartition(".")[2]].append(_each)
 
 _PASSES = 3
+NO_SUCH = "there is no such environment"
 _CLASS_KEYS = ("worker_cls", "env_manager_cls", "group_filter_cls")
 
 
@@ -74,7 +76,7 @@ def translate(
 
     `has_class`: whether a dotted path below `roll.` leads to a class. `has_environment`: whether there is an `env_type`.
     `written_for_roll`: null where a value is needed means the default, and the rest is read as `meant` says."""
-    result = Translation(copy.deepcopy(dict(mapping)))
+    result = Translation(unshared(mapping))
     for _ in range(_PASSES):  # a value under its new name may itself be one that is read as another
         if not _apply(list(_hits(result.mapping, cls, (), result.mapping)), cls, result):
             break
@@ -159,7 +161,7 @@ def _absent(
         elif name in _CLASS_KEYS and isinstance(value, str) and value.startswith("roll.") and not has_class(value):
             yield Note(".".join(path), value, f"there is no {value.rpartition('.')[2]}; write the dotted path of your own class")
         elif name == "env_type" and above[:1] == ("custom_envs",) and isinstance(value, str) and not has_environment(value):
-            yield Note(".".join(path), value, "there is no such environment; write the dotted path of your own class")
+            yield Note(".".join(path), value, f"{NOT_HERE.get(value, NO_SUCH)}; {YOUR_OWN}")
 
 
 def _unwanted_nulls(block: Mapping[str, object], cls: object, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -222,7 +224,7 @@ def _prune(mapping: dict[str, object], path: tuple[str, ...], cls: object) -> No
 
 def read_as_roll(mapping: Mapping[str, object], cls: object) -> Translation:
     """`mapping`, as ROLL's users write it for the dataclass `cls`, with ROLL's meaning."""
-    result = Translation(copy.deepcopy(dict(mapping)))
+    result = Translation(unshared(mapping))
     pipeline = "rlvr" if cls is RLVRConfig else "agentic"
     for reading in READINGS:
         if pipeline not in reading.pipelines:

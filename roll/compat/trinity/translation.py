@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
 
-from roll.compat.roll.rule import KeyRule, value_at, write_at
+from roll.compat.roll.rule import KeyRule, unshared, value_at, write_at
 from roll.compat.roll.translation import Translation
 from roll.compat.trinity.keys import BLOCKS, IDENTIFYING, LEFT_OUT, NEEDED, RULES, SCALARS, at
 from roll.configs.problems import Note
@@ -23,7 +22,7 @@ def is_trinity(mapping: Mapping[str, object]) -> bool:
 
 def translate(mapping: Mapping[str, object]) -> Translation:
     """A file of Trinity's, with keys of this project among it, which count where both say something."""
-    file: dict[str, Any] = copy.deepcopy(dict(mapping))
+    file = unshared(mapping)
     theirs = {key for key in file if key in SCALARS or (key in BLOCKS and isinstance(file[key], Mapping | None))}
     result = Translation({key: value for key, value in file.items() if key not in theirs})
     leaves = [leaf for key in theirs for leaf in _leaves(file[key], key)]

@@ -54,8 +54,9 @@ class Gateway:
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
 
-    def open(self, session: Session) -> str:
-        """The address of the episode. Raises `OSError` if none can be had at the first."""
+    def open(self, session: Session, host: str | None = None) -> str:
+        """The address of the episode. `host`: that of this gateway where the program is. Raises `OSError` if there is none at
+        the first."""
         if self._socket is None:
             family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
             self._socket = socket.create_server((self._host, 0), family=family, backlog=2048)
@@ -72,8 +73,23 @@ class Gateway:
             self._server = _Server(config)
             self._serving = asyncio.ensure_future(self._server.serve(sockets=[self._socket]))
         self._sessions[session.name] = session
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._socket.getsockname()[1]}/e/{session.name}"
+        host = host or self._host
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/e/{session.name}"
+
+    @property
+    def port(self) -> int:
+        assert self._socket is not None
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    async def serve(self, listener: socket.socket) -> asyncio.Server:
+        """Those, too, that this socket hears."""
+        config, state = self._server.config, self._server.server_state
+        if not config.loaded:
+            config.load()
+        connection: Any = config.http_protocol_class
+        made = partial(connection, config=config, server_state=state, app_state={})
+        return await asyncio.get_running_loop().create_server(made, sock=listener)
 
     def end(self, session: Session) -> None:
         session.finish()
@@ -183,10 +199,14 @@ async def _models(request: Request, session: Session) -> Response:
 
 
 async def _reward(request: Request, session: Session) -> Response:
-    body: dict[str, Any] = whole_body(await _body(request))
-    if unknown := sorted(body.keys() - {"value", "call_id", "success"}):
-        raise Refused(400, f"a reward has value, and may have call_id and success; not {', '.join(unknown)}", unknown[0])
-    session.earn(body.get("value"), body.get("call_id"), body.get("success"))
+    try:
+        body: dict[str, Any] = whole_body(await _body(request))
+        if unknown := sorted(body.keys() - {"value", "call_id", "success"}):
+            raise Refused(400, f"a reward has value, and may have call_id and success; not {', '.join(unknown)}", unknown[0])
+        session.earn(body.get("value"), body.get("call_id"), body.get("success"))
+    except Refused as refused:
+        session.refused_reward = str(refused)
+        raise
     return JSONResponse({"accepted": True})
 
 

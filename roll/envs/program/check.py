@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,18 +13,57 @@ from pathlib import Path
 from roll.configs.dotted_path import import_object
 from roll.configs.problems import Problem
 from roll.configs.program import COMMAND, POSTED, ProgramConfig
+from roll.distributed.child import same_imports
+from roll.distributed.interpreters import inspect_interpreter
+from roll.rewards.sandbox.system_calls import MACHINES
+
+TRY_S = 60.0
+_TRY = """import os, sys
+from roll.rewards.sandbox import namespaces
+if os.getuid() == 0 and (closed := namespaces.closed_to_others(True)):
+    sys.exit(closed)
+namespaces.isolate(tmp_bytes=1 << 20)
+namespaces.only_listener(1024)
+"""
 
 
 def installed_problems(program: ProgramConfig, key: str) -> Iterator[Problem]:
     """`key`: of the program in the configuration."""
     if program.python is not None and shutil.which(program.python) is None:
         yield Problem(f"{key}.python", program.python, "there is no such interpreter here", "the path of a Python")
+    elif program.preload:
+        yield from _preload(program, f"{key}.preload")
+    if program.isolated and (why := _not_isolated()):
+        fix = "isolated: false, and command: [docker, run, ...] or another way to shut the agent in"
+        yield Problem(f"{key}.isolated", True, f"programs cannot be shut in here: {why}", fix)
     if program.folder is not None and not Path(program.folder).is_dir():
         yield Problem(f"{key}.folder", program.folder, "is not a folder here", "the folder that each episode gets a copy of")
     for name in ("command", "setup", "scoring"):
         yield from _command(program, getattr(program, name), f"{key}.{name}")
     if program.reward not in (POSTED, COMMAND):
         yield from _function(program.reward, f"{key}.reward")
+
+
+def _preload(program: ProgramConfig, key: str) -> Iterator[Problem]:
+    try:
+        seen = inspect_interpreter(program.python, "roll", [], program.preload)
+    except ValueError as error:
+        yield Problem(f"{key.removesuffix('preload')}python", program.python, str(error), "the path of a Python")
+        return
+    if seen["python"] < [3, 11]:
+        yield Problem(
+            key, program.preload, f"needs Python 3.11, and {program.python} is another", "preload: [], or another python"
+        )
+    for name in seen["missing"]:
+        yield Problem(key, name, f"cannot be imported by {program.python or sys.executable}", "install it there, or remove it")
+
+
+def _not_isolated() -> str:
+    """Why; empty if programs can be shut in here."""
+    if sys.platform != "linux" or os.uname().machine not in MACHINES:
+        return f"it needs Linux on {' or '.join(MACHINES)}"
+    tried = subprocess.run([sys.executable, "-P", "-c", _TRY], env=same_imports(), capture_output=True, text=True, timeout=TRY_S)
+    return tried.stdout.strip() or (tried.stderr.strip().splitlines() or ["?"])[-1] if tried.returncode else ""
 
 
 def _command(program: ProgramConfig, words: list[str], key: str) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 import shutil
 import sys
@@ -21,11 +22,12 @@ from typing import Any
 from roll.configs.agentic import EnvConfig
 from roll.configs.program import POSTED, ProgramConfig
 from roll.data.sample import EpisodeEnd, Sample, reaches
-from roll.distributed.temp_folder import TempFolder
+from roll.distributed.temp_folder import TempFolder, own_package
 from roll.envs.gateway.server import Gateway
-from roll.envs.program.process import Ending, base_environment, run_command
+from roll.envs.program.process import Command, Ending, Starter, base_environment
 from roll.envs.program.scoring import Scorer
 from roll.errors import EpisodeFailed
+from roll.rewards.sandbox.namespaces import NOBODY
 from roll.rollout.chat.samples import Outcome, episode_samples
 from roll.rollout.chat.score import Score
 from roll.rollout.chat.session import Ask, Limits, Session
@@ -42,6 +44,12 @@ class _Place:
     """The commands' working folder."""
     environment: dict[str, str]
 
+    def command(self, program: ProgramConfig, words: list[str], name: str, more: Mapping[str, str] | None = None) -> Command:
+        first = program.python or sys.executable
+        words = [first if word == "python" and i == 0 else word for i, word in enumerate(words)]
+        log = self.above / f"{name}.log"
+        return Command(words, self.folder, {**self.environment, **(more or {})}, log, is_agent=name == "agent")
+
 
 class Programs:
     """Of one coordinator: all its tags that are programs."""
@@ -55,6 +63,7 @@ class Programs:
         self._gateway = Gateway(host)
         self._folder: TempFolder | None = None
         self._scorers: dict[str, Scorer] = {}
+        self._starters: dict[str, Starter] = {}
         self._places = {
             tag: asyncio.Semaphore(env.max_env_step_concurrent) for tag, env in self._envs.items() if env.max_env_step_concurrent
         }
@@ -78,6 +87,8 @@ class Programs:
 
     async def close(self) -> None:
         await self._gateway.close()
+        for starter in self._starters.values():
+            await starter.close()
         if self._folder is not None:
             self._folder.remove()
             self._folder = None
@@ -85,13 +96,13 @@ class Programs:
     async def _played(self, env: EnvConfig, task: EpisodeTask, session: Session, place: _Place, waited_s: float) -> list[Sample]:
         program, began = env.program, time.perf_counter()
         assert program is not None
-        environment = place.environment | self._addresses(session, program)
-        end = await self._agent(program, session, place, environment)
+        end = await self._agent(program, session, place, self._addresses(session, program), await self._starter(task.tag))
         if not session.forest.answers:
             raise EpisodeFailed("no_calls", "the program has ended without an answer of the policy: there is nothing to reward")
         scorer = self._scorers.get(task.tag) or self._scorers.setdefault(task.tag, Scorer(program))
         trace = _trace(session, task, end)
-        score = await scorer.score(session, trace, place.folder, place.environment, _words(program, program.scoring))
+        scoring = place.command(program, program.scoring, "scoring")
+        score = await scorer.score(session, trace, scoring, await self._starter(task.tag))
         played_s = time.perf_counter() - began
         outcome = Outcome(
             reward=score.reward,
@@ -109,14 +120,14 @@ class Programs:
         program = env.program
         assert program is not None
         if self._folder is None:
-            self._folder = TempFolder("programs")
+            self._folder = own_package("programs")
         above = self._folder.path / session.name
-        place = _Place(above, above / "work", _environment(program, task, session, above))
+        place = _Place(above, above / "work", _environment(program, task, above))
         try:
-            await asyncio.to_thread(_make_folders, place, program.folder)
+            await asyncio.to_thread(_make_folders, place, program)
             if program.setup:
-                words, limit_s = _words(program, program.setup), program.setup_timeout_s
-                ending = await run_command(words, place.folder, place.environment, above / "setup.log", limit_s)
+                starter, limit_s = await self._starter(task.tag), program.setup_timeout_s
+                ending = await starter.run(place.command(program, program.setup, "setup"), limit_s)
                 _refuse(ending, "setup", "the set-up", limit_s)
         except OSError as error:
             await asyncio.to_thread(shutil.rmtree, above, True)
@@ -126,21 +137,32 @@ class Programs:
             raise
         return place
 
-    async def _agent(self, program: ProgramConfig, session: Session, place: _Place, environment: Mapping[str, str]) -> EpisodeEnd:
+    async def _starter(self, tag: str) -> Starter:
+        """One that has been killed by a program is replaced."""
+        program, starter = self._envs[tag].program, self._starters.get(tag)
+        assert program is not None and self._folder is not None
+        if starter is None or not starter.lives:
+            self._starters[tag] = Starter(program, self._folder.path)
+            if starter is not None:
+                await starter.close()
+        return self._starters[tag]
+
+    async def _agent(
+        self, program: ProgramConfig, session: Session, place: _Place, told: Mapping[str, str], starter: Starter
+    ) -> EpisodeEnd:
         """How the episode has ended. Raises `EpisodeFailed`, and what the policy could not answer for."""
-        limit_s, log = program.agent_timeout_s, place.above / "agent.log"
-        ending = await run_command(_words(program, program.command), place.folder, environment, log, limit_s, session.failed)
+        limit_s, command = program.agent_timeout_s, place.command(program, program.command, "agent", told)
+        ending = await starter.run(command, limit_s, session.failed, self._gateway if program.isolated else None)
         session.finish()
         if program.score_timeouts if ending.code is None else ending.code and (program.score_exits or session.cut_off):
             return session.end or "truncated"
         if session.end is None or ending.code is None:  # who is refused at a limit may fail of it
-            told = f"the agent, after {len(session.forest.answers)} answers,"
-            _refuse(ending, "exit", told, limit_s)
+            _refuse(ending, "exit", f"the agent, after {len(session.forest.answers)} answers,", limit_s)
         return session.end or "terminated"
 
     def _addresses(self, session: Session, program: ProgramConfig) -> dict[str, str]:
         """What the agent is told, and neither set-up nor scoring."""
-        address = self._gateway.open(session)
+        address = self._gateway.open(session, "127.0.0.1" if program.isolated else None)
         told = {
             "OPENAI_BASE_URL": f"{address}/v1",
             "OPENAI_API_KEY": session.model_key,
@@ -172,22 +194,20 @@ def _refuse(ending: Ending, kind: str, who: str, limit_s: float) -> None:
         raise EpisodeFailed(kind, f"{who} ended with {ending.how}")
 
 
-def _words(program: ProgramConfig, command: list[str]) -> list[str]:
-    first = program.python or sys.executable
-    return [first if word == "python" and i == 0 else word for i, word in enumerate(command)]
-
-
-def _environment(program: ProgramConfig, task: EpisodeTask, session: Session, above: Path) -> dict[str, str]:
+def _environment(program: ProgramConfig, task: EpisodeTask, above: Path) -> dict[str, str]:
     told = {"ROLL_SEED": str(task.env_seed), "ROLL_TASK": task.uid, "ROLL_INDEX": str(task.index)}
-    return {**base_environment(above / "home", session.name), **program.environment, **told}
+    return {**base_environment(above / "home"), **program.environment, **told}
 
 
-def _make_folders(place: _Place, template: str | None) -> None:
+def _make_folders(place: _Place, program: ProgramConfig) -> None:
     (place.above / "home").mkdir(parents=True)
-    if template is None:
+    if program.folder is None:
         place.folder.mkdir()
     else:
-        shutil.copytree(template, place.folder, symlinks=True)
+        shutil.copytree(program.folder, place.folder, symlinks=True)
+    if program.isolated and os.getuid() == 0:
+        for each in (place.above / "home", place.folder, *place.folder.rglob("*")):
+            os.chown(each, NOBODY, NOBODY, follow_symlinks=False)
 
 
 def _trace(session: Session, task: EpisodeTask, end: EpisodeEnd) -> dict[str, Any]:

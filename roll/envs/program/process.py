@@ -5,29 +5,50 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import secrets
+import shutil
 import signal
-import subprocess
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from roll.configs.program import ProgramConfig
 from roll.distributed.child import end_process, start_process
-from roll.distributed.user_code import in_thread
+from roll.envs.gateway.server import Gateway
+from roll.envs.program.starter import HEARD, READY
+from roll.errors import EpisodeFailed
+from roll.rewards.sandbox import usage
 
-EPISODE = "ROLL_EPISODE"
-"""The variable by which processes of an episode are known, wherever they are in the tree of processes."""
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "TZ")
 """Variables that programs need and that are no secrets."""
+SHOWN = ("/etc/alternatives", "/etc/ssl/certs")
+"""What a program that is shut in can read besides Python and the system's programs."""
 TOLD = 800
 """Characters of a program's output that an error repeats, from its end."""
-_BEGIN = """import os
-os.chdir(sys.argv[1])
-try: os.execvp(sys.argv[2], sys.argv[2:])
-except OSError as error: sys.exit(f"{sys.argv[2]} cannot be started: {error.strerror}")
+START_S = 120.0
+"""For a starter to import what it is to import; for a command to be shut in."""
+PATIENCE_S, PASSES = 5.0, 6
+"""For a command that is to end."""
+_START = """import sys
+from roll.envs.program.starter import main
+sys.path.remove(sys.argv[2])
+main(int(sys.argv[1]), sys.argv[3:])
 """
-PASSES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    words: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str]
+    log: Path
+    """Takes what is printed."""
+    is_agent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,56 +64,116 @@ class Ending:
         return f"{how}; its output ends with:\n{self.output}" if self.output else f"{how}, without a word"
 
 
-def base_environment(home: Path, episode: str) -> dict[str, str]:
+def base_environment(home: Path) -> dict[str, str]:
     passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    return passed | {"HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8", EPISODE: episode}
+    return passed | {"HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8"}
 
 
-async def run_command(
-    words: Sequence[str],
-    folder: Path,
-    environment: Mapping[str, str],
-    log: Path,
-    limit_s: float,
-    interrupted_by: asyncio.Future[None] | None = None,
-) -> Ending:
-    """`log`: file that takes what is printed. `interrupted_by`: what this raises ends the command, too, and is raised here."""
-    with open(log, "wb") as output:
-        process = start_process(sys.executable, _BEGIN, [str(folder), *words], environment, output=output)
-    exited = asyncio.wrap_future(in_thread("program", process.wait).outcome)
-    try:
-        waited = {exited} if interrupted_by is None else {exited, interrupted_by}
-        done, _ = await asyncio.wait(waited, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        if interrupted_by is not None and interrupted_by in done:
-            interrupted_by.result()
-    finally:
-        await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(end_all, process, environment[EPISODE])))
-    return Ending(process.returncode if done else None, await asyncio.to_thread(tail, log))
+class Starter:
+    """Starts the commands of a tag's episodes."""
+
+    def __init__(self, program: ProgramConfig, place: Path) -> None:
+        """`place`: a folder with this project's package, where another interpreter finds it."""
+        self._program = program
+        self._log = place / f"{secrets.token_hex(4)}.log"
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.settimeout(START_S)
+        given = program.environment if program.preload else {}
+        imports = {"PYTHONPATH": os.pathsep.join([str(place), *filter(None, [given.get("PYTHONPATH")])])}
+        with theirs, open(self._log, "wb") as output:
+            arguments = [str(theirs.fileno()), str(place), *program.preload]
+            environment = {**base_environment(place), **given, **imports}
+            python = (program.python if program.preload else None) or sys.executable
+            self._process = start_process(python, _START, arguments, environment, output=output, pass_fds=[theirs.fileno()])
+        self._ready = asyncio.ensure_future(asyncio.to_thread(self._connection.recv, len(READY)))
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    async def close(self) -> None:
+        """Commands that run go on, until those who wait for them do no longer."""
+        await asyncio.to_thread(end_process, self._process)
+        with contextlib.suppress(OSError):
+            await self._ready
+        self._connection.close()
+
+    async def run(
+        self, command: Command, limit_s: float, interrupted_by: asyncio.Future[None] | None = None, gateway: Gateway | None = None
+    ) -> Ending:
+        """`interrupted_by`: what this raises ends the command, too, and is raised here. `gateway`: what a command that is shut in
+        may reach. Raises `EpisodeFailed` if it cannot be started."""
+        ours, server = await self._begun(command, gateway)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        ending = asyncio.ensure_future(reader.read())
+        try:
+            waited: set[asyncio.Future[Any]] = {ending} if interrupted_by is None else {ending, interrupted_by}
+            done, _ = await asyncio.wait(waited, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if interrupted_by is not None and interrupted_by in done:
+                interrupted_by.result()
+        finally:
+            writer.write_eof()
+            told = await self._last_words(ending)
+            writer.close()
+            if server is not None:
+                server.close()
+        said = json.loads(told or b"{}")
+        if "failed" in said:
+            raise EpisodeFailed("setup", f"{command.words[0]} cannot be started: {said['failed']}")
+        code = said.get("code", -signal.SIGKILL)  # a keeper that was killed says nothing
+        return Ending(code if done else None, await asyncio.to_thread(tail, command.log))
+
+    async def _last_words(self, ending: asyncio.Future[bytes]) -> bytes:
+        """Of a keeper, which a program may have stopped."""
+        for _ in range(PASSES):
+            with contextlib.suppress(TimeoutError):
+                return await asyncio.wait_for(asyncio.shield(ending), PATIENCE_S)
+            for each in usage.below(self._process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGCONT)
+        return b""
+
+    async def _begun(self, command: Command, gateway: Gateway | None) -> tuple[socket.socket, asyncio.Server | None]:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(START_S)
+        try:
+            with theirs, open(command.log, "wb") as output:
+                if await asyncio.shield(self._ready) != READY:
+                    raise EpisodeFailed("setup", f"what starts programs has ended: {tail(self._log)}")
+                descriptors = [theirs.fileno(), output.fileno()]
+                await asyncio.to_thread(socket.send_fds, self._connection, [READY], descriptors)
+            await asyncio.to_thread(ours.sendall, json.dumps(self._request(command, gateway)).encode() + b"\n")
+            return ours, None if gateway is None else await _serve(ours, gateway)
+        except OSError as error:
+            ours.close()
+            raise EpisodeFailed("setup", f"what starts programs has ended ({error}): {tail(self._log)}") from error
+        except BaseException:
+            with contextlib.suppress(OSError):
+                ours.shutdown(socket.SHUT_RDWR)  # a thread may still be reading
+            ours.close()
+            raise
+
+    def _request(self, command: Command, gateway: Gateway | None) -> dict[str, object]:
+        shut_in = None
+        if self._program.isolated:
+            python = Path(shutil.which(self._program.python or sys.executable) or sys.executable)
+            pythons = [each.parents[1] for each in (python, python.resolve())]
+            readable = [*pythons, *SHOWN, *self._program.readable, command.log.parent]
+            writable = [command.folder, command.log.parent / "home"]
+            port = 0 if gateway is None else gateway.port
+            shut_in = {"readable": [*map(str, readable)], "writable": [*map(str, writable)], "port": port}
+        inside = command.is_agent and bool(self._program.preload)
+        words, environment = list(command.words), dict(command.environment)
+        return {"words": words, "folder": str(command.folder), "environment": environment, "inside": inside, "shut_in": shut_in}
 
 
-def end_all(process: subprocess.Popen[bytes], episode: str) -> None:
-    """Kills the process, its group, and what has left the group but not the episode."""
-    end_process(process)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for _ in range(PASSES):  # what is killed may have started another meanwhile
-        if not (left := processes_of(episode)):
-            return
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def processes_of(episode: str) -> list[int]:
-    """Ids of the living processes of an episode; on Linux. Its name is no other's, and is part of HOME, which is handed on by who
-    starts a process with little else: clients of MCP servers do."""
-    mark, found = episode.encode(), []
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if name.isdecimal():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-                if mark in file.read():
-                    found.append(int(name))
-    return found
+async def _serve(ours: socket.socket, gateway: Gateway) -> asyncio.Server:
+    """Raises `EpisodeFailed` and `OSError`."""
+    said, descriptors, _, _ = await asyncio.to_thread(socket.recv_fds, ours, 1 << 12, 1)
+    if said != HEARD:
+        why = json.loads(said or b"{}").get("failed", "what keeps it has ended")
+        raise EpisodeFailed("setup", f"the agent cannot be shut in: {why}")
+    return await gateway.serve(socket.socket(fileno=descriptors[0]))
 
 
 def tail(log: Path) -> str:

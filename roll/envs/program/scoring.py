@@ -6,13 +6,14 @@ import asyncio
 import inspect
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from roll.configs.dotted_path import import_object
 from roll.configs.program import COMMAND, POSTED, ProgramConfig
 from roll.distributed.user_code import UserThreads
-from roll.envs.program.process import run_command
+from roll.envs.program.process import Command, Starter
 from roll.errors import EpisodeFailed, TooManyStuck, boundary
 from roll.rollout.chat.score import Score, read_score
 from roll.rollout.chat.session import Session
@@ -27,17 +28,16 @@ class Scorer:
         self._function = None if program.reward in (POSTED, COMMAND) else import_object(program.reward)
         self._threads = UserThreads(program.reward)
 
-    async def score(
-        self, session: Session, trace: Mapping[str, Any], folder: Path, environment: Mapping[str, str], words: list[str]
-    ) -> Score:
-        """`words`: of the scoring command. Raises `EpisodeFailed`."""
+    async def score(self, session: Session, trace: Mapping[str, Any], command: Command, starter: Starter) -> Score:
+        """`command`: the scoring command, in the folder that is scored. Raises `EpisodeFailed`."""
         if self._program.reward == POSTED:
             if not session.rewarded:
-                raise EpisodeFailed("no_reward", "the program has ended without posting a reward")
+                posted = f"; the one that it posted was refused: {why}" if (why := session.refused_reward) else ""
+                raise EpisodeFailed("no_reward", f"the program has ended without a reward{posted}")
             return Score(session.reward or 0.0, session.success)
         if self._program.reward == COMMAND:
-            return await self._by_command(trace, folder, environment, words)
-        return await self._by_function(trace, folder)
+            return await self._by_command(trace, command, starter)
+        return await self._by_function(trace, command.folder)
 
     async def _by_function(self, trace: Mapping[str, Any], folder: Path) -> Score:
         limit_s = self._program.scoring_timeout_s
@@ -56,13 +56,11 @@ class Scorer:
             self._threads.leave(thread)
         return read_score(value, self._program.reward)
 
-    async def _by_command(
-        self, trace: Mapping[str, Any], folder: Path, environment: Mapping[str, str], words: list[str]
-    ) -> Score:
-        file, log = folder.parent / "trace.json", folder.parent / "scoring.log"
+    async def _by_command(self, trace: Mapping[str, Any], command: Command, starter: Starter) -> Score:
+        file = command.folder.parent / "trace.json"
         await asyncio.to_thread(file.write_text, json.dumps(trace), encoding="utf-8")
         limit_s = self._program.scoring_timeout_s
-        ending = await run_command(words, folder, {**environment, "ROLL_TRACE": str(file)}, log, limit_s)
+        ending = await starter.run(replace(command, environment={**command.environment, "ROLL_TRACE": str(file)}), limit_s)
         if ending.code is None:
             raise EpisodeFailed("scoring", f"the scoring command takes more than {limit_s:g} s")
         if ending.code:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -11,6 +12,7 @@ from roll.envs.tools.tool import Tool, text_argument, text_parameter
 from roll.errors import GraderError, SandboxFailed, ToolFailed
 from roll.rewards.code_judge import AFTER_S, state_here
 from roll.rewards.pool import TimedPool
+from roll.rewards.sandbox import control_groups
 from roll.rewards.sandbox.sandbox import BUILT_IN, checked
 from roll.rewards.sandbox.usage import Limits
 
@@ -81,3 +83,4 @@ class PythonCode(Tool):
 
     async def close(self) -> None:
         await self._pool.close()
+        await asyncio.to_thread(control_groups.remove_abandoned)

@@ -31,7 +31,7 @@ LONGEST = 1 << 16
 OTHERS = (2, 4)
 """Processes of a program's user besides those that it starts, as root: itself and a second program; else both forkers, too."""
 NICE, MORE_OOM = 10, 900
-"""Programs give way to the run, in processor time and when memory is short."""
+"""Programs give way to the run, in processor time, and to their forker, too, when memory is short."""
 AT_ONCE = 2
 """Programs of one forker: a solution and its tests."""
 ALWAYS = (
@@ -54,8 +54,7 @@ def main(descriptor: int, place: str) -> None:
     solution.load()
     os.environ.clear()
     os.nice(NICE)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(MORE_OOM))
+    processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     in_force, missing = [NAMESPACES, ALWAYS], []
     users = [os.getuid() or namespaces.NOBODY] * AT_ONCE
     try:
@@ -76,15 +75,16 @@ def main(descriptor: int, place: str) -> None:
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     namespaces.end_with_parent(signal.SIGKILL if isolated else signal.SIGTERM)
     connection.send(json.dumps({"in_force": in_force, "missing": missing}).encode())
-    Forker(connection, isolated, users, place).serve()
+    Forker(connection, isolated, users, place, processes).serve()
     if not isolated:
         usage.delete([place]).wait()
 
 
 class Forker:
-    def __init__(self, connection: socket.socket, isolated: bool, users: list[int], place: str) -> None:
-        """`users`: the users that programs become, one each."""
+    def __init__(self, connection: socket.socket, isolated: bool, users: list[int], place: str, processes: int) -> None:
+        """`users`: the users that programs become, one each. `processes`: a descriptor of /proc, which no program gets."""
         self._connection, self._isolated, self._free, self._place = connection, isolated, users, place
+        self._processes = processes
         self._numbers: dict[int, int] = {}
         """Process id -> number of the program."""
         self._users: dict[int, int] = {}
@@ -141,6 +141,7 @@ class Forker:
             pair = socket.socketpair() if self._counts else None
             others, asks = (None, pair[1]) if pair else (1, None)
             if (pid := os.fork()) == 0:
+                self._end_first()
                 _become(message["role"], limits, folder, descriptors, user, others, False, asks)
             self._numbers[pid], self._users[pid] = message["start"], user
             if pair is not None:
@@ -150,6 +151,7 @@ class Forker:
         starter = os.fork()
         if starter == 0:
             try:
+                self._end_first()
                 namespaces.isolate_program(limits.tmp_bytes)
                 if (pid := os.fork()) == 0:
                     _become(message["role"], limits, "/tmp", descriptors, self._free[0], OTHERS[os.getuid() != 0], True)
@@ -166,6 +168,11 @@ class Forker:
             self._numbers[int(answer)] = message["start"]
         else:
             self._say(ended=message["start"], failed=answer)
+
+    def _end_first(self) -> None:
+        """When memory is short, in this process and those that it starts."""
+        with contextlib.suppress(OSError):
+            os.write(os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=self._processes), str(MORE_OOM).encode())
 
     def _listen(self, pid: int, ours: socket.socket, theirs: socket.socket, most: int) -> None:
         theirs.close()

@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import socket
 import stat
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +26,8 @@ _NEWNS, _NEWIPC, _NEWUSER, _NEWPID, _NEWNET, _NEWUTS = 0x20000, 0x8000000, 0x100
 _NOSUID, _NODEV, _BIND, _MOVE, _REC, _PRIVATE, _DETACH = 2, 4, 4096, 8192, 16384, 1 << 18, 2
 _SET_PDEATHSIG, _CAPBSET_DROP, _SET_NO_NEW_PRIVS, _SET_CHILD_SUBREAPER = 1, 24, 38, 36
 _MOUNT_SETATTR, _RECURSIVE, _ATTR_RDONLY = 442, 0x8000, 1
+_SET_FLAGS, _UP = 0x8914, 0x41
+"""linux/sockios.h and linux/if.h: SIOCSIFFLAGS, IFF_UP and IFF_RUNNING."""
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CAPABILITIES_V3 = 0x20080522
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc/ld.so.cache", "/etc/localtime")
@@ -84,9 +87,11 @@ def closed_to_others(isolated: bool) -> str:
     return ""
 
 
-def isolate() -> None:
+def isolate(readable: Iterable[Path] = (), writable: Sequence[Path] = (), tmp_bytes: int = 0) -> None:
     """New user, network, mount, IPC and host name namespaces, and a read-only root. The children, not this process, are in a new
-    process namespace. Raises `OSError` where the system does not allow it, then mostly with nothing changed."""
+    process namespace. Raises `OSError` where the system does not allow it, then mostly with nothing changed. `readable`: what is
+    seen besides `visible`. `writable`: folders; they lie in nothing but what is readable. `tmp_bytes`: of a /tmp for files; 0 for
+    none."""
     _libc.syscall(_MOUNT_SETATTR, -1, b"", 0, None, 0)
     if ctypes.get_errno() == errno.ENOSYS:  # before anything is changed for it
         raise OSError("no mount_setattr, which is Linux 5.12's")
@@ -106,7 +111,14 @@ def isolate() -> None:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-    _new_root()
+    _new_root(_outermost([*visible(), *readable]), writable, tmp_bytes)
+
+
+def only_listener(port: int) -> socket.socket:
+    """Of this network namespace, which is new: what it hears is all that it reaches."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_:
+        fcntl.ioctl(any_, _SET_FLAGS, struct.pack("=16sH22x", b"lo", _UP))
+    return socket.create_server(("127.0.0.1", port), backlog=128)
 
 
 def _map_users(pid: int, users: str, groups: str) -> None:
@@ -153,41 +165,55 @@ def give_up_rights() -> None:
     _done("capset", _libc.capset(header, none))
 
 
-def _new_root() -> None:
+def _new_root(shown: Sequence[Path], writable: Sequence[Path], tmp_bytes: int) -> None:
     _mount("none", "/", None, _REC | _PRIVATE, None)
     _mount("tmpfs", _MOUNT_POINT, "tmpfs", _NOSUID | _NODEV, "size=1m,mode=0755")
     root = Path(_MOUNT_POINT)
     for name in ("/tmp", _OWN_TMP):
         (root / name[1:]).mkdir()
-    for source in visible():
+    if tmp_bytes:
+        _mount("tmpfs", f"{_MOUNT_POINT}/tmp", "tmpfs", _NOSUID | _NODEV, f"size={tmp_bytes},mode=1777")
+    for source in shown:
         target = root / source.relative_to("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_symlink():
-            target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(os.readlink(source))
             continue
         if source.is_dir():
-            target.mkdir(parents=True, exist_ok=True)
+            target.mkdir(exist_ok=True)
         else:
-            target.parent.mkdir(parents=True, exist_ok=True)
             target.touch()
         _mount(str(source), str(target), None, _BIND | _REC, None)
-    attributes = struct.pack("=4Q", _ATTR_RDONLY, 0, 0, 0)
-    _done("mount_setattr", _libc.syscall(_MOUNT_SETATTR, -100, _MOUNT_POINT.encode(), _RECURSIVE, attributes, len(attributes)))
+    _read_only(_MOUNT_POINT, _RECURSIVE, _ATTR_RDONLY, 0)
+    if tmp_bytes:
+        _read_only(f"{_MOUNT_POINT}/tmp", 0, 0, _ATTR_RDONLY)
+    for folder in writable:
+        _mount(str(folder), f"{_MOUNT_POINT}{folder}", None, _BIND, None)
     os.chdir(_MOUNT_POINT)
     _done("pivot_root", _libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
     _done("umount2", _libc.umount2(b".", _DETACH))
     os.chdir("/")
 
 
-def visible() -> Iterator[Path]:
+def _read_only(path: str, flags: int, on: int, off: int) -> None:
+    attributes = struct.pack("=4Q", on, off, 0, 0)
+    _done("mount_setattr", _libc.syscall(_MOUNT_SETATTR, -100, path.encode(), flags, attributes, len(attributes)))
+
+
+def visible() -> list[Path]:
     """What a program sees of this machine: Python and the libraries that it is linked to, in an order without repetition."""
-    seen: list[Path] = []
     prefixes = (sys.prefix, sys.base_prefix)  # a link, too, is seen together with what it leads to
     interpreter = (*prefixes, *map(os.path.realpath, prefixes), str(Path(sys.executable).resolve().parent.parent))
-    for path in map(Path, (*_SYSTEM, *interpreter, *_DEVICES)):
+    return _outermost(map(Path, (*_SYSTEM, *interpreter, *_DEVICES)))
+
+
+def _outermost(paths: Iterable[Path]) -> list[Path]:
+    """Those that exist, and do not lie in one before."""
+    seen: list[Path] = []
+    for path in paths:
         if path.exists() and not any(path == other or other in path.parents for other in seen):
             seen.append(path)
-            yield path
+    return seen
 
 
 @cache

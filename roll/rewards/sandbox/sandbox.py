@@ -15,13 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from roll.distributed.child import end_process, same_imports, start_process
 from roll.errors import SandboxFailed
-from roll.rewards.sandbox import usage
+from roll.rewards.sandbox import control_groups, usage
 from roll.rewards.sandbox.namespaces import visible
 from roll.rewards.sandbox.system_calls import MACHINES
 from roll.rewards.sandbox.usage import Limits
@@ -98,20 +98,25 @@ class Ending:
     """"time", "memory", "files" or "output", if it was ended for that."""
 
 
+def _refuse_other_systems() -> None:
+    if sys.platform != "linux":
+        raise SandboxFailed("programs are shut in on Linux only; give reward_args.code_url, a SandboxFusion service")
+    if (machine := os.uname().machine) not in MACHINES:
+        known = " and ".join(MACHINES)
+        raise SandboxFailed(f"system calls are filtered on {known}, not on {machine}; give reward_args.code_url")
+
+
 class Sandbox:
     """One run at a time."""
 
     def __init__(self, isolation: Isolation = BUILT_IN) -> None:
         """Raises `SandboxFailed` if programs cannot be isolated at all."""
-        if sys.platform != "linux":
-            raise SandboxFailed("programs are shut in on Linux only; give reward_args.code_url, a SandboxFusion service")
-        if (machine := os.uname().machine) not in MACHINES:
-            known = " and ".join(MACHINES)
-            raise SandboxFailed(f"system calls are filtered on {known}, not on {machine}; give reward_args.code_url")
+        _refuse_other_systems()
         self._number = 0
         self.stuck = False
         """Whether killed programs are still there: what was found out holds, but the next run needs another sandbox."""
         self._place, self._lock = usage.new_place(as_nobody=isolation != BUILT_IN)
+        self._group: control_groups.ControlGroup | None = None
         self._deleting: list[subprocess.Popen[bytes]] = []
         if left := usage.abandoned():
             self._deleting.append(usage.delete(left))
@@ -140,10 +145,15 @@ class Sandbox:
         if not self.missing:  # programs have a /tmp
             os.rmdir(self._place)
         self._forkers = {*usage.below(self._process.pid)}
+        if isolation == BUILT_IN or isolation[0] in TOOLS:  # where a command of the user's starts things is not known
+            self._group = control_groups.new([self._process.pid, *self._forkers])
+            self.in_force.append(control_groups.IN_FORCE if self._group else control_groups.WATCHED)
 
     def close(self) -> None:
         self._connection.close()
         end_process(self._process, END_S)
+        if self._group is not None:
+            self._group.remove()
         self._deleting.append(usage.delete([self._place]))
         for process in self._deleting:
             with contextlib.suppress(subprocess.TimeoutExpired):  # deletion continues, and the next start finishes it
@@ -154,9 +164,18 @@ class Sandbox:
         """Runs the programs side by side until the last one has ended. `output`: the descriptor that they write to, at its other
         end; it is closed."""
         try:
-            return self._run(programs, output, limits)
+            ending = self._run(programs, output, limits)
+            return replace(ending, exceeded="memory") if self._met_bound() else ending
+        except SandboxFailed:
+            if not self._met_bound():
+                raise
+            self.stuck = True
+            return Ending(b"", -signal.SIGKILL, "memory")
         finally:
             os.close(output)
+
+    def _met_bound(self) -> bool:
+        return self._group is not None and self._group.met()
 
     def _run(self, programs: Sequence[Program], output: int, limits: Limits) -> Ending:
         deadline = time.monotonic() + limits.wall_s
@@ -175,7 +194,8 @@ class Sandbox:
             if left_s <= 0:
                 exceeded = "time"
             elif time.monotonic() >= look:
-                exceeded = usage.exceeded(self._process.pid, self._forkers, folders, limits)
+                together = usage.exceeded(self._process.pid, self._forkers, folders, limits)
+                exceeded = "memory" if self._met_bound() else together
                 look = time.monotonic() + LOOK_S
             if self._connection.fileno() in ready:
                 self._note(endings)
@@ -194,6 +214,8 @@ class Sandbox:
 
     def _start_all(self, programs: Sequence[Program], limits: Limits) -> list[int]:
         try:
+            if self._group is not None:
+                self._group.bound(limits)
             return [self._start(program, limits) for program in programs]
         finally:
             for descriptor in {each for program in programs for each in program.descriptors}:

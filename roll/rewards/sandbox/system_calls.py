@@ -77,6 +77,27 @@ ALLOWED: dict[str, dict[str, Numbers]] = {
         "get_mempolicy": (239, 236),
     },
 }  # fmt: skip
+ALLOWED_AGENTS: dict[str, dict[str, Numbers]] = {
+    # What programs that are agents may call besides, which have a network, users and processes to themselves.
+    "agents: clients and servers, where there is nobody but the gateway": {
+        "socket": (41, 198), "connect": (42, 203), "accept": (43, 202), "accept4": (288, 242), "bind": (49, 200),
+        "listen": (50, 201), "getpeername": (52, 205), "setsockopt": (54, 208), "sendmsg": (46, 211), "recvmsg": (47, 212),
+        "sendmmsg": (307, 269), "recvmmsg": (299, 243),
+    },
+    "agents: git, tar and shells, with files of their own": {
+        "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "utime": (132, None),
+        "utimes": (235, None), "utimensat": (280, 88), "flock": (73, 32), "fallocate": (285, 47), "mknod": (133, None),
+        "mknodat": (259, 33), "getxattr": (191, 8), "lgetxattr": (192, 9), "fgetxattr": (193, 10), "listxattr": (194, 11),
+        "llistxattr": (195, 12), "flistxattr": (196, 13),
+    },
+    "agents: what Node and Go run on": {
+        "eventfd": (284, None), "timerfd_create": (283, 85), "timerfd_settime": (286, 86), "signalfd4": (289, 74),
+        "inotify_init1": (294, 26), "inotify_add_watch": (254, 27), "inotify_rm_watch": (255, 28), "memfd_create": (319, 279),
+        "membarrier": (324, 283), "mincore": (27, 232), "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424),
+        "sched_get_priority_max": (146, 125), "sched_get_priority_min": (147, 126), "timer_create": (222, 107),
+        "timer_settime": (223, 110), "timer_delete": (226, 111),
+    },
+}  # fmt: skip
 LEAVES_GROUP = ("setsid", "setpgid")
 """Refused where there is no process namespace."""
 NO_BIT_OF = "no bit of"
@@ -91,6 +112,7 @@ CONDITIONS: dict[str, list[tuple[int, str, tuple[int, ...]]]] = {
     "ioctl": [(2, ONE_OF, (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451))],  # isatty, window, bytes to read, blocking, on exec
     "socketpair": [(0, ONE_OF, (1,))],  # AF_UNIX
     "sendto": [(8, ONE_OF, (0,)), (9, ONE_OF, (0,))],  # to the other end of a pair, no address
+    "socket": [(0, ONE_OF, (1, 2, 10))],  # AF_UNIX and AF_INET, which are the program's own; AF_VSOCK is the machine's
 }
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SET_FILTER, _NEW_LISTENER = 1, 8
@@ -105,14 +127,14 @@ _CLONE3, _NEWEST = 435, 462
 """Calls above the newest that was looked at do not exist here: a library then does without them."""
 
 
-def forbid(signals_of: int | None = None, *, leaves_group: bool = True) -> None:
+def forbid(signals_of: int | None = None, *, leaves_group: bool = True, agent: bool = False) -> None:
     """From now on, for this process. It must have given up new rights before. `signals_of`: the process that alone may be sent
     signals, where nothing else keeps them in. `leaves_group`: not where its process group is what ends all that it has started.
-    Raises `OSError`."""
+    `agent`: `ALLOWED_AGENTS` is allowed, too. Raises `OSError`."""
     machine = os.uname().machine
     if machine not in MACHINES:
         raise OSError(f"no filter of system calls for {machine}")
-    _install(steps_for(machine, signals_of, leaves_group=leaves_group), 0)
+    _install(steps_for(machine, signals_of, leaves_group=leaves_group, agent=agent), 0)
 
 
 def ask_before_forks() -> int:
@@ -142,14 +164,16 @@ def _install(steps: Iterable[tuple[int, int, int, int]], flags: int) -> int:
     return done
 
 
-def numbers_of(machine: str) -> dict[str, int]:
+def numbers_of(machine: str, agent: bool = False) -> dict[str, int]:
     """The allowed calls that this machine has."""
-    column = list(MACHINES).index(machine)
-    found = ((name, numbers[column]) for calls in ALLOWED.values() for name, numbers in calls.items())
+    column, tables = list(MACHINES).index(machine), (ALLOWED | ALLOWED_AGENTS if agent else ALLOWED).values()
+    found = ((name, numbers[column]) for calls in tables for name, numbers in calls.items())
     return {name: number for name, number in found if number is not None}
 
 
-def steps_for(machine: str, signals_of: int | None = None, *, leaves_group: bool = True) -> Iterator[tuple[int, int, int, int]]:
+def steps_for(
+    machine: str, signals_of: int | None = None, *, leaves_group: bool = True, agent: bool = False
+) -> Iterator[tuple[int, int, int, int]]:
     """The filter as a program of the kernel's BPF machine: (operation, jump if true, jump if false, value)."""
     conditions: Mapping[str, list[tuple[int, str, tuple[int, ...]]]] = CONDITIONS
     if signals_of is not None:
@@ -160,7 +184,7 @@ def steps_for(machine: str, signals_of: int | None = None, *, leaves_group: bool
     yield _LOAD, 0, 0, _NUMBER_AT
     yield _AT_LEAST, 0, 1, _OTHER_ABI
     yield _RETURN, 0, 0, _ERRNO | _EPERM
-    for name, number in numbers_of(machine).items():
+    for name, number in numbers_of(machine, agent).items():
         if name in LEAVES_GROUP and not leaves_group:
             continue
         checks = [step for check in conditions.get(name, []) for step in _check(*check)]

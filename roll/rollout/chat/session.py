@@ -60,6 +60,8 @@ class Session:
         """Which limit the episode has met, if one."""
         self.reward: float | None = None
         self.success: bool | None = None
+        self.refused_reward = ""
+        """Why the last reward that was posted was refused."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Has the error if the policy could not answer for another reason than the request."""
         self.failed.add_done_callback(_heard)

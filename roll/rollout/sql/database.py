@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, create_engine, event, select, text
 from sqlalchemy.engine import make_url
@@ -146,6 +146,10 @@ class Database:
         """`work`, which changes nothing, outside of any transaction."""
         return await self._call(self._reading, work)
 
+    async def beside(self, work: Callable[[], T]) -> T:
+        """`work`, which has connections of its own."""
+        return await asyncio.to_thread(work)
+
     async def notices(self) -> AsyncIterator[None]:
         """Returns whenever something may have changed, and every `LOOK_S` seconds."""
         if self._file is None:
@@ -235,6 +239,9 @@ class Database:
         self._open = self._read = None
         self._engine.dispose()
 
+
+OpenDatabase: TypeAlias = Callable[[str], Database]
+"""By its address."""
 
 STATEMENTS: Mapping[int, Sequence[str]] = {
     1: (

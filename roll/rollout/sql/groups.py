@@ -25,7 +25,7 @@ from roll.errors import Alone, PackingError
 from roll.record.group_log import GroupLog
 from roll.record.run_identity import RunIdentity
 from roll.record.trace import Trace
-from roll.rollout.admission import Admission, GroupState
+from roll.rollout.admission import Admission
 from roll.rollout.groups import Groups
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
@@ -37,6 +37,7 @@ from roll.rollout.sql.news import Book, News, Peers, check_part, read_book, read
 from roll.rollout.sql.rows import Fate, fate_of, outline
 from roll.rollout.sql.tables import members, runs
 from roll.rollout.tasks import TaskSource
+from roll.rollout.ticket import GroupState
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +105,10 @@ class SqlGroups(Groups):
             async with self._lock:
                 await self._database.write(joining.Leave(self._member.name, "left"))
         await self._database.close()
+
+    async def beside(self, work: Callable[[], None]) -> None:
+        """`work`, which reads the database by itself."""
+        await self._database.beside(work)
 
     async def announce_end(self, status: str, reason: str = "") -> None:
         """The trainer says how the run has ended; explorers end then, too."""

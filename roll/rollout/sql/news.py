@@ -15,11 +15,12 @@ from typing import Any
 from sqlalchemy import Connection, Row, func, literal, select
 
 from roll.errors import Expelled, TakenBack
-from roll.rollout.admission import Admission, GroupState
+from roll.rollout.admission import Admission
 from roll.rollout.replay import Trained
 from roll.rollout.sql.joining import Member
 from roll.rollout.sql.rows import REPLAYED
 from roll.rollout.sql.tables import groups, members, replays, runs, samples, tasks
+from roll.rollout.ticket import GroupState
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,10 @@ from sqlalchemy import Connection, Executable, Row, Select, delete, insert, sele
 
 from roll.data.sample import MASK, PER_TOKEN, Prompt, SampleGroup
 from roll.errors import PackingError, boundary
-from roll.rollout.admission import Admission, GroupState
+from roll.rollout.admission import Admission
 from roll.rollout.sql.database import Statement
 from roll.rollout.sql.tables import groups, members, replays, samples, tasks, validations
+from roll.rollout.ticket import GroupState
 
 REST = "rest"
 """Holds UTF-8 text; the other arrays (`PER_TOKEN`) the values of all samples, one after the other."""

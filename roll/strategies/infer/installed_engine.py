@@ -3,10 +3,11 @@ files, imports nothing of the engine and no torch."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from roll.configs.arguments import CACHE_BYTES, StrategyArguments
+from roll.configs.arguments import CACHE_BYTES, CACHE_GIB, StrategyArguments
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.strategies.infer.sglang import arguments as sglang_arguments
 from roll.strategies.infer.vllm import arguments as vllm_arguments
@@ -20,6 +21,8 @@ def engine_problems(key: str, chosen: StrategyArguments) -> list[Problem]:
         where, what = (f"{key}.strategy_name", "vllm") if python is None else (named, python)
         missing = _complaint(where, what, lambda: vllm_arguments.check_installed(python), vllm_arguments.INSTALL)
         check = partial(vllm_arguments.check_argument, python)
+        if (space := os.environ.get(CACHE_GIB, "0")) and not space.isdecimal():  # which vLLM does not name
+            missing.append(Problem(CACHE_GIB, space, "is no whole number of GiB", "e.g. 4, or unset it"))
     elif chosen.strategy_name == "sglang":
         what, python = given.get("python", MISSING_VALUE), sglang_arguments.interpreter(python)
         missing = _complaint(named, what, lambda: sglang_arguments.check_interpreter(python), sglang_arguments.INSTALL)

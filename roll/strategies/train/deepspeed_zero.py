@@ -249,7 +249,8 @@ class DeepSpeedStrategy(HFTrainStrategy):
         self._engine.zero_grad()
         return float(norm)
 
-    def _full_weights(self, trained_only: bool = False) -> Iterator[tuple[str, Tensor]]:
+    def _full_weights(self, trained_only: bool = False, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        """DeepSpeed gathers masters as they are."""
         for name, tensor in self._named_tensors(trained_only):
             if self._zero is not None and tensor.requires_grad:
                 yield name, self._zero.weight(tensor)  # type: ignore[arg-type]

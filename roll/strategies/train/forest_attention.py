@@ -18,6 +18,8 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from roll.data.transfer import to_device
+
 FOREST_SDPA = "forest_sdpa"
 LONGEST_QUERY = 1024
 """A path's own tokens are cut into pieces of so many where they need a mask: what it covers in vain stays small."""
@@ -52,9 +54,6 @@ class _Call:
     first: Tensor | None
     """[S] the number of keys before the first query; None if it is 0 everywhere."""
 
-    def to(self, device: torch.device) -> _Call:
-        return _Call(self.queries.to(device), self.keys.to(device), None if self.first is None else self.first.to(device))
-
 
 class ForestAttention:
     """The kernel's calls for a row, the same in every layer."""
@@ -79,8 +78,10 @@ class ForestAttention:
         """How many have attended."""
 
     def to(self, device: torch.device) -> ForestAttention:
-        self._calls = [call.to(device) for call in self._calls]
-        self._outputs = self._outputs.to(device)
+        parts = [part for call in self._calls for part in (call.queries, call.keys, call.first)]
+        moved: list[Any] = to_device([self._outputs, *parts], device)
+        self._outputs, rest = moved[0], iter(moved[1:])
+        self._calls = [_Call(*call) for call in zip(rest, rest, rest, strict=True)]
         return self
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None) -> Tensor:

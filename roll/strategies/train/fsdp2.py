@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import chain
 
@@ -17,7 +18,7 @@ from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.interface import BatchTotals
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.scorer import Call
-from roll.strategies.train.sharding import local, reshard
+from roll.strategies.train.sharding import local, reduce_gradients, reshard
 from roll.strategies.train.storage_offload import StorageOffload
 from roll.weights.experts import Fused
 
@@ -30,7 +31,8 @@ class FSDP2Strategy(HFTrainStrategy):
     def _place(self) -> None:
         layer_names = set(self._model._no_split_modules or ())
         dtype = self._compute_dtype if self._mixed else None
-        self._ranks.shard(self._model, layer_names, dtype, self._spec.options(FSDP2Config).reshard_after_forward)
+        self._options = self._spec.options(FSDP2Config)
+        self._ranks.shard(self._model, layer_names, dtype, self._options)
         if self._kept_dtype == torch.float32:  # its own part alone becomes wider than what is stored
             nn.Module.to(self._model, torch.float32)
         self._optimizer = self._make_optimizer()
@@ -58,23 +60,25 @@ class FSDP2Strategy(HFTrainStrategy):
         return call
 
     def _backward(self, loss: Tensor, last: bool) -> None:
+        if not self._options.reduce_scatter_during_grad_accumulation:
+            reduce_gradients(self._model, now=last)
         loss.backward()
 
     def _step(self) -> float:
         assert self._optimizer is not None and self._spec.optimisation is not None
         gradients = self._added_gradients()
-        square = torch.nn.utils.get_total_norm(gradients).square()
-        self._ranks.all_reduce(square, "sum")
+        square = self._ranks.sum_of_parts(torch.nn.utils.get_total_norm(gradients).square())
         norm = float(square.sqrt())
-        if square.isfinite():
+        if math.isfinite(norm):
             scale_to_norm(gradients, norm, self._spec.optimisation.max_grad_norm)
             self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def _full_weights(self, trained_only: bool = False) -> Iterator[tuple[str, Tensor]]:
+    def _full_weights(self, trained_only: bool = False, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self._named_tensors(trained_only):
-            yield name, self._ranks.full(tensor.detach())
+            part = tensor.detach()
+            yield name, self._ranks.full(part.to(dtype) if part.is_floating_point() else part)
 
     def _full_moments(self) -> Iterator[tuple[str, Tensor]]:
         assert self._optimizer is not None

@@ -107,7 +107,7 @@ class HFTrainStrategy(ABC):
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # the same adapters on every rank, however many there are
-            return Adapters(self._model, model.lora_target, model.lora_rank, model.lora_alpha or 2.0 * model.lora_rank)
+            return Adapters(self._model, model.lora_target, model.adapter_rank, model.lora_alpha or 2.0 * model.adapter_rank)
 
     def _make_optimizer(self) -> torch.optim.AdamW | None:
         """AdamW over the model's parameters as they are now; None for a frozen model."""
@@ -141,8 +141,8 @@ class HFTrainStrategy(ABC):
         the gradients. Returns the norm before clipping."""
 
     @abstractmethod
-    def _full_weights(self, trained_only: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """A collective: every tensor of `_named_tensors`, whole and in its master precision, one at a time."""
+    def _full_weights(self, trained_only: bool = False, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        """A collective: every tensor of `_named_tensors`, whole, one at a time; with `dtype` it may be gathered in that type."""
 
     @abstractmethod
     def _full_moments(self) -> Iterator[tuple[str, Tensor]]:
@@ -198,7 +198,7 @@ class HFTrainStrategy(ABC):
         of_samples = out.split(batch.lengths.tolist())
         with torch.no_grad(), self._cores.computing():
             for part, micro, layout in self._microbatches(batch, self._spec.max_tokens_per_microbatch_infer):
-                values = micro.flatten(compute(micro, layout)).cpu().split(part.padded.lengths.tolist())
+                values = part.padded.flatten(compute(micro, layout).cpu()).split(part.padded.lengths.tolist())
                 for i, values_of_sample in zip(part.indices, values, strict=False):
                     of_samples[i].copy_(values_of_sample)
         self._after_inference()
@@ -247,7 +247,7 @@ class HFTrainStrategy(ABC):
 
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
         """Exports weights in the type that layers compute in, tied weights once; adapters alone in float32."""
-        named = self._full_weights(trained_only=self._adapted_base is not None)
+        named = self._full_weights(self._adapted_base is not None, None if self._adapters else self._compute_dtype)
         if self._adapters and self._adapted_base is not None:
             named = with_base(self._adapters.alone(named), self._adapted_base)
         else:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from roll.data.routes import unrouted
 from roll.data.token_batch import PER_SAMPLE, Padded, TokenBatch
+from roll.data.transfer import to_device
 from roll.strategies.train.forest_attention import ForestAttention
 
 
@@ -64,10 +65,12 @@ class Layout:
     """What else the model is called with."""
 
     def to(self, device: torch.device) -> Layout:
-        trained = (self.trained[0].to(device), self.trained[1].to(device))
-        moved = {name: value.to(device) for name, value in self.arguments.items()}
-        routes = None if self.routes is None else self.routes.to(device)
-        return Layout(self.tokens.to(device), self.columns.to(device), self.places.to(device), trained, routes, moved)
+        given = [name for name, value in self.arguments.items() if isinstance(value, Tensor)]
+        own = (self.tokens, self.columns, self.places, *self.trained, self.routes, *(self.arguments[name] for name in given))
+        moved: list[Any] = to_device(own, device)
+        tokens, columns, places, row, column, routes, *arguments = moved
+        others = {name: value.to(device) for name, value in self.arguments.items() if name not in given}
+        return Layout(tokens, columns, places, (row, column), routes, {**dict(zip(given, arguments, strict=True)), **others})
 
     def spread(self, values: Tensor, micro: Padded) -> Tensor:
         """[B, T] of values [K] of the trained tokens; 0 elsewhere."""

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from roll.configs.arguments import FSDP2Config
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.process import ensure_group_of_one, init_process_group
 from roll.strategies.train.value_head import ValueHead
@@ -29,12 +30,14 @@ class Ranks:
 
     def __init__(self, context: RankContext, device: torch.device, timeout_s: float) -> None:
         self.rank, self.size, self.device = context.rank, context.world_size, device
+        self._shards = self.size
         self._made_group = self.size > 1 and not dist.is_initialized()
         if self._made_group:
             init_process_group(context, device, timedelta(seconds=timeout_s))
 
-    def shard(self, model: nn.Module, layer_names: set[str], param_dtype: torch.dtype | None, reshard: bool) -> None:
-        """Moves the model to the device; the ranks divide each layer of a class in `layer_names`, and the rest, among them.
+    def shard(self, model: nn.Module, layer_names: set[str], param_dtype: torch.dtype | None, options: FSDP2Config) -> None:
+        """Moves the model to the device; the ranks divide each layer of a class in `layer_names`, and the rest, among them, or
+        each group of `fsdp_size` ranks does.
 
         Layers compute in `param_dtype`, from copies that FSDP2 makes as it gathers them: also of one rank, whose numbers are
         then those of several. Gradients are summed over ranks, not averaged: the loss is already normalised by the whole
@@ -44,7 +47,11 @@ class Ranks:
             return
         if self.size == 1:
             ensure_group_of_one(self.device)
-        mesh = init_device_mesh(self.device.type, (self.size,))
+        self._shards, reshard = options.shards(self.size), options.reshard_after_forward
+        sizes = {"replicate": self.size // self._shards, "shard": self._shards}
+        if sizes["replicate"] == 1:
+            del sizes["replicate"]
+        mesh = init_device_mesh(self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
         policy = MixedPrecisionPolicy(param_dtype=param_dtype, reduce_dtype=torch.float32)
         for module in list(model.modules()):
             if isinstance(module, ValueHead):
@@ -60,6 +67,11 @@ class Ranks:
         """Reduces the tensor over the ranks in place, by `sum` or `max`."""
         if self.size > 1:
             dist.all_reduce(values, dist.ReduceOp.MAX if operation == "max" else dist.ReduceOp.SUM)
+
+    def sum_of_parts(self, own: Tensor) -> Tensor:
+        """Of what the ranks' parts of the weights have; each part counts once, however many ranks have it."""
+        self.all_reduce(own, "sum")
+        return own / (self.size // self._shards)
 
     def all_max(self, value: int) -> int:
         if self.size == 1:
@@ -77,8 +89,8 @@ class Ranks:
         if not isinstance(pattern, DTensor):
             return full[name]
         length = pattern.shape[0]  # FSDP2 divides the first dimension, as `chunk` does
-        each = -(-length // self.size)
-        return full.rows(name, min(self.rank * each, length), min((self.rank + 1) * each, length))
+        each, own = -(-length // self._shards), self.rank % self._shards
+        return full.rows(name, min(own * each, length), min((own + 1) * each, length))
 
     def like(self, full: Fused, name: str, pattern: Tensor) -> Tensor:
         """A copy of one of these full tensors, with the sharding, device and type of `pattern`. No communication."""
@@ -104,6 +116,12 @@ def reshard(model: nn.Module) -> None:
     """Frees gathered weights: after a forward pass without a backward pass the root's would stay."""
     for module in _sharded_modules(model):
         module.reshard()
+
+
+def reduce_gradients(model: nn.Module, now: bool) -> None:
+    """Whether the next backward pass ends with the sum of all ranks' gradients, or adds to what each rank has of all weights."""
+    for module in _sharded_modules(model):
+        module.set_requires_gradient_sync(now, recurse=False)
 
 
 def _sharded_modules(model: nn.Module) -> list[FSDPModule]:

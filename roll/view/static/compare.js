@@ -3,6 +3,7 @@
 import { Charts } from "./chart.js";
 import { X, over, overTime } from "./curves.js";
 import { breath, colour, duration, el, figure, fill, table } from "./dom.js";
+import { frontier } from "./frontier.js";
 import { go, link, note } from "./link.js";
 import { ask } from "./source.js";
 
@@ -32,7 +33,8 @@ export class Compare {
       if (box.checked) mark.style.background = colour(chosen.indexOf(name));
       return el("label", {}, box, mark, el("bdi", {}, name));
     });
-    const choice = [el("h2", {}, "Compare"), el("p", { class: "legend runs" }, boxes)];
+    const weighed = await ask("weighed");
+    const choice = [el("h2", {}, "Compare"), el("p", { class: "legend runs" }, boxes), weighed.length > 1 && frontier(weighed, new Set(known.map((run) => run.name)))];
     if (mine !== this.latest) return; // others were chosen meanwhile
     if (chosen.length < 2) return fill(this.node, choice, el("p", { class: "soft" }, `Choose two to ${MOST} runs.`));
     const [compared, ...rest] = await Promise.all([ask("compare", { run: chosen }), ...chosen.map((run) => ask("clock", { run }))]);

@@ -6,7 +6,7 @@ import { ask } from "./source.js";
 
 const LIMIT = 50;
 const FILTERS = ["step_from", "step_to", "domain", "fate", "reason", "explorer", "prompt", "reward_from", "reward_to", "kept"];
-const COLUMNS = [["step", "step"], ["group_id", "group"], ["uid", "prompt"], ["domain", "domain"], ["explorer", "explorer"], ["fate", "fate"], ["reason", "reason"], ["lag", "lag"], ["reward", "reward"], ["rollouts", "rollouts"], ["length", "length"], ["cut", "cut off"], ["kept", "text"]];
+const COLUMNS = [["step", "step"], ["group_id", "group"], ["reward", "reward"], ["uid", "prompt"], ["domain", "domain"], ["explorer", "explorer"], ["fate", "fate"], ["reason", "reason"], ["lag", "lag"], ["rollouts", "rollouts"], ["length", "length"], ["cut", "cut off"], ["kept", "text"]];
 const NUMBERS = new Set(["step", "group_id", "lag", "reward", "rollouts", "length", "cut"]);
 
 // The keys of the rows that were shown last: the group view goes on among them.

@@ -4,7 +4,7 @@ import { colour, duration, el, figure, fill, share, style, table } from "./dom.j
 import { link, note } from "./link.js";
 import { ask } from "./source.js";
 
-const ROW = 20, LABELS = 156, AXIS = 18;
+const ROW = 20, LABELS = 156, AXIS = 18, MARK = 110;
 const STATES = { busy: "--good", idle: "--rule", done: "--rule", "waiting for input": "--input", "waiting for output": "--output", "waiting for a device": "--bad" };
 
 export class Lanes {
@@ -83,9 +83,10 @@ export class Lanes {
       }
     });
     at.fillStyle = style("--soft");
-    for (let i = 0; i <= 4; i++) {
-      at.textAlign = i === 4 ? "right" : "left";
-      at.fillText(duration(from + ((to - from) * i) / 4 - picture.first), LABELS + ((width - LABELS) * i) / 4, AXIS / 2);
+    const parts = Math.max(1, Math.min(4, Math.floor((width - LABELS) / MARK)));
+    for (let i = 0; i <= parts; i++) {
+      at.textAlign = i === parts ? "right" : "left";
+      at.fillText(duration(from + ((to - from) * i) / parts - picture.first), LABELS + ((width - LABELS) * i) / parts, AXIS / 2);
     }
   }
 

@@ -13,6 +13,7 @@ const ANSWERS = {
   clock: (data, { run }) => data.clock[run],
   funnel: (data, { run }) => data.funnel[run],
   compare: (data) => data.compare,
+  weighed: (data) => data.weighed,
   group: (data, { run, key }) => data.group[run][key],
   curves: (data, { run, name = Object.keys(data.curves[run]), since = -1 }) =>
     Object.fromEntries([name].flat().map((one) => [one, after(data.curves[run][one] ?? { steps: [], values: [] }, since)])),

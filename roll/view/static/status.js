@@ -32,7 +32,7 @@ export class Status {
     const facts = [
       ["step", `${figure(status.step)}${of}`, `${duration(status.elapsed_s)}${left}`],
       ["reward", figure(status.reward), "mean of the last step"],
-      ["validation", figure(status.validation?.accuracy), told(status.validation)],
+      ["validation", figure(status.validation?.accuracy), told(status)],
       ["cut off by length", share(status.cut), "of the last step's responses"],
       ["staleness", `${figure(status.staleness)} / ${figure(status.bound)}`, "versions, now and bound"],
       ...Object.entries(status.idle).map(([role, idle]) => [`${role} idle`, share(idle), "of the run"]),
@@ -44,7 +44,8 @@ export class Status {
       this.newest,
       status.events.length > 0 && el("ul", { class: "events" }, status.events.map((event) => el("li", { class: LEVELS[event.level] }, el("bdi", {}, event.text)))),
       status.roles.length > 0 && table(["who", "does", "for", "waits for"], status.roles.map((role) => [role.name, role.state, duration(role.since_s), el("bdi", {}, role.reason ?? "")])),
-      status.members.length > 0 && this.members(status.members));
+      status.members.length > 0 && this.members(status.members),
+      status.audits.length > 0 && audited(status.audits));
   }
 
   // Processes of their own: who explores how fast, with which version, and the way to what each does.
@@ -58,9 +59,17 @@ export class Status {
   }
 }
 
+// What the environments or rewards paid before training (`roll env audit`).
+function audited(all) {
+  return [el("h3", {}, "Audited before"), table(["what", "tasks", "reference", "chance", "most without the task", "found"], all.map((one) => [
+    el("bdi", {}, one.name), figure(one.tasks), figure(one.reference), figure(one.chance), el("bdi", {}, `${one.best} ${figure(one.pays)}`),
+    el("bdi", { class: one.problems.length ? "bad" : one.changed.length || one.notes.length ? "warn" : "good" }, [...one.problems, ...one.changed.map((name) => `${name} has changed since`), ...one.notes].join("; ") || "nothing"),
+  ]))];
+}
+
 // What stands beside an accuracy: the mean score, and what was not judged.
-function told(validation) {
-  if (!validation) return "none yet";
+function told({ validation, left_s }) {
+  if (!validation) return left_s === null ? "none" : "none yet";
   const { step, accuracy, score, errors, rollouts } = validation;
   return [`step ${figure(step)}`, score !== null && score !== accuracy && `score ${figure(score)}`, errors > 0 && `${figure(errors)}${rollouts ? ` of ${figure(rollouts)}` : ""} not judged`].filter(Boolean).join(", ");
 }

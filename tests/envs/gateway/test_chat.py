@@ -46,6 +46,20 @@ def test_a_conversation_goes_on_from_the_tokens_that_were_sampled():
     played(test, ["one", "two"])
 
 
+def test_a_weight_update_in_mid_answer_leaves_every_token_its_version():
+    async def test(world):
+        first = await world.say([user("a")])
+        await world.say([user("a"), first, user("b")])
+        (sample,) = episode_samples(world.session.forest, TASK, OUTCOME)
+        version_of = {i: span.version for span in sample.versions for i in range(span.start, span.stop)}
+        own = [i for i, is_own in enumerate(sample.policy_mask) if is_own]
+        sizes = [len(answer.token_ids) for answer in world.answered]
+        assert [version_of[i] for i in own] == [n + (i >= size // 2) for n, size in enumerate(sizes) for i in range(size)]
+        assert [sample.behaviour_logprobs[i] for i in own] == [-0.5 - n for n, size in enumerate(sizes) for _ in range(size)]
+
+    played(test, ["the first answer", "the second one"])
+
+
 def test_an_answer_is_never_encoded_again():
     """The policy writes tokens whose text is encoded otherwise: they stay."""
 

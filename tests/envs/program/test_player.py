@@ -1,73 +1,17 @@
 """Episodes of real programs: what they are told, what they may cost, and what becomes of what they did."""
 
 import asyncio
-import contextlib
 import os
-import sys
-import textwrap
+import venv
 from pathlib import Path
 
 import psutil
 import pytest
-from gateway_world import World
+from living import command_lines, lives
 
-from roll.configs.agentic import EnvConfig
-from roll.configs.program import ProgramConfig
-from roll.envs.program.player import Programs
-from roll.envs.program.process import EPISODE, processes_of
 from roll.errors import EpisodeFailed
-from roll.rollout.episode import EpisodeTask
 
-sys.path.append(str(Path(__file__).parent))  # rewards are named by dotted path
-TASK = EpisodeTask(uid="train/shop/3", tag="shop", index=1, env_seed=11)
-HEAD = """
-import json, os, sys, urllib.request
-
-def post(url, key, body):
-    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)) as answer:
-        return json.load(answer)
-
-def ask(*texts):
-    messages = [{"role": "user", "content": text} for text in texts]
-    body = {"model": "m", "messages": messages}
-    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
-    return post(url, os.environ["OPENAI_API_KEY"], body)["choices"][0]["message"]["content"]
-
-def reward(value):
-    post(os.environ["ROLL_REWARD_URL"], os.environ["ROLL_REWARD_KEY"], {"value": value})
-"""
 ASKS_TWICE = "said = ask('one')\nopen('said.txt', 'w').write(said)\nask('two')"
-
-
-@pytest.fixture
-def play(tmp_path):
-    """Plays one episode of the agent whose code is given; returns its samples."""
-
-    def played(code, says=("first", "second!"), *, before=None, env=None, **program):
-        folder = tmp_path / "given"
-        folder.mkdir(exist_ok=True)
-        (folder / "agent.py").write_text(HEAD + textwrap.dedent(code))
-        config = ProgramConfig(
-            **{"command": ["python", "agent.py"], "folder": str(folder), "reward": "programs_under_test.length"} | program
-        )
-        world = World(says)
-
-        async def main():
-            env_config = EnvConfig(env_type="program", program=config, **(env or {}))
-            programs = Programs({"shop": env_config}, world.dialogue, "127.0.0.1", 5000, lambda tag: 50)
-            try:
-                playing = asyncio.ensure_future(programs.play(TASK, world.ask))
-                if before is not None:
-                    await before(playing, world)
-                return await playing
-            finally:
-                await programs.close()
-
-        played.world = world
-        return asyncio.run(main())
-
-    return played
 
 
 def test_an_episode_is_what_the_program_asked_and_a_function_says_what_it_earned(play):
@@ -99,6 +43,28 @@ def test_the_set_up_comes_first_and_the_folder_that_was_given_stays_as_it_was(pl
     setup = ["python", "-c", "open('made', 'w').write('x'); import os; assert 'OPENAI_API_KEY' not in os.environ"]
     (sample,) = play("assert open('made').read() == 'x'\nask('one')", setup=setup)
     assert sample.reward == 5.0 and sorted(os.listdir(tmp_path / "given")) == ["agent.py"]
+
+
+def test_a_preloaded_interpreter_may_be_another_one_and_its_script_finds_it_as_it_is(play, tmp_path):
+    """With nothing installed, and nothing of this project to be seen."""
+    venv.create(tmp_path / "other", with_pip=False, symlinks=True)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "mine.py").write_text("import os\nimported_by, mood = os.getpid(), os.environ['MOOD']")
+    code = """
+    import mine
+    assert mine.imported_by != os.getpid() and mine.mood == "good"
+    assert sys.prefix == os.environ["PREFIX"] and sys.argv == ["agent.py", "word"] and __name__ == "__main__"
+    assert sys.path[0] == os.getcwd() and not [name for name in sys.modules if name.startswith("roll")]
+    try:
+        import roll
+    except ImportError:
+        ask("one")
+    """
+    python, environment = str(tmp_path / "other" / "bin" / "python"), {"MOOD": "good", "PREFIX": str(tmp_path / "other")}
+    environment["PYTHONPATH"] = str(tmp_path / "lib")
+    command = ["python", "agent.py", "word"]
+    (sample,) = play(code, python=python, preload=["mine"], environment=environment, command=command)
+    assert sample.reward == len("first")
 
 
 @pytest.mark.parametrize("last", ["0.5", '{"reward": 0.5, "success": true, "lines": 3}'])
@@ -136,7 +102,13 @@ def test_a_coroutine_may_say_the_reward(play):
     [
         ("", {}, "no_calls", "without an answer"),
         ("reward(1.0)", {"reward": "posted"}, "no_calls", "without an answer"),
-        ("ask('one')", {"reward": "posted"}, "no_reward", "without posting"),
+        ("ask('one')", {"reward": "posted"}, "no_reward", "ended without a reward"),
+        (
+            "ask('one')\ntry:\n    reward('good')\nexcept Exception:\n    pass",
+            {"reward": "posted"},
+            "no_reward",
+            "was refused: value must",
+        ),
         ("ask('one')\nprint('last words')\nsys.exit(3)", {}, "exit", "exit code 3; its output ends with:\nlast words"),
         ("ask('one')\nraise ValueError('own')", {}, "exit", "ValueError: own"),
         ("ask('one')\nos.kill(os.getpid(), 9)", {}, "exit", "after 1 answers, ended with signal 9"),
@@ -194,36 +166,35 @@ def test_who_is_refused_at_a_limit_is_scored_on_what_it_did(play):
 
 
 ESCAPES = """
-import subprocess
+import subprocess, time
+open(os.environ["OPENED"], "w").write(os.getcwd())
 code = "import time; time.sleep(300)"
 subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+subprocess.Popen([sys.executable, "-c", code], start_new_session=True, env={})
 os.fork() or (os.setsid(), os.fork() and os._exit(0), os.execv(sys.executable, [sys.executable, "-c", code]))
-open(os.environ["OPENED"], "w").write(os.environ["ROLL_EPISODE"])
-ask("one")
+os.fork() or (os.setsid(), os.fork() and os._exit(0), os.closerange(0, 99), time.sleep(300))
 """
+"""What has left the group, what has nothing of the environment, what no longer has a parent, and what is no other program."""
 
 
-def test_a_program_is_ended_with_all_that_it_has_started(play, tmp_path):
-    """Also what has left its group, and what no longer has a parent."""
-    play(ESCAPES, environment={"OPENED": str(tmp_path / "episode")})
-    episode = (tmp_path / "episode").read_text()
-    assert episode and processes_of(episode) == []
+@pytest.mark.parametrize("preload", [[], ["json"]], ids=["anew", "preloaded"])
+@pytest.mark.parametrize("last", ["", "os._exit(0)", "os.kill(os.getppid(), 9)\ntime.sleep(300)"])
+def test_a_program_is_ended_with_all_that_it_has_started(play, tmp_path, last, preload, no_child_is_left):
+    """Also one that kills the process that keeps it."""
+    play(f"{ESCAPES}\nask('one')\n{last}", preload=preload, score_exits=True, environment={"OPENED": str(tmp_path / "folder")})
+    folder = (tmp_path / "folder").read_text()
+    assert folder and not [each for each in psutil.process_iter(["cwd"]) if (each.info["cwd"] or "").startswith(folder)]
 
 
-STARTS_A_SERVER = """
-import subprocess
-given = {name: os.environ[name] for name in ("HOME", "PATH")}
-left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], env=given, start_new_session=True)
-open(os.environ["OPENED"], "w").write(str(left.pid))
-ask("one")
-"""
+def test_a_program_that_stops_what_keeps_it_is_ended_too(play, no_child_is_left):
+    with pytest.raises(EpisodeFailed, match="timeout"):
+        play("ask('one')\nos.kill(os.getppid(), 19)\nimport time\ntime.sleep(300)", agent_timeout_s=2.0)
 
 
-def test_a_server_that_was_started_with_little_of_the_environment_ends_too(play, tmp_path):
-    """As the client of MCP starts servers: in a group of their own, without the variables of the episode."""
-    play(STARTS_A_SERVER, environment={"OPENED": str(tmp_path / "pid")})
-    pid = int((tmp_path / "pid").read_text())
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+def test_what_starts_programs_is_replaced_if_one_of_them_kills_it(play):
+    code = "above = open(f'/proc/{os.getppid()}/stat').read().rpartition(') ')[2].split()[1]\n"
+    (sample,) = play(f"ask('one')\n{code}os.kill(int(above), 9)", reward="command", scoring=["python", "-c", "print(0.5)"])
+    assert sample.reward == 0.5
 
 
 def test_the_errors_of_the_policy_end_the_program_and_are_the_runs(play):
@@ -237,18 +208,11 @@ def test_the_errors_of_the_policy_end_the_program_and_are_the_runs(play):
 def test_a_cancelled_episode_leaves_neither_process_nor_folder(play):
     async def before(playing, world):
         await world.asking.wait()
-        before.episodes = [
-            child.environ().get(EPISODE) for child in psutil.Process().children(recursive=True) if _has_environment(child)
-        ]
+        before.agents = [each for each, line in command_lines().items() if "agent.py" in line]
+        before.folders = [Path(each.cwd()) for each in before.agents]
         playing.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         play(HANGS, before=before)
-    episodes = [episode for episode in before.episodes if episode]
-    assert episodes and processes_of(episodes[0]) == []
-
-
-def _has_environment(process):
-    with contextlib.suppress(psutil.Error):
-        return bool(process.environ())
-    return False
+    assert before.agents and not any(map(lives, before.agents))
+    assert not any(folder.exists() for folder in before.folders)

@@ -16,6 +16,7 @@ from pathlib import Path
 import in_container
 import pytest
 import sandbox_table
+from delegated_group import delegated
 
 USER = 10000 + os.getpid() % 50000
 """Who owns nothing here, and is nobody else's."""
@@ -66,15 +67,18 @@ def test_no_program_earns_reaches_or_harms_anything(mode: str, folder: Path, cap
     if mode in PROGRAMS and shutil.which(PROGRAMS[mode]) is None:
         pytest.skip(f"{PROGRAMS[mode]} is not installed")
     paths = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PATH": os.environ["PATH"]}
-    command = [sys.executable, sandbox_table.__file__, str(folder), *MODES[mode]]
-    done = subprocess.run(command, env=paths, capture_output=True, text=True, timeout=800, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    with delegated(int(MODES[mode][1])) as group:
+        command = [sys.executable, sandbox_table.__file__, str(folder), *MODES[mode]]
+        command += [] if group is None else ["--group", str(group)]
+        done = subprocess.run(command, env=paths, capture_output=True, text=True, timeout=800, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
     row = json.loads(done.stdout.splitlines()[-1])
     layers = [each.partition(":")[0] for each in row["in_force"]]
     with capsys.disabled():
         counts = ", ".join(f"{len(row[name])} {name}" for name in COLUMNS)
         print(f"\n{mode} ({', '.join(layers)}): {row['programs']} programs: {counts}")
-    assert layers == LAYERS[mode]
+    bound = [] if mode == "gVisor" else ["watched memory" if group is None else "control group"]
+    assert layers == LAYERS[mode] + bound
     assert row["programs"] >= 600
     deadline = time.monotonic() + 20  # what has been ended is gone a moment later; what runs on stays
     while (

@@ -148,7 +148,7 @@ def test_a_signal_while_the_trainer_starts_anew_ends_the_run_which_is_resumed(la
     assert "Traceback" not in run.output, run.output
     line.ends("the run ended")
     summary = run.summary()
-    assert summary["status"] == "interrupted" and summary["reason"].startswith("stopped at once by a signal after step ")
+    assert summary["status"] == "interrupted" and summary["reason"].startswith("stopped immediately by a signal after step ")
     verified(run.dir)
     run.leaves_nothing()
     again = launch(f"max_steps={summary['steps'] + 4}", *given, local=False, agentic=agentic)

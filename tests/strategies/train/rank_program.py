@@ -1,4 +1,4 @@
-"""One rank of the two-rank tests, as a process: `rank_program.py MODEL FAMILIES OUT RANK PORT LAYOUT...`.
+"""One rank of the tests with several, as a process: `rank_program.py MODEL FAMILIES OUT RANK RANKS PORT LAYOUT...`.
 
 FAMILIES holds folders of models whose weights only go in and out. OUT holds the checkpoints `one` and `one-lora` of one rank.
 """
@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from saving import save, write
+from torch.utils._python_dispatch import TorchDispatchMode
 from train_specs import train_spec
 
 from roll.algorithms.loss import LossSpec
@@ -32,7 +33,7 @@ OPTIONS = {
 }
 LOSS = LossSpec(pg_variant="ppo", aggregation="seq-mean-token-mean", kl_loss_coef=0.1, entropy_coef=0.01)
 SHARES = [([0, 1, 2, 3, 4], [5, 6]), ([2, 5], [0, 1, 3, 4, 6]), ([0, 1, 2, 3, 4, 5, 6], [])]
-"""Samples of each rank in steps 0, 1, 2: unequal, and once none at all."""
+"""Samples of the first two ranks in steps 0, 1, 2: unequal, and once none at all. Others have none."""
 ON_CPU = {"device": "cpu", "pin_memory": False}
 LORA = {"lora_target": "q_proj,v_proj,down_proj", "lora_rank": 3, "lora_alpha": 12.0}
 BF16 = {"dtype": "bf16"}
@@ -47,6 +48,10 @@ def zero(stage, offload_optimizer=None, offload_param=None, **options):
 
 LAYOUTS = {
     "fsdp2": ("fsdp2_train", {}),
+    "fsdp2-bf16": ("fsdp2_train", BF16),
+    "fsdp2-copies": ("fsdp2_train", {"fsdp_size": 1}),
+    "fsdp2-nodes": ("fsdp2_train", {"fsdp_size": 2}),
+    "fsdp2-sums-late": ("fsdp2_train", {"reduce_scatter_during_grad_accumulation": False}),
     "zero0": zero(0),
     "zero1": zero(1),
     "zero2": zero(2),
@@ -90,8 +95,22 @@ def tokens_of_rollouts(tokens: torch.Tensor) -> torch.Tensor:
 totals = totals_of
 
 
+def share(shares: tuple[list[int], list[int]], rank: int) -> list[int]:
+    return shares[rank] if rank < len(shares) else []
+
+
 def exported(strategy, bucket_bytes=1 << 20):
     return {name: t for bucket in strategy.export_weights(bucket_bytes) for name, t in bucket.tensors.items()}
+
+
+class Sums(TorchDispatchMode):
+    """How often the ranks divide a sum of theirs among them."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += "reduce_scatter" in str(func)
+        return func(*args, **(kwargs or {}))
 
 
 def in_parts(strategy, batch: TokenBatch, loss: LossSpec, of_batch: BatchTotals) -> dict[str, float]:
@@ -106,25 +125,29 @@ def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
     folder = out / layout
     folder.mkdir(exist_ok=True)
     name, options = LAYOUTS[layout]
-    strategy = make_train_strategy(RankContext(rank=rank, world_size=2), train_spec(name, model, **{**OPTIONS, **options}))
+    strategy = make_train_strategy(
+        RankContext(rank=rank, world_size=dist.get_world_size()), train_spec(name, model, **{**OPTIONS, **options})
+    )
     save(strategy, folder / "fresh")
     batch = make_batch(9)
-    result = {"logprobs": strategy.log_probs(batch.select(SHARES[0][rank]))}
+    result = {"logprobs": strategy.log_probs(batch.select(share(SHARES[0], rank)))}
     metrics = []
     for step, shares in enumerate(SHARES):
         batch = make_batch(step)
         train = in_parts if step == 1 and isinstance(strategy, AccumulatingStrategy) else strategy.__class__.train_step
-        metrics.append(train(strategy, batch.select(shares[rank]), LOSS, totals(batch)))
+        with Sums() as sums:
+            metrics.append(train(strategy, batch.select(share(shares, rank)), LOSS, totals(batch)))
+    (folder / f"sums-{rank}.txt").write_text(str(sums.count))
     snapshot = strategy.snapshot()
     write(strategy, snapshot, folder / "checkpoint")
     result |= {f"trained/{name}": tensor for name, tensor in exported(strategy, 2000).items()}
     broken = make_batch(3)
     broken.advantages[-1] = torch.nan
-    metrics.append(strategy.train_step(broken.select(SHARES[0][rank]), LOSS, totals(broken)))
+    metrics.append(strategy.train_step(broken.select(share(SHARES[0], rank)), LOSS, totals(broken)))
     result |= {f"skipped/{name}": tensor for name, tensor in exported(strategy).items()}
     strategy.load(out / ("one-lora" if "lora" in layout else "one"))
     batch = make_batch(3)
-    strategy.train_step(batch.select(SHARES[0][rank]), LOSS, totals(batch))
+    strategy.train_step(batch.select(share(SHARES[0], rank)), LOSS, totals(batch))
     result |= {f"continued/{name}": tensor for name, tensor in exported(strategy).items()}
     write(strategy, snapshot, folder / "written-later")
     save_file(result, folder / f"tensors-{rank}.safetensors")
@@ -133,9 +156,9 @@ def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
 
 
 def run_frozen(stage: int, model: str, out: Path, rank: int) -> None:
-    context, (_, options) = RankContext(rank=rank, world_size=2), zero(stage)
+    context, (_, options) = RankContext(rank=rank, world_size=dist.get_world_size()), zero(stage)
     strategy = make_train_strategy(context, train_spec("deepspeed_infer", model, dtype="fp32", **options))
-    result = {"logprobs": strategy.log_probs(make_batch(9).select(SHARES[0][rank])), **exported(strategy)}
+    result = {"logprobs": strategy.log_probs(make_batch(9).select(share(SHARES[0], rank))), **exported(strategy)}
     save_file(result, out / f"frozen{stage}-{rank}.safetensors")
     try:
         strategy.train_step(make_batch(0), LOSS, totals(make_batch(0)))
@@ -148,22 +171,22 @@ def round_trip(model: Path, out: Path, rank: int) -> None:
     """From a Hugging Face folder to divided weights and back."""
     for layout in ("fsdp2", "zero1", "zero3"):
         name, options = LAYOUTS[layout]
-        context = RankContext(rank=rank, world_size=2)
+        context = RankContext(rank=rank, world_size=dist.get_world_size())
         strategy = make_train_strategy(context, train_spec(name, model, dtype="fp32", **options))
         save_file(exported(strategy), out / f"{model.name}-{layout}-{rank}.safetensors")
         strategy.close()
 
 
-def main(model: str, families: str, out: str, rank: int, port: int, layouts: list[str]) -> None:
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def main(model: str, families: str, out: str, rank: int, ranks: int, port: int, layouts: list[str]) -> None:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
     for layout in layouts:
         run_layout(layout, model, Path(out), rank)
-    for stage in (2, 3):
+    for stage in (2, 3) if ranks == 2 else ():
         run_frozen(stage, model, Path(out), rank)
-    for family in sorted(Path(families).iterdir()):
+    for family in sorted(Path(families).iterdir()) if ranks == 2 else ():
         if "of_three" not in family.name:  # Megatron's
             round_trip(family, Path(out), rank)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]), sys.argv[6:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3], *map(int, sys.argv[4:7]), sys.argv[7:])

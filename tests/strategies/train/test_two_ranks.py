@@ -20,6 +20,8 @@ NOISE = "k_proj.bias"
 """Softmax does not see it: its gradient is rounding error alone, and AdamW makes whole steps of that."""
 FLOAT32 = (
     "fsdp2",
+    "fsdp2-copies",
+    "fsdp2-sums-late",
     "zero0",
     "zero1",
     "zero2",
@@ -28,7 +30,7 @@ FLOAT32 = (
     "fsdp2-lora",
     "zero3-lora",
 )
-BFLOAT16 = ("zero1-bf16", "zero3-bf16", "fsdp2-lora-bf16")
+BFLOAT16 = ("fsdp2-bf16", "zero1-bf16", "zero3-bf16", "fsdp2-lora-bf16")
 ADAPTERS_ALONE = ("fsdp2-lora-alone", "zero3-lora-alone")
 STEMS = ("model/model", "optimizer")
 
@@ -54,7 +56,7 @@ def runs(programs, model_path, megatron_models, rank_program, tmp_path_factory):
     port = free_port()
     program = Path(__file__).with_name("rank_program.py")
     layouts = (*FLOAT32, *BFLOAT16, *ADAPTERS_ALONE)
-    programs.run(program, *((model_path, megatron_models, folder, rank, port, *layouts) for rank in range(2)))
+    programs.run(program, *((model_path, megatron_models, folder, rank, 2, port, *layouts) for rank in range(2)))
     return SimpleNamespace(folder=folder, expected=expected)
 
 
@@ -75,13 +77,13 @@ def one_rank(rank_program, model_path, options, checkpoint):
     )
 
 
-def left_behind(runs, layout):
-    """By both ranks, and what one rank says."""
+def left_behind(runs, layout, ranks=2):
+    """By all ranks, and what one rank says."""
     folder = runs.folder / layout
     return SimpleNamespace(
         one=runs.expected["one-lora" if "lora" in layout else "one"],
-        tensors=[load_file(folder / f"tensors-{rank}.safetensors") for rank in range(2)],
-        metrics=[json.loads((folder / f"metrics-{rank}.json").read_text()) for rank in range(2)],
+        tensors=[load_file(folder / f"tensors-{rank}.safetensors") for rank in range(ranks)],
+        metrics=[json.loads((folder / f"metrics-{rank}.json").read_text()) for rank in range(ranks)],
         checkpoint=folder / "checkpoint",
         fresh=folder / "fresh",
     )
@@ -109,8 +111,8 @@ def test_a_checkpoint_is_of_its_snapshot_however_late_it_is_written(two):
 
 
 def trained(two):
-    """The weights after three steps, from both ranks' exports."""
-    return part(two.tensors[0], "trained/") | part(two.tensors[1], "trained/")
+    """The weights after three steps, from all ranks' exports."""
+    return {name: tensor for tensors in two.tensors for name, tensor in part(tensors, "trained/").items()}
 
 
 def shares_of(rank_program, logprobs):
@@ -131,6 +133,25 @@ def test_metrics_are_those_of_one_rank_on_every_rank(two):
 
 def test_weights_after_three_steps(two):
     assert_same_weights(trained(two), two.one.trained)
+
+
+def test_gradients_are_summed_after_each_micro_batch_or_after_the_last(runs):
+    often, once = (int((runs.folder / layout / "sums-0.txt").read_text()) for layout in ("fsdp2", "fsdp2-sums-late"))
+    assert often > once > 0 and often % once == 0, "as many collectives for each micro-batch"
+
+
+def test_groups_of_two_divide_the_weights_of_four(runs, programs, model_path, megatron_models):
+    """Two of the four have no samples."""
+    port, program = free_port(), Path(__file__).with_name("rank_program.py")
+    ranks = ((model_path, megatron_models, runs.folder, rank, 4, port, "fsdp2-nodes") for rank in range(4))
+    programs.run(program, *ranks)
+    four = left_behind(runs, "fsdp2-nodes", 4)
+    for metrics in four.metrics:
+        assert metrics == four.metrics[0]
+    for step, expected in zip(four.metrics[0], four.one.metrics, strict=False):
+        assert step == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert_same_weights(trained(four), four.one.trained)
+    assert_same_weights({k: v for tensors in four.tensors for k, v in part(tensors, "continued/").items()}, four.one.continued)
 
 
 def test_each_rank_exports_its_share_of_the_buckets_and_no_tensor_twice(two):
@@ -196,6 +217,7 @@ def test_bf16_computes_in_bf16_on_float32_masters(two_bf16, rank_program):
     assert {tensor.dtype for tensor in exported.values()} == {torch.bfloat16}
     masters = saved(two_bf16.checkpoint / "model", "model")
     assert any(not torch.equal(masters[name], tensor.float()) for name, tensor in exported.items()), "masters are not rounded"
+    assert all(torch.equal(masters[name].bfloat16(), tensor) for name, tensor in exported.items()), "rounded once"
     # Three steps of a rate of at most 1e-3 each, from weights that were rounded by at most 2 ** -9 of their size.
     for name, tensor in two_bf16.one.trained.items():
         assert (masters[name] - tensor).abs().max() < 6e-3 + 2**-8 * tensor.abs().max(), name

@@ -3,6 +3,9 @@
 The thread runs the token steps and, between two of them, the actions that coroutines posted to it; it is the only one that
 touches the engine. Buckets alone are verified and copied elsewhere, while tokens are made. An action's `ValueError` is the
 caller's mistake and goes back to the caller; anything else ends the engine, and every pending and later call raises it.
+
+No other thread computes with several threads of torch: each thread that does so keeps a pool of its own, and with more pooled
+threads than cores libgomp's go to sleep between two operations instead of waiting for the next.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from roll.distributed.cores import Cores
+from roll.distributed.cores import Cores, one_thread
 from roll.errors import EngineClosed
 from roll.strategies.infer.hf.slot_engine import SlotEngine
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
@@ -56,9 +59,10 @@ class HFInferStrategy:
         more while other workers wait. `seed` serves the requests
         that bring none. `deterministic`: see `SlotEngine`. `version`: the policy version of the folder's weights.
         `adapters`: weight updates are adapters, merged here with their base."""
-        model: Any = load_model(Path(model_path), getattr(torch, dtype), attn_implementation)
-        self._start(
-            SlotEngine(
+
+        def engine() -> SlotEngine:
+            model: Any = load_model(Path(model_path), getattr(torch, dtype), attn_implementation)
+            return SlotEngine(
                 model.to(device),
                 load_tokenizer(Path(model_path)),
                 max_running_requests=max_running_requests,
@@ -67,10 +71,9 @@ class HFInferStrategy:
                 deterministic=deterministic,
                 version=version,
                 adapters=adapters,
-            ),
-            threads,
-            borrows_cores,
-        )
+            )
+
+        self._start(engine, threads, borrows_cores)
 
     @classmethod
     def from_model(
@@ -87,21 +90,23 @@ class HFInferStrategy:
     ) -> HFInferStrategy:
         """Starts the engine on a loaded model, which from now on belongs to it. Without a tokenizer results have no text."""
         self = cls.__new__(cls)
-        engine = SlotEngine(
-            model,
-            tokenizer,
-            max_running_requests=max_running_requests,
-            max_length=max_length,
-            seed=seed,
-            deterministic=deterministic,
-            version=version,
-        )
+
+        def engine() -> SlotEngine:
+            return SlotEngine(
+                model,
+                tokenizer,
+                max_running_requests=max_running_requests,
+                max_length=max_length,
+                seed=seed,
+                deterministic=deterministic,
+                version=version,
+            )
+
         self._start(engine, threads)
         return self
 
-    def _start(self, engine: SlotEngine, threads: int | None, borrows_cores: bool = False) -> None:
-        self._engine = engine
-        self._cores = Cores(threads or torch.get_num_threads(), borrows_cores)
+    def _start(self, engine: Callable[[], SlotEngine], threads: int | None, borrows_cores: bool = False) -> None:
+        """Returns when the engine's thread has built it. Raises what building it raised."""
         self._waiting: dict[str, Future[GenerateResult]] = {}
         """By request id; touched by the engine thread only."""
         self._when_drained: list[tuple[Callable[[], None], Future[Any]]] = []
@@ -111,8 +116,13 @@ class HFInferStrategy:
         self._ended: BaseException | None = None
         """Why the engine takes no more calls; set under the lock, after which nothing is posted."""
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="hf_infer", daemon=True)
+        built: Future[None] = Future()
+        threads = threads or torch.get_num_threads()
+        self._thread = threading.Thread(
+            target=self._live, args=(engine, threads, borrows_cores, built), name="hf_infer", daemon=True
+        )
         self._thread.start()
+        built.result()
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """Cancelling the call aborts the request in the engine. Raises what ended the engine, if anything did."""
@@ -136,7 +146,7 @@ class HFInferStrategy:
         """Runs beside the token steps, in a thread of the event loop's pool."""
         if self._ended is not None:
             raise self._ended
-        await asyncio.to_thread(self._engine.shadow.receive, version, bucket)
+        await asyncio.to_thread(one_thread(self._engine.shadow.receive), version, bucket)
 
     async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         """Takes effect when the token step under way ends (`drain`: when the running requests have ended); see
@@ -187,8 +197,19 @@ class HFInferStrategy:
             else:
                 done.set_exception(self._ended)
 
+    def _live(self, engine: Callable[[], SlotEngine], threads: int, borrows_cores: bool, built: Future[None]) -> None:
+        """The engine thread."""
+        try:
+            self._cores = Cores(threads, borrows_cores)
+            self._engine = engine()
+        except BaseException as error:
+            built.set_exception(error)
+        else:
+            built.set_result(None)
+            self._run()
+
     def _run(self) -> None:
-        """The engine thread. Boundary: whatever ends it is handed to every waiting call, so no call ever hangs."""
+        """Boundary: whatever ends it is handed to every waiting call, so no call ever hangs."""
         try:
             while not self._closing:
                 self._act()

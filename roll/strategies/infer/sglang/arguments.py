@@ -12,8 +12,9 @@ from functools import cache
 from pathlib import Path
 
 from roll.configs.arguments import SLEEP_MODE
-from roll.configs.problems import did_you_mean
 from roll.distributed.interpreters import inspect_interpreter, usual
+from roll.strategies.infer import engine_argument
+from roll.strategies.infer.engine_argument import EXACT_LOGPROBS
 
 SERIES = "0.5.23"
 """The update sessions and pause modes change between releases; this is the one that the tests run against."""
@@ -27,9 +28,7 @@ STARTUP_TIMEOUT_S = 600.0
 
 STRATEGY_KEYS = ("python", "startup_timeout_s", "tensor_parallel_size")
 """The keys of `strategy_config` that are read here, and not by the server."""
-LOAD_FORMATS = ("safetensors", "dummy")
 
-_EXACT_LOGPROBS = "every token's log-prob must be that of the sampled policy"
 OURS: dict[str, str] = {
     "model_path": "the model is actor_infer.model_args.model_name_or_path, or pretrain",
     "tokenizer_path": "the tokenizer is the model folder's",
@@ -52,7 +51,7 @@ OURS: dict[str, str] = {
     "context_length": "write sequence_length",
     "max_running_requests": "write max_running_requests at the top level",
     "weight_version": "it is the policy version",
-    "speculative_algorithm": f"{_EXACT_LOGPROBS}; drafted tokens have others",
+    "speculative_algorithm": f"{EXACT_LOGPROBS}; drafted tokens have others",
     "skip_server_warmup": "it is always on",
     "log_level": "errors show the server's log",
 }
@@ -79,17 +78,8 @@ def check_interpreter(python: str | None) -> Path:
 
 
 def check_argument(python: str | None, name: str, value: object) -> None:
-    """`ValueError` with the reason if the user may not give this argument this value."""
-    if name in STRATEGY_KEYS:
-        return
-    if name in OURS:
-        raise ValueError(f"is not the user's to set: {OURS[name]}")
-    known = argument_names(python)
-    if name not in known:
-        advice = did_you_mean(name, (known | set(STRATEGY_KEYS)) - OURS.keys())
-        raise ValueError("is not an argument of SGLang's server" + (f"; {advice}" if advice else ""))
-    if name == "load_format" and value not in LOAD_FORMATS:
-        raise ValueError(f"must be one of {', '.join(LOAD_FORMATS)}: model files are safetensors")
+    """`ValueError` with the reason if the user may not give it. `python`: the interpreter that has the engine."""
+    engine_argument.check_argument(name, value, argument_names(python), STRATEGY_KEYS, OURS, "SGLang's server")
 
 
 @cache

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.arguments import CACHE_BYTES, SLEEP_MODE, cpu_cache_tokens
-from roll.configs.problems import did_you_mean
 from roll.configs.sizes import BYTES, TORCH_NAMES
 from roll.distributed.interpreters import inspect_interpreter
+from roll.strategies.infer import engine_argument
+from roll.strategies.infer.engine_argument import EXACT_LOGPROBS
 
 SERIES = "0.32"
 """The engine's interfaces change between minor releases; this is the one that the tests run against."""
@@ -30,12 +31,10 @@ INSTALL = (
 STRATEGY_KEYS = ("python", "data_parallel_size")
 """The keys of `strategy_config` that are not passed to vLLM. Replicas are engines of their own, which share nothing
 (engine_rules)."""
-LOAD_FORMATS = ("safetensors", "dummy")
 NEEDS = ("torch", "transformers", "safetensors", "xxhash")
 """What our side of the engine imports, in the interpreter that has vLLM."""
 
-_EXACT_LOGPROBS = "every token's log-prob must be that of the sampled policy"
-_DRAFTS = f"{_EXACT_LOGPROBS}; drafted tokens have others"
+_DRAFTS = f"{EXACT_LOGPROBS}; drafted tokens have others"
 OURS: dict[str, str] = {
     "model": "the model is model_name_or_path of its block, or pretrain",
     "model_weights": "the model is model_name_or_path of its block, or pretrain",
@@ -48,19 +47,19 @@ OURS: dict[str, str] = {
     "max_model_len": "write sequence_length; of a model that judges, max_length",
     "max_num_seqs": "write max_running_requests; of a model that judges, max_concurrency",
     "trust_remote_code": "code from model folders is never run",
-    "logprobs_mode": _EXACT_LOGPROBS,
+    "logprobs_mode": EXACT_LOGPROBS,
     "scheduling_policy": "validation goes before training by priority",
     "generation_config": "sampling is generating_args",
     "override_generation_config": "sampling is generating_args",
     "worker_extension_cls": "it is how weight updates reach the engine",
     "weight_transfer_config": "weight updates come through worker_extension_cls",
-    "logits_processors": _EXACT_LOGPROBS,
+    "logits_processors": EXACT_LOGPROBS,
     "speculative_config": _DRAFTS,
     "spec_method": _DRAFTS,
     "spec_model": _DRAFTS,
     "spec_tokens": _DRAFTS,
-    "watermark": _EXACT_LOGPROBS,
-    "watermark_config": _EXACT_LOGPROBS,
+    "watermark": EXACT_LOGPROBS,
+    "watermark_config": EXACT_LOGPROBS,
     "worker_cls": "the worker is the device's own",
     "enable_lora": "it follows from actor_train.model_args.lora_update",
     "max_lora_rank": "it follows from actor_train.model_args.lora_rank",
@@ -99,18 +98,8 @@ def require_installed() -> None:
 
 
 def check_argument(python: str | None, name: str, value: object) -> None:
-    """`ValueError` with the reason if the user may not give this engine argument this value. `python`: the interpreter that has
-    vLLM; None: the present one."""
-    if name in STRATEGY_KEYS:
-        return
-    if name in OURS:
-        raise ValueError(f"is not the user's to set: {OURS[name]}")
-    known = argument_names(python)
-    if name not in known:
-        advice = did_you_mean(name, (known | set(STRATEGY_KEYS)) - OURS.keys())
-        raise ValueError("is not an engine argument of the installed vllm" + (f"; {advice}" if advice else ""))
-    if name == "load_format" and value not in LOAD_FORMATS:
-        raise ValueError(f"must be one of {', '.join(LOAD_FORMATS)}: model files are safetensors")
+    """`ValueError` with the reason if the user may not give it. `python`: the interpreter that has the engine."""
+    engine_argument.check_argument(name, value, argument_names(python), STRATEGY_KEYS, OURS, "the installed vllm")
 
 
 @cache

@@ -17,7 +17,7 @@ from typing import Any
 
 from roll.configs.arguments import EngineArguments
 from roll.distributed.devices import torch_indices, visible_devices
-from roll.distributed.process_setup import collection_paused
+from roll.distributed.garbage import collection_paused
 from roll.distributed.temp_folder import TempFolder, temporary_files_in
 from roll.errors import EngineError
 
@@ -115,12 +115,16 @@ def start_engine(arguments: Mapping[str, Any], environment: Mapping[str, str], f
             config = AsyncEngineArgs(**arguments)
             return AsyncLLM.from_engine_args(config, stat_loggers=[Counter])
         except (ValueError, TypeError) as error:
-            # Of pydantic's errors the text has several lines, with the whole input.
-            said = [each["msg"] for each in error.errors()] if hasattr(error, "errors") else [str(error)]
-            raise ValueError(f"vLLM refuses its arguments: {'; '.join(said)}") from error
+            raise ValueError(f"vLLM refuses its arguments: {refusal(error)}") from error
         except Exception as error:  # boundary: vLLM and its processes may raise anything
             why = _cause(Path(environment["VLLM_RPC_BASE_PATH"]) / _ERRORS) or f"{error} (its own messages are above)"
             raise EngineError(f"the vLLM engine did not start: {why}") from error
+
+
+def refusal(error: Any) -> str:
+    """In one line; of pydantic's errors, whose text has several, with the whole input, what is wrong with which argument."""
+    named = [[*each["loc"], each["msg"]] for each in error.errors()] if hasattr(error, "errors") else [[error]]
+    return "; ".join(": ".join(map(str, each)) for each in named)
 
 
 def _cause(errors: Path) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,9 +87,7 @@ def mixture_layers(hf_config: Any) -> list[bool]:
 
 
 def check_folder(folder: str | Path, layout: ParallelLayout, sequence_parallel: bool, device_kind: str) -> None:
-    """`check_model` of a Hugging Face folder, `check_device`, and whether Megatron is there at all."""
-    if importlib.util.find_spec("megatron") is None:
-        raise ValueError("megatron-core is not installed: pip install megatron-core (roll doctor names the version)")
+    """`check_model` of a Hugging Face folder, and `check_device`."""
     layout.check_device(device_kind)
     check_model(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False), layout, sequence_parallel)
 

@@ -13,13 +13,16 @@ import pytest
 from forked import Forks
 from transformers import Qwen2Config
 
+from roll.configs.arguments import StrategyArguments
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
 from roll.distributed import interpreters
+from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.infer.vllm import arguments as vllm_arguments
 from roll.strategies.infer.vllm.arguments import OURS, argument_names, check_argument, check_installed, engine_arguments
+from roll.strategies.infer.vllm.process import refusal
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt")
 
@@ -102,6 +105,22 @@ def test_weights_are_safetensors_or_come_from_the_trainer() -> None:
 
 
 @needs_vllm
+def test_a_size_of_the_cache_that_is_no_number_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM says "invalid literal for int()", after half a minute."""
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4GB")
+    (problem,) = engine_problems("actor_infer.strategy_args", StrategyArguments(strategy_name="vllm"))
+    assert (problem.key, problem.value) == ("VLLM_CPU_KVCACHE_SPACE", "4GB") and "whole number of GiB" in problem.message
+
+
+def test_what_vllm_refuses_is_named() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    model = pydantic.create_model("Arguments", enforce_eager=(bool, False))
+    with pytest.raises(pydantic.ValidationError) as caught:
+        model(enforce_eager="maybe")
+    assert refusal(caught.value).startswith("enforce_eager: Input should be a valid boolean")
+    assert refusal(ValueError("no such model")) == "no such model"
+
+
 def test_another_interpreter_must_have_what_the_engine_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_installed(sys.executable) == check_installed()
     check_argument(sys.executable, "python", sys.executable)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from living import command_lines
 from tiny_models import FOR_VLLM, tiny_qwen2
 from transformers import DynamicCache
 
@@ -26,7 +27,6 @@ from roll.strategies.infer.interface import GenerateResult
 from roll.weights.bucket import WeightManifest, make_buckets, manifest_of
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
-psutil = pytest.importorskip("psutil")  # vllm brings it
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("vllm")]
 
 SLOTS, LONGEST = 8, 400
@@ -396,8 +396,7 @@ def test_a_cancelled_call_leaves_the_engine(lab: Any, served: Served) -> None:
 
 
 def engine_processes() -> list[Any]:
-    living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in living if "EngineCore" in child.name() or "EngineCore" in child.cmdline()[0]]
+    return [child for child, line in command_lines(recursive=False).items() if "EngineCore" in "".join(line[:1])]
 
 
 def test_the_death_of_the_engine_reaches_every_pending_and_later_call(lab: Any, served: Served) -> None:

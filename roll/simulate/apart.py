@@ -1,0 +1,116 @@
+"""A trainer and explorers as processes of their own, on one virtual loop: they meet in a database and in a folder of weights, as
+real ones do.
+
+All statements run in one thread here. Who began a transaction while another is open would block everybody, and waits on the loop
+instead; and nobody watches the file: who has committed tells the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from statistics import fmean
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection
+
+from roll.configs.problems import ConfigError, Problem
+from roll.configs.validation import check_config
+from roll.rollout.sql.database import LOOK_S, Database, Statement
+from roll.simulate.run import Simulation, unheard
+from roll.simulate.virtual_loop import run_virtually
+
+T = TypeVar("T")
+
+NOTICE_S = 0.02
+"""Until a process hears of what another has committed."""
+
+
+class Meeting:
+    """Where the processes of a run meet."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.news: list[asyncio.Event] = []
+        """In the order in which processes came: that of a set would be that of addresses in memory."""
+
+    def database(self, address: str) -> MetDatabase:
+        return MetDatabase(address, self)
+
+
+class MetDatabase(Database):
+    def __init__(self, address: str, meeting: Meeting) -> None:
+        super().__init__(address)
+        self._meeting = meeting
+        self._mine = False
+
+    async def begin(self, work: Callable[[Connection], T]) -> T:
+        await self._meeting.lock.acquire()
+        self._mine = True
+        return await super().begin(work)
+
+    async def commit(self, statements: Sequence[Statement]) -> None:
+        await super().commit(statements)
+        self._give_back()
+        for event in self._meeting.news:
+            event.set()
+
+    async def rollback(self) -> None:
+        try:
+            await super().rollback()
+        finally:
+            self._give_back()
+
+    async def beside(self, work: Callable[[], T]) -> T:
+        async with self._meeting.lock:
+            return await super().beside(work)
+
+    async def notices(self) -> AsyncIterator[None]:
+        self._meeting.news.append(event := asyncio.Event())
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await event.wait()
+                        await asyncio.sleep(NOTICE_S)
+                event.clear()
+                yield
+        finally:
+            self._meeting.news.remove(event)
+
+    def _give_back(self) -> None:
+        if self._mine:
+            self._mine = False
+            self._meeting.lock.release()
+
+
+def halves(whole: Simulation, explorers: int) -> list[Simulation]:
+    """A trainer, and so many explorers, each of which has all engines of the configuration. Raises `ConfigError`."""
+    if explorers < 1:
+        raise ConfigError([Problem("--explorers", explorers, "somebody has to explore", "1 or more")])
+    apart = replace(whole.config, model_update_transport="checkpoint_dir", max_trainer_restarts=0)
+    names = [f"explorer-{i + 1}" for i in range(explorers)]
+    configs = [replace(apart, mode="train"), *(replace(apart, mode="explore", explorer_name=name) for name in names)]
+    found = [replace(whole, config=config) for config in configs]
+    for each in found:
+        if problems := check_config(each.config, each.inventory.count):
+            raise ConfigError(problems)
+    return found
+
+
+def simulate_apart(simulation: Simulation, explorers: int) -> dict[str, Any]:
+    """The trainer's summary, with the mean idle shares of the explorers' roles. Raises `Stuck` and `ConfigError`."""
+    processes, meeting = halves(simulation, explorers), Meeting()
+
+    async def process(half: Simulation) -> dict[str, Any]:
+        return await half.run(half.backend(), database=meeting.database).run()
+
+    async def main() -> list[dict[str, Any]]:
+        return list(await asyncio.gather(*map(process, processes)))
+
+    with unheard():
+        trainer, *others = run_virtually(main())
+    idle = {role: fmean(each["idle_share"][role] for each in others) for role in others[0]["idle_share"]}
+    return trainer | {"idle_share": idle | trainer["idle_share"]}
