@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import tempfile
 from pathlib import Path
 
@@ -161,6 +162,30 @@ def test_programs_of_one_user_have_each_their_own_number_of_processes(monkeypatc
         assert os.read(counts, 100) == b"4\n"
         os.write(go_on, b"\n")
         assert os.read(says, 100) == b"there\n"
+
+
+ORPHAN = """
+import os
+if os.fork() == 0:
+    print("here", flush=True)
+input()
+"""
+
+
+def test_what_a_killed_forker_has_left_takes_no_process_from_the_next_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The users of its programs are free again, but one of them has a process, which would be counted with the next program's."""
+    if os.getuid() != 0:
+        pytest.skip("only root gives programs users of their own")
+    monkeypatch.setattr(sandbox, "_FORKER", FORBIDDEN + sandbox._FORKER)
+    with contextlib.closing(sandbox.Sandbox()) as killed:
+        go_on, says = started(killed, ORPHAN)
+        assert os.read(says, 100) == b"here\n"
+        os.kill(killed._process.pid, signal.SIGKILL)
+        killed._process.wait(20)
+        with contextlib.closing(sandbox.Sandbox()) as next_one:
+            _, counts = started(next_one, FULL)
+            assert os.read(counts, 100) == b"4\n"
+        os.close(go_on)
 
 
 def started(shut_in: sandbox.Sandbox, source: str) -> tuple[int, int]:

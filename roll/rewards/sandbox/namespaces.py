@@ -49,7 +49,8 @@ def become(user: int) -> None:
 
 
 def users_of_their_own(count: int) -> tuple[list[int], list[socket.socket]] | None:
-    """Users that no other sandbox of this machine has as long as the sockets are open; None if this process has none."""
+    """Users that no other sandbox of this machine has as long as the sockets are open, and no process: what a killed forker has
+    left is counted among a user's processes. None if this process has none."""
     if os.getuid() != 0:
         return None
     users, held = [], []
@@ -62,10 +63,21 @@ def users_of_their_own(count: int) -> tuple[list[int], list[socket.socket]] | No
             except OSError:
                 held.pop().close()
                 continue
+            if user in _users_of_processes():
+                held.pop().close()
+                continue
             users.append(user)
             if len(users) == count:
                 return users, held
     return None
+
+
+def _users_of_processes() -> set[int]:
+    found = set()
+    for process in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):  # it has ended
+            found |= {int(line.split()[1]) for line in process.read_text().splitlines() if line.startswith("Uid:")}
+    return found
 
 
 def threads_of(session: int) -> int:
