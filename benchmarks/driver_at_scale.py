@@ -25,7 +25,7 @@ from pipeline_run import ROOT, save_results
 
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.backend import WorkerSpec
-from roll.distributed.garbage import search_all_objects, search_young_objects, spare_what_is_there
+from roll.distributed.garbage import search_all_objects, searching_young_objects, spare_what_is_there
 from roll.loading.compose import load
 from roll.simulate.backend import SimulatedBackend, SimulatedHandle
 from roll.simulate.costs import Costs, Spread
@@ -186,9 +186,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         drive(16, 100, Path(folder) / "imports")
         spare_what_is_there()  # as `roll train` does
-        search_young_objects()
         for engines, tokens in sorted(cases):
-            run = drive(engines, tokens, Path(folder) / f"{engines}-{tokens}")
+            with searching_young_objects():
+                run = drive(engines, tokens, Path(folder) / f"{engines}-{tokens}")
             if run["status"] != "finished":
                 raise RuntimeError(run["reason"])
             runs.append(run)

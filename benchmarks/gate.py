@@ -42,7 +42,7 @@ from shared_prefixes import BUDGET, batch_of, groups, step
 
 from roll.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
 from roll.data.token_batch import TokenBatch
-from roll.distributed.garbage import search_young_objects, spare_what_is_there
+from roll.distributed.garbage import searching_young_objects, spare_what_is_there
 from roll.strategies.infer.hf.strategy import HFInferStrategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext
@@ -225,6 +225,7 @@ def processor() -> str:
     return f"{found[0].partition(': ')[2] if found else 'unknown'}, {amx}"
 
 
+@searching_young_objects()
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
@@ -233,7 +234,6 @@ def main() -> int:
     args = parser.parse_args()
     torch.set_num_threads(1)
     spare_what_is_there()
-    search_young_objects()
     everything = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
     known = everything.setdefault(processor(), {})
     if args.record:

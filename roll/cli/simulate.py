@@ -144,15 +144,14 @@ def _predicted(
     config: Config, explorers: int | None, costs: Costs, values: dict[str, str], name: str, keep: Path | None
 ) -> Prediction:
     """Raises `ConfigError`."""
-    from roll.distributed.garbage import search_young_objects, spare_what_is_there
+    from roll.distributed.garbage import searching_young_objects, spare_what_is_there
     from roll.errors import Stuck
     from roll.simulate.apart import simulate_apart
     from roll.simulate.figures import steady, step_rows
     from roll.simulate.run import Simulation, simulate, simulated
 
     spare_what_is_there()
-    search_young_objects()  # searching all takes a third of a simulation's time
-    with _folder(keep) as folder:
+    with _folder(keep) as folder, searching_young_objects():  # searching all takes a third of a simulation's time
         simulation = Simulation(simulated(replace(config, exp_name=name), folder), costs)
         began = time.monotonic()
         try:

@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from roll.configs.problems import MISSING_VALUE, ConfigError, LoadReport, Proble
 from roll.configs.redact import HIDDEN, redact, visible
 from roll.configs.rlvr import RLVRConfig
 from roll.data.hub import asks_the_hub
-from roll.distributed.garbage import collection_paused, search_young_objects, spare_what_is_there
+from roll.distributed.garbage import collection_paused, searching_young_objects, spare_what_is_there
 from roll.distributed.machine import this_machine
 from roll.distributed.process_setup import set_defaults
 from roll.loading.packaged import embedded_model, missing_model
@@ -207,10 +207,8 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
         with collection_paused():
             from roll.pipeline.training_flow import AsyncTrainingFlow
         spare_what_is_there()
-        if not local:
-            search_young_objects()
-
-        with AsyncTrainingFlow(config, local=local).pipeline.ready(lock) as ready:
+        searched = nullcontext() if local else searching_young_objects()
+        with searched, AsyncTrainingFlow(config, local=local).pipeline.ready(lock) as ready:
             checked = check(ready.prepared.config, this_machine())
             print(visible("\n".join(fitted(condensed(checked.plan, checked.remarks))), keep="\n"))
             summary = ready.to_the_end()
@@ -279,7 +277,7 @@ def _evaluate(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     bench = replace(config, mode="bench", bench_checkpoints=named, resume_from_checkpoint=False)
     from roll.record.live_files import SUMMARY
 
-    with contextlib.redirect_stdout(sys.stderr) if options.json else contextlib.nullcontext():
+    with contextlib.redirect_stdout(sys.stderr) if options.json else nullcontext():
         code = run(bench, report, options.local)
     if options.json:
         print((Path(bench.run_dir) / SUMMARY).read_text())

@@ -39,11 +39,20 @@ def spare_what_is_there() -> None:
     gc.freeze()
 
 
-def search_young_objects() -> None:
-    """From now on, and no others: for a driver."""
+@contextmanager
+def searching_young_objects() -> Iterator[None]:
+    """For a driver: within this, searches look at young objects alone. At its end all objects are searched once, so that a
+    process that goes on keeps no garbage of it; what remains is spared."""
+    usual = gc.get_threshold()
     gc.set_threshold(YOUNG)
-    if _spare not in gc.callbacks:
-        gc.callbacks.append(_spare)
+    gc.callbacks.append(_spare)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(_spare)
+        gc.set_threshold(*usual)
+        search_all_objects()
+        gc.freeze()
 
 
 def search_all_objects() -> None:

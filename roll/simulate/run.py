@@ -2,9 +2,9 @@
 
 Admission, groups, router, fleet, weight updates, flow, stages, trainer, checkpoints, coordinators, recovery and journals are
 those of every run. What is scripted: the work of engines, trainers, reward workers and environments, and the tasks. What needs
-real processes, and is refused or left out: a database of groups and modes apart (`SqlGroups` speaks to other processes), programs
-(they play whole episodes by themselves), weights as files or by broadcast (they go by reference, in the time that the table
-says), the watch for hangs (it looks at threads), SIGTERM's last resort (it ends the process).
+real processes, and is refused or left out: a database of groups that is given (`apart.py` gives a run apart one of its own),
+programs (they play whole episodes by themselves), weights as files or by broadcast (they go by reference, in the time that the
+table says), the watch for hangs (it looks at threads), SIGTERM's last resort (it ends the process).
 """
 
 from __future__ import annotations

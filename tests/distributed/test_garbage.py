@@ -43,7 +43,9 @@ CHURN = """
 import weakref
 garbage.YOUNG = 100
 garbage.LEAST_MB = 512.0
-garbage.search_young_objects()
+usual = gc.get_threshold()
+searching = garbage.searching_young_objects()
+searching.__enter__()
 growth = garbage.Growth()
 young = weakref.ref(Cycle())
 more = [[] for _ in range(200)]
@@ -59,8 +61,15 @@ growth.note(1025.0)
 print(there() is None)
 growth.note(2049.0)
 print(growth._bound_mb)
+more.append(old := Cycle())
+there = weakref.ref(old)
+more += [[] for _ in range(200)]
+del old, more
+print(there() is None)
+searching.__exit__(None, None, None)
+print(there() is None, gc.get_threshold() == usual, gc.callbacks)
 """
 
 
-def test_what_has_outlived_a_search_is_searched_when_the_memory_has_doubled() -> None:
-    assert answer(CHURN) == ["True", "False", "True", "2050.0"]
+def test_what_has_outlived_a_search_is_searched_when_the_memory_has_doubled_and_at_the_end() -> None:
+    assert answer(CHURN) == ["True", "False", "True", "2050.0", "False", "True", "True", "[]"]
