@@ -40,16 +40,17 @@ def run_pipeline(
     out: Path,
     local: bool,
     script: str = "start_rlvr_pipeline.py",
-    no_validation: str = "validation",
+    no_validation: tuple[str, ...] = ("validation",),
     look: Callable[[int], None] | None = None,
     limit_s: float = LIMIT_S,
 ) -> Run:
     """A start script of `examples` with these overrides. Raises `RuntimeError` with its last words if it fails.
-    `no_validation`: the block whose absence means that nothing is validated. `look` is called with the driver's process id, about
+    `no_validation`: the keys without which nothing is validated. `look` is called with the driver's process id, about
     every second while it runs."""
     out.mkdir(parents=True, exist_ok=True)
     name = [f"--config_path={config.parent}", f"--config_name={config.stem}", *(["--local"] if local else [])]
-    always = [f"output_dir={out}", "exp_name=run", "track_with=none", "rollout_log_per_step=0", f"{no_validation}=null"]
+    always = [f"output_dir={out}", "exp_name=run", "track_with=none", "rollout_log_per_step=0"]
+    always += [f"{key}=null" for key in no_validation]
     # What the user has there already may be what torch or an engine is found by.
     paths = os.pathsep.join(filter(None, (str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}

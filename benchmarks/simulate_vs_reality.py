@@ -6,7 +6,7 @@ be made in pieces, one configuration at a time, while a machine is quiet: the la
 The table is of all that has been made so far, with the misses: a step time off by more than 10 %, an idle share by more than 5
 points.
 
-    python benchmarks/simulate_vs_reality.py [--only "slow rewards, ratio 2" ...] [--steps 40] [--seeds 3] [--out FOLDER]
+    python benchmarks/simulate_vs_reality.py [--only "long tails, ratio 4" ...] [--steps 40] [--seeds 3] [--local] [--out FOLDER]
 
 `--only` without a name prints the table. Remove a configuration's folder in --out, or a calibration's, to make it again.
 """
@@ -54,15 +54,21 @@ class Job:
     config: str = "rlvr_config_async"
     script: str = "start_rlvr_pipeline.py"
     model: str = "make_embedded.py"
-    validated: str = "validation"
-    """The block whose absence means that nothing is validated."""
+    validation: tuple[str, ...] = ("validation",)
+    """The keys without which nothing is validated."""
 
 
 JOBS = {
     "main job": Job(batch(16, 8)),
     "slow rewards": Job((*batch(16, 8), *reward(0.1, 0.83))),
     "long tails": Job((*batch(16, 8), *reward(0.1, 1.5))),
-    "frozen lakes": Job((), "agent_val_frozen_lake_async", "start_agentic_pipeline.py", "make_frozen_lake.py", "val_env_manager"),
+    "frozen lakes": Job(
+        (),
+        "agent_val_frozen_lake_async",
+        "start_agentic_pipeline.py",
+        "make_frozen_lake.py",
+        ("val_env_manager", "val_batch_size"),
+    ),
 }
 
 
@@ -107,14 +113,14 @@ def given(case: Case, steps: int) -> list[str]:
     return [*JOBS[case.job].changes, *case.changes, *always]
 
 
-def trace_of(job: str, out: Path, steps: int) -> Path:
+def trace_of(job: str, out: Path, steps: int, local: bool) -> Path:
     """The run that calibrates the job, made if it is not there."""
     run = out / "calibration" / job
     if not (run / "load.json").exists():
         print(f"calibrating: {job}", flush=True)
         subprocess.run([sys.executable, f"examples/embedded/{JOBS[job].model}"], cwd=ROOT, check=True)
         begin = os.getloadavg()[0]
-        real(Case(job, 1), run, steps)
+        real(Case(job, 1), run, steps, local)
         written(run / "load.json", [begin, os.getloadavg()[0]])
     return run / "run"
 
@@ -123,7 +129,7 @@ def predicted(case: Case, trace: Path, steps: int, seeds: int) -> list[dict[str,
     """`Figures` of a simulation for each seed."""
     job, paths = JOBS[case.job], os.pathsep.join(filter(None, (str(ROOT), f"{ROOT}/benchmarks", os.environ.get("PYTHONPATH"))))
     named = ["--config_path", str(ROOT / "examples/config"), "--config_name", job.config]
-    plain = [] if case.validates else [f"{job.validated}=null"]
+    plain = [] if case.validates else [f"{key}=null" for key in job.validation]
     apart = ["--explorers", str(case.explorers)] if case.explorers else []
     found = []
     for seed in range(seeds):
@@ -136,15 +142,15 @@ def predicted(case: Case, trace: Path, steps: int, seeds: int) -> list[dict[str,
     return found
 
 
-def real(case: Case, out: Path, steps: int) -> dict[str, Any]:
+def real(case: Case, out: Path, steps: int, local: bool) -> dict[str, Any]:
     """`Figures` of a run."""
     job = JOBS[case.job]
     config = ROOT / "examples/config" / f"{job.config}.yaml"
     if case.explorers:
         run_apart(case, config, out, steps)
     else:
-        unset = "groups_database" if case.validates else job.validated
-        run_pipeline(config, given(case, steps), out, local=True, script=job.script, no_validation=unset)
+        unset = () if case.validates else job.validation
+        run_pipeline(config, given(case, steps), out, local, script=job.script, no_validation=unset)
     figures = steady(read_run(out / "run").steps, 1, 0.0).plain()
     if case.explorers:  # as in a simulation, over the whole run
         summaries = [json.loads(file.read_text()) for file in (out / "run/explorers").glob("*/summary.json")]
@@ -174,11 +180,11 @@ def run_apart(case: Case, config: Path, out: Path, steps: int) -> None:
             process.kill()
 
 
-def make(name: str, out: Path, steps: int) -> None:
+def make(name: str, out: Path, steps: int, local: bool) -> None:
     """Runs what was predicted."""
     begin, folder = os.getloadavg()[0], out / name
     print(f"running: {name}", flush=True)
-    figures = real(CASES[name], folder / "run", steps)
+    figures = real(CASES[name], folder / "run", steps, local)
     written(folder / "real.json", {"figures": figures, "load": [begin, os.getloadavg()[0]]})
 
 
@@ -227,17 +233,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES), metavar="NAME", help=", ".join(CASES))
+    parser.add_argument("--local", action="store_true", help="one process instead of Ray's")
     parser.add_argument("--out", type=Path, default=ROOT / "build/simulate_vs_reality")
     options = parser.parse_args()
-    out = options.out / f"{options.steps} steps"
+    out = options.out / (f"{options.steps} steps" + ", one process" * options.local)
     for name in options.only:
         if not (out / name / "predicted.json").exists():
-            trace = trace_of(CASES[name].job, out, options.steps)
+            trace = trace_of(CASES[name].job, out, options.steps, options.local)
             print(f"predicting: {name}", flush=True)
             written(out / name / "predicted.json", predicted(CASES[name], trace, options.steps, options.seeds))
     for name in options.only:
         if not (out / name / "real.json").exists():
-            make(name, out, options.steps)
+            make(name, out, options.steps, options.local)
     show(out, options.steps)
 
 

@@ -25,7 +25,7 @@ def slow_lake(env_type: str = "latency.LatencyEnv", inside: str = "", **argument
 def run_lake(overrides: list[str], out: Any, local: bool, **more: Any) -> Run:
     # Unless it is there already. What it says would stand in the middle of a table.
     subprocess.run([sys.executable, "examples/embedded/make_frozen_lake.py"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    return run_pipeline(CONFIG, overrides, out, local, "start_agentic_pipeline.py", "val_env_manager", **more)
+    return run_pipeline(CONFIG, overrides, out, local, "start_agentic_pipeline.py", ("val_env_manager", "val_batch_size"), **more)
 
 
 def _flow(value: Any) -> str:

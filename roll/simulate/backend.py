@@ -107,8 +107,8 @@ class SimulatedHandle:
 class Links:
     """What lies between the driver and the workers."""
 
-    def __init__(self) -> None:
-        self.latency: Callable[[], float] = float
+    def __init__(self, message_s: float) -> None:
+        self.latency: Callable[[], float] = lambda: message_s
         """Seconds of the next message."""
         self.fault: Fault = lambda name, method: None
 
@@ -124,7 +124,7 @@ class SimulatedBackend:
         self._inventory = inventory
         self._costs = costs
         self._make = make
-        self.links = Links()
+        self.links = Links(costs.call_s / 2)
         self.workers: dict[str, SimulatedHandle] = {}
         """The newest of each name."""
         self.without_node: set[str] = set()

@@ -52,7 +52,7 @@ def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Seq
     episodes = _episodes(events)
     found: dict[str, tuple[object, str]] = {
         "response_tokens": (_spread(tokens), "groups.jsonl: mean length of each group's responses"),
-        "pass_rate": (_share([row["rewards"] for row in groups]), "groups.jsonl: rewards above the middle of the range"),
+        "pass_rate": (_shares([row["rewards"] for row in groups]), "groups.jsonl: each group's rewards above the middle"),
         "train_s": (_mean(later, "time/advantage_s"), "metrics.jsonl: time/advantage_s"),
         "train_tokens_per_s": (
             step_tokens / trained_s / ranks,
@@ -68,6 +68,9 @@ def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Seq
         found["weights_mb"] = (megabytes, "summary.json: weight_updates")
         found["weights_mb_per_s"] = (megabytes / max(median(sends), 1e-9), "trace: median time to send a version")
     judged = [seconds for event in events for seconds in event.get("args", {}).get("judged_s", ())]
+    if calls := sorted(_calls(events)):  # those that waited for a place are no measure
+        where = "trace: what judging a group takes besides its slowest sample, first decile"
+        found["call_s"] = (calls[len(calls) // 10], where)
     if slow := judged or phases["reward"]:  # of a run of an earlier version
         where = "trace: each sample's reward" if judged else "trace: the slowest sample of each group"
         found["reward_s"] = (_spread(slow), where)
@@ -120,6 +123,22 @@ def _phases(events: Sequence[Row]) -> dict[str, list[float]]:
     return found
 
 
+def _calls(events: Sequence[Row]) -> Iterator[float]:
+    """Seconds of the phase in which a group is judged, less what its slowest sample took."""
+    began: dict[int, float] = {}
+    spans: dict[int, float] = {}
+    judged: dict[int, float] = {}
+    for event in events:
+        group = event.get("id", -1)
+        if event["name"] == "reward" and event["ph"] == "b":
+            began[group] = event["ts"]
+        elif event["name"] == "reward" and event["ph"] == "e" and group in began:
+            spans[group] = (event["ts"] - began.pop(group)) / 1e6
+        if seconds := event.get("args", {}).get("judged_s"):
+            judged[group] = max(seconds)
+    yield from (max(0.0, spans[group] - seconds) for group, seconds in judged.items() if group in spans)
+
+
 def _events(file: Path) -> Iterator[Row]:
     yield from json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
 
@@ -132,10 +151,13 @@ def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
     return fmean(row.get(name, 0.0) for row in rows)
 
 
-def _share(rewards: Sequence[Sequence[float | None]]) -> float:
-    known = [reward for group in rewards for reward in group if reward is not None]
-    middle = (min(known) + max(known)) / 2
-    return fmean(reward > middle for reward in known) if min(known) < max(known) else 1.0
+def _shares(rewards: Sequence[Sequence[float | None]]) -> Spread:
+    """Of each group: of groups of one size those with equal rewards are more than if all samples were alike."""
+    known = [of_group for group in rewards if (of_group := [reward for reward in group if reward is not None])]
+    least, most = min(map(min, known)), max(map(max, known))
+    if least == most:
+        return Spread(1.0)
+    return _spread([fmean(reward > (least + most) / 2 for reward in of_group) for of_group in known])
 
 
 def _spread(values: Sequence[float]) -> Spread:

@@ -69,8 +69,10 @@ class Costs:
     """Between two answers of an episode that is one sample."""
     reward_s: Spread = Spread(0.0)
     """To judge one sample."""
-    pass_rate: float = 0.5
-    """Share of the samples that are right: what group filters see."""
+    pass_rate: Spread = Spread(0.5)
+    """Share of a group's samples that are right, drawn for each group: what group filters see."""
+    call_s: float = 0.0
+    """A call to a worker, besides its work: the way there and back, and the driver's."""
     train_s: float = 0.0
     """Of a step, besides its tokens."""
     train_tokens_per_s: float = 0.0
@@ -115,7 +117,7 @@ class Costs:
         return self.weights_mb / self.weights_mb_per_s if self.weights_mb_per_s else 0.0
 
 
-_SPREADS = ("response_tokens", "reward_s", "turns", "environment_s")
+_SPREADS = ("response_tokens", "reward_s", "turns", "environment_s", "pass_rate")
 
 
 def read_costs(text: str, where: str, costs: Costs) -> Costs:
@@ -142,10 +144,14 @@ def with_figures(costs: Costs, given: Mapping[str, Any]) -> Costs:
             found[name] = _rates(key, value)
         elif name in _SPREADS:
             found[name] = Spread.of(key, value)
-        elif not _is_amount(value) or (name == "pass_rate" and value > 1):
-            raise ConfigError([Problem(key, value, "is no amount", "a number from 0" + " to 1" * (name == "pass_rate"))])
+        elif not _is_amount(value):
+            raise ConfigError([Problem(key, value, "is no amount", "a number from 0")])
         else:
             found[name] = float(value)
+    if (rate := found["pass_rate"]).cv or max(rate.mean, *rate.values, 0.0) > 1:
+        raise ConfigError(
+            [Problem("costs.pass_rate", given["pass_rate"], "is no share", "a number from 0 to 1, or a list of them")]
+        )
     return Costs(**found)
 
 

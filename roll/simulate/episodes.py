@@ -47,9 +47,11 @@ class ScriptedEnvironment:
         self._costs = costs
         self._first, self._following = first, following
         self._left = 0
+        self._right = 0.0
 
     async def reset(self, seed: int) -> tuple[str, Info]:
         self._left = -1
+        self._right = self._costs.pass_rate.draw(seed)  # the episodes of a group have one seed
         await asyncio.sleep(self._costs.environment_s.draw(seed))
         return " ".join([str(seed)] * self._first), {}
 
@@ -59,7 +61,7 @@ class ScriptedEnvironment:
         self._left -= 1
         await asyncio.sleep(self._costs.environment_s.draw(derive_seed("environment", action_text)))
         over = self._left == 0
-        right = over and random.Random(derive_seed("reward", action_text)).random() < self._costs.pass_rate
+        right = over and random.Random(derive_seed("reward", action_text)).random() < self._right
         return " ".join([action_text] * self._following), float(right), over, False, {"success": right}
 
     def close(self) -> None: ...

@@ -149,4 +149,5 @@ class ScriptedRewardWorker:
         if self.fails:
             self.fails -= 1
             return RewardResult(error="a scripted failure")
-        return RewardResult(float(random.Random(self._of(sample)).random() < self._costs.pass_rate))
+        right = self._costs.pass_rate.draw(derive_seed("pass_rate", sample.prompt.uid))
+        return RewardResult(float(random.Random(self._of(sample)).random() < right))

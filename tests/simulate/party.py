@@ -21,7 +21,7 @@ from roll.errors import DatabaseFailed
 from roll.pipeline.run import Run
 from roll.simulate.apart import Meeting, MetDatabase
 from roll.simulate.backend import SimulatedBackend
-from roll.simulate.costs import Costs
+from roll.simulate.costs import Costs, Spread
 from roll.simulate.run import CHOSEN, Simulation, unheard
 from roll.simulate.virtual_loop import Stuck, run_virtually
 
@@ -156,7 +156,7 @@ class Process:
 class Party:
     def __init__(self, schedule: PartySchedule, folder: Path) -> None:
         self.schedule, self.folder, self.place = schedule, folder, Place()
-        self.costs = Costs(**COSTS, pass_rate=schedule.run.pass_rate, train_s=schedule.run.train_s)
+        self.costs = Costs(**COSTS, pass_rate=Spread(schedule.run.pass_rate), train_s=schedule.run.train_s)
         self.wrong: list[str] = []
         self.done = False
         self._random = random.Random(schedule.run.seed)

@@ -22,7 +22,7 @@ from roll.errors import EngineError
 from roll.record.callbacks import Callback
 from roll.record.trace import Span
 from roll.rollout.changes import Changes
-from roll.simulate.costs import Costs
+from roll.simulate.costs import Costs, Spread
 from roll.simulate.run import Simulation, simulate, simulated
 from roll.simulate.virtual_loop import Stuck
 
@@ -64,7 +64,7 @@ def broken_promises(schedule: Schedule, folder: Path) -> list[str]:
     """What did not hold in the run of the schedule, in words; nothing if all did."""
     shutil.rmtree(folder, ignore_errors=True)
     config = simulated(config_of(schedule, folder), folder, faults=True)
-    simulation = Simulation(config, Costs(**COSTS, pass_rate=schedule.pass_rate, train_s=schedule.train_s))
+    simulation = Simulation(config, Costs(**COSTS, pass_rate=Spread(schedule.pass_rate), train_s=schedule.train_s))
     found: list[str] = []
     offset = 0.0
     for number in itertools.count(1):

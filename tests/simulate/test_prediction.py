@@ -7,9 +7,10 @@ import pytest
 from fault_schedules import config_of
 from test_faults import QUIET
 
+from roll.configs.problems import ConfigError
 from roll.data.sample import PER_TOKEN, Prompt, Sample, VersionSpan
 from roll.simulate.calibration import calibrated
-from roll.simulate.costs import Costs, Spread
+from roll.simulate.costs import Costs, Spread, with_figures
 from roll.simulate.figures import TOKEN_BYTES, steady, step_rows
 from roll.simulate.run import Simulation, simulate, simulated
 
@@ -79,6 +80,30 @@ def test_how_many_are_judged_side_by_side_counts_although_the_trace_is_of_anothe
     _, run_dir, _ = predicted(memory_folder / "short", ratio=0.0)
     narrow, _, _ = predicted(memory_folder / "narrow", calibrated(run_dir, ranks=1), side_by_side=1, ratio=0.0)
     assert narrow.step_s == pytest.approx(2 + 4 + 2, rel=0.02)
+
+
+def test_groups_that_all_have_equal_rewards_are_as_many_as_in_the_trace(memory_folder):
+    """Half of the tasks are always right: nobody would find that in the mean, of which few groups of four have equal rewards."""
+    tasks = replace(COSTS, pass_rate=Spread(0.75, 0.0, (1.0, 0.5)))
+    _, run_dir, _ = predicted(memory_folder / "short", tasks, steps=16)
+    found = calibrated(run_dir, ranks=1).pass_rate
+    assert found.mean == pytest.approx(0.75, abs=0.08)
+    equal = sum(value in (0.0, 1.0) for value in found.values) / len(found.values)
+    assert equal == pytest.approx(0.5 + 0.5 * 2 * 0.5**SAMPLES, abs=0.12)
+
+
+def test_calls_take_their_time_and_a_trace_says_it(memory_folder):
+    """Of a step at ratio 0: to generate, to judge, to train, and the weights on their way."""
+    fast, _, _ = predicted(memory_folder / "fast", ratio=0.0)
+    slow, run_dir, _ = predicted(memory_folder / "slow", replace(COSTS, call_s=0.1), ratio=0.0)
+    assert fast.step_s + 0.3 <= slow.step_s <= fast.step_s + 1.0
+    assert calibrated(run_dir, ranks=1).call_s == pytest.approx(0.1, abs=0.02)
+
+
+def test_a_pass_rate_is_a_share():
+    with pytest.raises(ConfigError, match=r"costs\.pass_rate"):
+        with_figures(Costs(), {"pass_rate": 1.5})
+    assert with_figures(Costs(), {"pass_rate": [0.0, 1.0]}).pass_rate.values == (0.0, 1.0)
 
 
 def test_buffered_tokens_take_what_a_sample_holds_of_them():
