@@ -100,11 +100,13 @@ test-quick: env
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) -m "not ray and not slow" --ignore=tests/gpu --ignore=tests/real --ignore=tests/envs_real --ignore=tests/agents_real --ignore=tests/faults/matrix $(ARGS)
 
 # One thread a process. Tests marked `ray` share one worker, and which tests come first is said, too (conftest.py). The linters run
-# beside the tests; what they say is shown at the end.
+# beside the tests; what they say is shown at the end. AGAIN=3: up to three failures are tried once more, alone, which CI does.
 test: env
 	@mkdir -p build; $(MAKE) --no-print-directory lint > build/lint.txt 2>&1 & lint=$$!; \
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) --ignore=tests/gpu --ignore=tests/real --ignore=tests/envs_real --ignore=tests/agents_real --ignore=tests/faults/matrix $(ARGS); \
-	tests=$$?; wait $$lint; linters=$$?; cat build/lint.txt; exit $$((tests ? tests : linters))
+	tests=$$?; wait $$lint; linters=$$?; cat build/lint.txt; \
+	test $$tests != 1 -o -z "$(AGAIN)" || { OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tools/failed_again.py $(AGAIN); tests=$$?; }; \
+	exit $$((tests ? tests : linters))
 
 # Every role killed and stopped, the driver killed thirty times, disks full, descriptors gone, files damaged, and what is done a second
 # time, in a folder, a database or a cluster that is there: one run after the other, and a table.

@@ -19,6 +19,9 @@ from roll.algorithms.ratio import bounded_exp, log_ratio, select, sequence_mean,
 from roll.algorithms.registry import unknown_name
 from roll.configs.losses import DECOUPLED_BOUND, CorrectionLevel, CorrectionMode
 
+ESS = "actor/train_infer_ess_sequence"
+"""The metric that says how many of the responses count: (Σρ)² / (n Σρ²), ρ being the ratio of a whole response."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImportanceWeight:
@@ -161,7 +164,7 @@ def mismatch_metrics(trained: Tensor, behaviour: Tensor, mask: Tensor) -> Metric
         "actor/train_infer_prob_diff_max": MaxMetric((p - p_b).abs().max() if p.numel() else p.new_zeros(())),
         "actor/train_infer_pearson": CorrelationMetric.of(p, p_b, mask),
         "actor/train_infer_ess_token": _ess(rho, mask),
-        "actor/train_infer_ess_sequence": _ess(of_sequence, rows),
+        ESS: _ess(of_sequence, rows),
         "actor/train_infer_ratio_token_mean": MeanMetric(select(rho, mask).sum(), mask.sum()),
     }
 

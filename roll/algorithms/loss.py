@@ -7,7 +7,8 @@ change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from roll.algorithms.aggregation import Rollouts, aggregate, check_mode
 from roll.algorithms.correction import (
+    ESS,
     Correction,
     ImportanceWeight,
     correct,
@@ -70,9 +72,19 @@ class LossSpec:
     """What to do about the distance to the policy that sampled."""
     engines: int = 1
     """How many sampled; for metrics."""
+    full_rate_ess: float | None = None
+    """The effective sample size from which on a step has its whole learning rate (see `rate_scale`); None: whatever it is."""
 
     def __post_init__(self) -> None:
         check_mode(self.aggregation, self.norm_length)
+
+    def rate_scale(self, metrics: Mapping[str, float]) -> float:
+        """The factor on the learning rate of an optimiser step with these metrics, in [0, 1]: √min(1, ESS / full_rate_ess), that
+        of VCPO (arXiv 2602.17616). A gradient that a share of the responses decides has the noise of a batch of that share, for
+        which AdamW's rate is smaller by the square root."""
+        if self.full_rate_ess is None:
+            return 1.0
+        return math.sqrt(min(1.0, metrics.get(ESS, 1.0) / self.full_rate_ess))
 
 
 def prepare_batch(batch: TokenBatch, spec: LossSpec) -> TokenBatch:

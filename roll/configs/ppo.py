@@ -20,6 +20,7 @@ from roll.configs.losses import (
     LossAggregation,
     TrainInferCorrectionConfig,
 )
+from roll.configs.staleness import StalenessTuningConfig
 from roll.configs.worker import (
     ActorInferConfig,
     ActorLogProbConfig,
@@ -132,6 +133,9 @@ class PPOConfig(BaseConfig, ABC):
     )
     train_infer_correction: TrainInferCorrectionConfig = option(
         TrainInferCorrectionConfig(), "What to do about the distance between the policy that is trained and the one that sampled."
+    )
+    staleness_tuning: StalenessTuningConfig = option(
+        StalenessTuningConfig(), "What follows the measured effective sample size (ESS) of the importance weights."
     )
     mismatch_alarm: float | None = option(
         0.1,

@@ -12,11 +12,11 @@ from roll.configs.estimators import ESTIMATORS
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import Problem
 from roll.configs.rlvr import RLVRConfig
-from roll.configs.staleness import deepest_pipeline, staleness_bound
+from roll.configs.staleness import StalenessTuningConfig, deepest_pipeline, staleness_bound
 
 
 def schedule_problems(config: PPOConfig) -> Iterator[Problem]:
-    for rule in (_ahead, _replay, _fallback, _arrival, _halves, _transport):
+    for rule in (_ahead, _tuning, _replay, _fallback, _arrival, _halves, _transport):
         yield from rule(config)
 
 
@@ -45,6 +45,19 @@ def _ahead(config: PPOConfig) -> Iterator[Problem]:
     if config.groups_order == "newest" and config.staleness_policy == "wait":
         message = "with staleness_policy wait every group is trained: taking the newest first makes the others older by as much"
         yield Problem("groups_order", "newest", message, "staleness_policy: drop, or fifo")
+
+
+def _tuning(config: PPOConfig) -> Iterator[Problem]:
+    tuning, key = config.staleness_tuning, "staleness_tuning"
+    if tuning.depth and config.async_pipeline_depth != "auto":
+        fix = "false, or async_pipeline_depth: auto"
+        yield Problem(f"{key}.depth", True, f"async_pipeline_depth {config.async_pipeline_depth:g} is a constant", fix)
+    elif tuning.depth and config.async_generation_ratio <= config.weight_push_interval - 1:
+        message = f"has no effect: at async_generation_ratio {config.async_generation_ratio:g} rollouts cannot run less far ahead"
+        yield Problem(f"{key}.depth", True, message, f"false, or async_generation_ratio: {config.weight_push_interval}")
+    if tuning.target_ess != StalenessTuningConfig().target_ess and not (tuning.depth or tuning.learning_rate):
+        message = "has no effect: nothing follows the ESS"
+        yield Problem(f"{key}.target_ess", tuning.target_ess, message, "learning_rate: true or depth: true beside it")
 
 
 def _fallback(config: PPOConfig) -> Iterator[Problem]:

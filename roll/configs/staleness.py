@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Literal
+
+from roll.configs.fields import Bounds, option
 
 StalenessPolicy = Literal["wait", "drop"]
 GroupsOrder = Literal["fifo", "newest"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StalenessTuningConfig:
+    """ESS: the effective sample size of a step's importance weights, trained over sampling policy by response, as a share of the
+    responses (`actor/train_infer_ess_sequence`)."""
+
+    learning_rate: bool = option(
+        False,
+        "Multiply the learning rate of each optimiser step by sqrt(min(1, ESS / target_ess)), as VCPO does (arXiv 2602.17616).",
+    )
+    depth: bool = option(
+        False, "Start rollouts no further ahead than keeps the ESS at target_ess, within async_generation_ratio."
+    )
+    target_ess: float = option(
+        0.5, "The ESS from which on nothing is changed. VCPO's is 1, with the learning rate.", bounds=Bounds(gt=0, le=1)
+    )
 
 
 def staleness_bound(ratio: float) -> int:

@@ -53,6 +53,7 @@ def loss_spec(config: PPOConfig, derived: Derived) -> LossSpec:
         kl_clamp=config.kl_loss_clamp,
         entropy_coef=config.entropy_loss_coef,
         correction=_correction(config.train_infer_correction),
+        full_rate_ess=config.staleness_tuning.target_ess if config.staleness_tuning.learning_rate else None,
     )
 
 

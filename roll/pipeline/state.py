@@ -179,4 +179,5 @@ def new_admission(config: PPOConfig, version: int) -> Admission:
 def _depth(config: PPOConfig) -> PipelineDepth:
     fixed = None if config.async_pipeline_depth == "auto" else config.async_pipeline_depth
     limit = deepest_pipeline(config.async_generation_ratio, config.weight_push_interval, config.max_reuse)
-    return PipelineDepth(limit, fixed, floor=config.weight_push_interval - 1)
+    target = config.staleness_tuning.target_ess if config.staleness_tuning.depth else None
+    return PipelineDepth(limit, fixed, floor=config.weight_push_interval - 1, target_ess=target)

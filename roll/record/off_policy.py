@@ -16,6 +16,8 @@ from roll.algorithms.loss_metrics import LEFT, LENGTHS
 from roll.data.sample import SampleGroup
 
 MEAN_OF_ENGINE = "actor/engine_mismatch/"
+LEAST_TOKENS, PATIENCE = 0.8, 3
+"""With a smaller effective share of the tokens, so many steps in a row, a correction is proposed."""
 
 
 class StalenessStats:
@@ -87,6 +89,35 @@ def suspects(metrics: Mapping[str, float], alarm: float) -> Iterator[tuple[int, 
     for name, value in metrics.items():
         if name.startswith(MEAN_OF_ENGINE) and not value <= alarm:
             yield int(name.removeprefix(MEAN_OF_ENGINE)), value
+
+
+class Correcting:
+    """Proposes once what to do about a distance between trained and sampling policy that leaves too few tokens, by where it comes
+    from."""
+
+    def __init__(self, ratio: float, weighted: bool) -> None:
+        """`ratio`: how many batches rollouts run ahead. `weighted`: tokens are weighted for the distance already."""
+        self._ratio, self._weighted = ratio, weighted
+        self._steps = 0
+
+    def proposal(self, metrics: Mapping[str, float]) -> str | None:
+        """After a step."""
+        left = metrics.get("actor/train_infer_ess_token", 1.0)
+        self._steps = self._steps + 1 if left < LEAST_TOKENS else 0
+        if self._steps != PATIENCE:
+            return None
+        of_engines = metrics.get("actor/engine_mismatch_k3")
+        share = None if of_engines is None else min(1.0, of_engines / max(metrics["actor/train_infer_k3"], 1e-12))
+        said = f"importance weights leave {left:.0%} of the tokens (actor/train_infer_ess_token), {PATIENCE} steps in a row"
+        if self._ratio == 0 or (share is not None and share > 0.5):
+            weight = "" if self._weighted else ", or train_infer_correction.is_weight: {enabled: true, weight_type: token}"
+            found = "" if share is None else f" ({share:.0%}: actor/engine_mismatch_k3 of actor/train_infer_k3)"
+            return (
+                f"{said}; most of that is there under the same weights{found}; proposal: one dtype for engine and trainer{weight}"
+            )
+        known = "how much is numerics is not known, for no token was fresh" if share is None else f"{share:.0%} of it is numerics"
+        older = f"staleness_tuning.depth: true, or an async_generation_ratio below {self._ratio:g}"
+        return f"{said}; it comes from older versions ({known}); proposal: {older}"
 
 
 class Fading:

@@ -159,10 +159,10 @@ class Groups(OneProcess):
             if lease is not None:
                 return lease
 
-    async def observe_step(self, wait_s: float, train_s: float, slack_s: float, replayed: float) -> None:
+    async def observe_step(self, wait_s: float, train_s: float, slack_s: float, replayed: float, ess: float | None) -> None:
         """What the trainer saw of a step: see `PipelineDepth.observe`."""
         async with self._transaction():
-            self.depth.observe(wait_s, train_s, slack_s, replayed)
+            self.depth.observe(wait_s, train_s, slack_s, replayed, ess)
             self._changed()
 
     async def trained(self, lease: Lease) -> None:

@@ -9,6 +9,11 @@ every sample at the bound even when generation is instant. The depth therefore s
   many: the depth shrinks by a probe. A probe after which the trainer waits is taken back and the next one comes only after
   four times as many steps, so a latency-bound run does not wait every other step.
 
+`target_ess` bounds the depth from above by what the importance weights say of the data. If every version moves the policy by as
+much, and another way, the variance of a response's log-ratio grows in proportion to the lag, and ln ESS falls in proportion
+to it: a step with ESS e at depth d asks for the depth d · ln target / ln e. As long as it is not below the target the bound
+rises by a probe.
+
 A step whose batch was filled with groups that were trained before (`max_reuse`) did not wait, but lacked fresh ones all the same:
 replay stands in for rollouts that are late, not for rollouts that were never started.
 """
@@ -57,27 +62,33 @@ class StepTimes(NamedTuple):
 
 
 class PipelineDepth:
-    def __init__(self, limit: float, fixed: float | None = None, floor: float = 0.0) -> None:
+    def __init__(self, limit: float, fixed: float | None = None, floor: float = 0.0, target_ess: float | None = None) -> None:
         """`limit`: α, or less where groups are to be young enough to be trained again. `fixed`: a constant depth instead of the
         adaptive one. `floor`: batches beyond the first that the trainer needs of one version (weights are published every
-        floor + 1 steps): a shallower pipeline would starve it."""
+        floor + 1 steps): a shallower pipeline would starve it. `target_ess`: of the importance weights of a step, as a share of
+        its responses; None: they do not matter."""
         self.limit = limit
         self.floor = floor
         self.fixed = fixed
         self.depth = floor if fixed is None else min(fixed, limit)
+        self._target_ess = target_ess
+        self._most = limit
+        """The depth that the target allows."""
         self._settling = 0
         self._hold = 0
         self._patience = 4
         self._probed = False
 
-    def observe(self, wait_s: float, train_s: float, slack_s: float, replayed: float = 0.0) -> None:
-        """After a step: seconds waited for its batch, seconds trained, seconds its batch lay complete before it was taken, and
-        which share of it was trained before."""
+    def observe(self, wait_s: float, train_s: float, slack_s: float, replayed: float = 0.0, ess: float | None = None) -> None:
+        """After a step: seconds waited for its batch, seconds trained, seconds its batch lay complete before it was taken, which
+        share of it was trained before, and the effective sample size in (0, 1] that was measured last."""
         if self.fixed is not None:
             return
         wait_s = max(wait_s, replayed * train_s)
         if self._settling > 0:
             self._settling -= 1
+            return
+        if ess is not None and self._target_ess is not None and self._too_deep(ess, self._target_ess):
             return
         tolerated = TOLERATED_WAIT * train_s
         if wait_s > tolerated:
@@ -94,7 +105,19 @@ class PipelineDepth:
             self._change_to(self.depth - PROBE)
             self._probed = True
 
+    def _too_deep(self, ess: float, target: float) -> bool:
+        """Whether the depth is lowered."""
+        if ess >= target:
+            self._most = min(self.limit, self._most + PROBE)
+            return False
+        self._most = max(self.floor, self.depth * math.log(target) / math.log(ess))
+        if self._most == self.depth:
+            return False
+        self._change_to(self._most)
+        self._probed = False
+        return True
+
     def _change_to(self, depth: float) -> None:
-        self.depth = min(self.limit, max(self.floor, depth))
+        self.depth = min(self._most, max(self.floor, depth))
         # Batches that were started under the old depth come first; they say nothing about the new one.
         self._settling = math.ceil(self.depth)

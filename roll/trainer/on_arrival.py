@@ -51,7 +51,7 @@ class TrainerOnArrival(Trainer):
         step = joined(self._parts, begun_at + self._idle_s)
         step.idle_s, self._idle_s, self._parts = self._idle_s, 0.0, ()
         if self._step_s:
-            await self._groups.observe_step(step.idle_s, self._step_s, max(0.0, last.asked_at - last.complete_at), 0.0)
+            await self._groups.observe_step(step.idle_s, self._step_s, max(0.0, last.asked_at - last.complete_at), 0.0, self._ess)
         step.batch, metrics = await asyncio.to_thread(self._advantages, step.batch, step.lease.groups)
         step.metrics |= metrics | await step_on_gradients(self._policy, step.batch, self._loss)
         return await self.gather(step)

@@ -20,6 +20,7 @@ from enum import StrEnum
 
 from torch import Tensor
 
+from roll.algorithms.correction import ESS
 from roll.algorithms.expected_left import fix_of
 from roll.algorithms.loss import LossSpec, prepare_batch
 from roll.algorithms.value_loss import ValueLossSpec
@@ -32,7 +33,7 @@ from roll.distributed.cluster import Cluster
 from roll.engines.policy_copy import PolicyCopy
 from roll.errors import Closed
 from roll.record.callbacks import Reports
-from roll.record.off_policy import Fading, suspects
+from roll.record.off_policy import Correcting, Fading, suspects
 from roll.rollout.groups import Groups
 from roll.rollout.lease import Lease
 from roll.rollout.pipeline_depth import StepTimes
@@ -108,6 +109,8 @@ class Trainer:
         # Explorers of other processes number their engines themselves, each from 0.
         self._loss = replace(loss, engines=len(clusters["actor_infer"]) if "actor_infer" in clusters else 1)
         self._fading = Fading(loss.pg_variant, fix_of(loss.pg_variant, loss.args, config.train_infer_correction))
+        weighted = config.train_infer_correction.is_weight.enabled
+        self._correcting = Correcting(config.async_generation_ratio, weighted)
         self._value_loss = ValueLossSpec(clip=config.value_clip)
         self._groups = groups
         self._schedule = schedule
@@ -127,6 +130,8 @@ class Trainer:
         """How long the step before took."""
         self._scored_at = 0.0
         """When the step before was scored ahead."""
+        self._ess: float | None = None
+        """Of the importance weights of the step before."""
 
     async def lease(self) -> Step:
         """The next step, with its groups. Raises `Closed` after the last."""
@@ -176,7 +181,8 @@ class Trainer:
         asked_at, self._scored_at = max(lease.asked_at, self._scored_at), step.scored_at
         if self._step_s:
             times = StepTimes(asked_at, lease.complete_at, lease.leased_at, step.scored_s, self._done_at)
-            await groups.observe_step(times.wait_s, self._step_s, times.slack_s, lease.replays / len(lease.groups))
+            replayed = lease.replays / len(lease.groups)
+            await groups.observe_step(times.wait_s, self._step_s, times.slack_s, replayed, self._ess)
 
     async def before_policy_update(self, step: Step) -> None:
         """The weights that the step before has trained are gathered. From here on the step is always trained, even if the run
@@ -261,6 +267,7 @@ class Trainer:
 
     async def _finish(self, step: Step) -> None:
         self._step_s = monotonic() - max(step.lease.leased_at, self._done_at)
+        self._ess = step.metrics.get(ESS, self._ess)
         await self._groups.trained(step.lease)
         groups = step.lease.groups
         samples = [sample for group in groups for sample in group.samples]
@@ -302,8 +309,9 @@ class Trainer:
                 nats,
                 alarm,
             )
-        for said in self._fading.sentences(step.metrics):
-            logger.warning("step %d: %s", step.number + 1, said)
+        said = [*self._fading.sentences(step.metrics), self._correcting.proposal(step.metrics)]
+        for sentence in filter(None, said):
+            logger.warning("step %d: %s", step.number + 1, sentence)
 
     def _cut(self, step: Step, count: int) -> list[TokenBatch]:
         """The batches of the optimiser steps."""

@@ -1,5 +1,6 @@
 """The whole loss: invariance to masked junk and to the cut into micro-batches, terms, corrections, metrics."""
 
+import itertools
 import math
 import pickle
 from dataclasses import replace
@@ -417,3 +418,27 @@ def test_engines_are_compared_on_fresh_tokens_alone_each_on_its_own():
     right = {"": 0.8 / 3, "_max": 0.5, "/0": 0.3, "/1": 0.2}
     assert {name: metrics[f"actor/engine_mismatch{name}"] for name in right} == pytest.approx(right)
     assert "actor/engine_mismatch/2" not in metrics
+
+
+@pytest.mark.parametrize("cut", [None, 2])
+def test_the_rate_follows_the_effective_sample_size_of_whole_responses(cut):
+    """By hand from each response's ratio, however the batch is cut; as in VCPO with `full_rate_ess` 1."""
+    batch = random_batch(3, samples=6, decoupled=False)
+    logprobs = batch.behaviour_logprobs + torch.linspace(-0.3, 0.3, batch.num_tokens, dtype=DOUBLE)
+    ratios, offsets = [], batch.offsets.tolist()
+    for start, stop in itertools.pairwise(offsets):
+        own = batch.loss_mask[start:stop]
+        if own.any():
+            ratios.append((logprobs - batch.behaviour_logprobs)[start:stop][own].sum().exp().item())
+    ess = sum(ratios) ** 2 / (len(ratios) * sum(ratio**2 for ratio in ratios))
+    assert ess < 0.9
+    parts = [list(range(6))] if cut is None else [list(range(i, i + cut)) for i in range(0, 6, cut)]
+    positions = torch.arange(batch.num_tokens).split(batch.lengths.tolist())
+    for full, expected in ((1.0, math.sqrt(ess)), (0.9, math.sqrt(ess / 0.9)), (ess / 2, 1.0), (None, 1.0)):
+        spec = LossSpec(pg_variant="ppo", full_rate_ess=full)
+        metrics = []
+        for part in parts:
+            flat = logprobs[torch.cat([positions[i] for i in part])]
+            metrics.append(run(batch.select(part), flat, flat, spec, totals(batch))[1])
+        assert spec.rate_scale(reduce_metrics(metrics)) == pytest.approx(expected, rel=1e-9)
+    assert LossSpec(full_rate_ess=0.5).rate_scale({}) == 1.0, "no response counts: nothing is known"

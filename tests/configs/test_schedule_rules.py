@@ -39,3 +39,19 @@ def test_what_compares_the_episodes_of_a_group_is_accepted(estimator):
 def test_what_compares_all_episodes_is_refused(normalization, key):
     found = problems(adv_estimator="reinforce", reward_normalization=normalization)
     assert list(found) == [key] and "train_on_arrival" in found[key]
+
+
+def tuning_problems(tuning, **changes):
+    found = problems(adv_estimator="grpo", staleness_tuning=tuning, train_on_arrival=False, **changes)
+    return {key: message for key, message in found.items() if key.startswith("staleness_tuning")}
+
+
+def test_what_follows_the_effective_sample_size_has_something_to_change():
+    on = {"depth": True, "learning_rate": True, "target_ess": 0.7}
+    assert tuning_problems(on, async_generation_ratio=2) == {}
+    assert tuning_problems({"learning_rate": True}) == {}
+    assert "is a constant" in tuning_problems(on, async_generation_ratio=2, async_pipeline_depth=1)["staleness_tuning.depth"]
+    assert "no effect" in tuning_problems({"depth": True})["staleness_tuning.depth"]
+    three = {"async_generation_ratio": 2, "weight_push_interval": 3}
+    assert "cannot run less far ahead" in tuning_problems({"depth": True}, **three)["staleness_tuning.depth"]
+    assert "nothing follows" in tuning_problems({"target_ess": 0.7})["staleness_tuning.target_ess"]

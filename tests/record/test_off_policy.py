@@ -5,7 +5,7 @@ import json
 import pytest
 
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
-from roll.record.off_policy import Fading, StalenessStats
+from roll.record.off_policy import Correcting, Fading, StalenessStats
 
 
 def group(start_version, *samples):
@@ -79,3 +79,24 @@ def test_what_short_responses_lose_too_is_not_a_matter_of_length():
     assert list(Fading("ppo", "").sentences(left)) == list(Fading("ppo", "").sentences({})) == []
     assert list(Fading("ppo", "").sentences({"actor/gradient_left/bad_1k": 0.1})) == []
     assert len(list(Fading("vespo", "").sentences({"actor/gradient_left/bad_32k": 0.4}))) == 1
+
+
+FAR = {"actor/train_infer_ess_token": 0.5, "actor/train_infer_k3": 0.1}
+
+
+def proposals(ratio, weighted, *rows):
+    correcting = Correcting(ratio, weighted)
+    return [said for row in rows if (said := correcting.proposal(row)) is not None]
+
+
+def test_a_distance_that_lasts_is_told_once_with_what_follows_from_where_it_comes():
+    numerics, older = FAR | {"actor/engine_mismatch_k3": 0.09}, FAR | {"actor/engine_mismatch_k3": 0.01}
+    near = {"actor/train_infer_ess_token": 0.99}
+    assert proposals(2, False, FAR, FAR, near, FAR, FAR) == []
+    (said,) = proposals(2, False, *[numerics] * 9)
+    assert "50% of the tokens" in said and "90%" in said and "is_weight: {enabled: true" in said and "dtype" in said
+    assert "is_weight" not in proposals(2, True, *[numerics] * 3)[0], "it is on already"
+    (said,) = proposals(2, False, *[older] * 3)
+    assert "10% of it is numerics" in said and said.endswith("staleness_tuning.depth: true, or an async_generation_ratio below 2")
+    assert "no token was fresh" in proposals(2, False, *[FAR] * 3)[0]
+    assert "dtype" in proposals(0, False, *[FAR] * 3)[0], "nothing is older"

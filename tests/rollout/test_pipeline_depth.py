@@ -1,4 +1,8 @@
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from roll.rollout.pipeline_depth import PROBE, PipelineDepth, StepTimes
 
@@ -76,3 +80,47 @@ def test_what_was_trained_again_counts_as_waiting_for_rollouts_that_were_never_s
     depth = PipelineDepth(4)
     depth.observe(wait_s=0.0, train_s=2.0, slack_s=0.0, replayed=0.5)
     assert depth.depth == 1
+
+
+def follow(depth, drift, steps=200):
+    """A trainer that always waits, and data whose ln ESS falls by `drift` with each batch of depth."""
+    seen = []
+    for _ in range(steps):
+        seen.append(depth.depth)
+        depth.observe(wait_s=1.0, train_s=1.0, slack_s=0.0, ess=math.exp(-drift * depth.depth))
+    return seen
+
+
+@pytest.mark.parametrize("drift", [0.1, 0.3, 1.0])
+def test_the_depth_stays_where_the_effective_sample_size_is_the_target(drift):
+    seen = follow(PipelineDepth(8, target_ess=0.5), drift)
+    wanted = math.log(2) / drift
+    assert all(abs(depth - wanted) <= 2 * PROBE for depth in seen[30:]), seen
+
+
+def test_data_that_count_leave_the_depth_alone():
+    plain, bounded = PipelineDepth(8), PipelineDepth(8, target_ess=0.5)
+    assert follow(plain, 0.05) == follow(bounded, 0.05)
+
+
+def test_the_depth_rises_again_when_the_policy_moves_less():
+    depth = PipelineDepth(4, target_ess=0.5)
+    assert max(follow(depth, 0.7)[30:]) < 1.5
+    assert follow(depth, 0.01)[-1] == 4
+
+
+def test_the_target_takes_no_batch_that_the_trainer_needs_of_one_version():
+    """Nor does it end in a division where data are worth nothing."""
+    depth = PipelineDepth(4, floor=1, target_ess=0.9)
+    for _ in range(50):
+        depth.observe(wait_s=1.0, train_s=1.0, slack_s=0.0, ess=1e-9)
+    assert depth.depth == pytest.approx(1, abs=1e-6)
+    assert PipelineDepth(4, fixed=2, target_ess=0.5).depth == 2
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 5), st.floats(1e-12, 1)), max_size=60), st.floats(0.05, 1))
+def test_whatever_is_measured_the_depth_stays_within_its_bounds(steps, target):
+    depth = PipelineDepth(3, floor=1, target_ess=target)
+    for wait, train, ess in steps:
+        depth.observe(wait, train, 0.0, ess=ess)
+        assert 1 <= depth.depth <= 3

@@ -49,7 +49,7 @@ class FSDP2Strategy(HFTrainStrategy):
         for gradient in self._added_gradients():
             gradient.mul_(factor)
         parts, self._parts = [scaled(part, factor) for part in self._parts], []
-        return self._take_step(parts)
+        return self._take_step(parts, loss.rate_scale)
 
     def _added_gradients(self) -> list[Tensor]:
         return [local(p.grad) for p in self._model.parameters() if p.grad is not None]

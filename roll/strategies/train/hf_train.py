@@ -26,7 +26,7 @@ from roll.strategies.train.checkpoint_files import AllOnFirst, Share, Snapshot
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.layout import Layout, RankMicrobatch, rank_microbatches
 from roll.strategies.train.logprobs import EntropyMode
-from roll.strategies.train.optimizer import MOMENTS, make_adamw
+from roll.strategies.train.optimizer import MOMENTS, RateScale, make_adamw, unscaled
 from roll.strategies.train.process import follow_cores, prepare_process, resolve_dtype
 from roll.strategies.train.scorer import Call, Scorer
 from roll.strategies.train.sharding import Ranks
@@ -180,7 +180,7 @@ class HFTrainStrategy(ABC):
         """Besides the loss's metrics: `actor_train/grad_norm` (before clipping), `actor_train/lr` and
         `actor_train/skipped_steps`, the number so far of steps not taken, nor counted by the schedule, because the gradient was
         not finite."""
-        return self._optimise(batch, self._policy_loss(loss, totals))
+        return self._optimise(batch, self._policy_loss(loss, totals), loss.rate_scale)
 
     def _policy_loss(self, loss: LossSpec, totals: BatchTotals) -> LossOf:
         entropies: EntropyMode = "differentiable" if loss.entropy_coef else "detached"
@@ -209,9 +209,9 @@ class HFTrainStrategy(ABC):
         for part in rank_microbatches(batch, self._scorer.plan(batch, budget), self._ranks.all_max):
             yield part, part.padded.to(self._device), self._scorer.layout(part.padded).to(self._device)
 
-    def _optimise(self, batch: TokenBatch, loss_of: LossOf) -> dict[str, float]:
+    def _optimise(self, batch: TokenBatch, loss_of: LossOf, rate_scale: RateScale = unscaled) -> dict[str, float]:
         """Takes one optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
-        return self._take_step(list(self._gradients(batch, loss_of)))
+        return self._take_step(list(self._gradients(batch, loss_of)), rate_scale)
 
     def _gradients(self, batch: TokenBatch, loss_of: LossOf) -> Iterator[Metrics]:
         """Adds the gradients of the batch; the metrics of each micro-batch."""
@@ -227,10 +227,11 @@ class HFTrainStrategy(ABC):
             raise RuntimeError(f"this model is frozen ({self.frozen_name}) and cannot be trained")
         return self._spec.optimisation
 
-    def _take_step(self, parts: Sequence[Metrics]) -> dict[str, float]:
+    def _take_step(self, parts: Sequence[Metrics], rate_scale: RateScale = unscaled) -> dict[str, float]:
         """The optimiser step on the gradients, and the metrics of its micro-batches with its own."""
         assert self._optimizer is not None
-        lr = self._training.schedule.at(self._state.optimizer_step)
+        metrics = reduce_metrics(parts, self._ranks.all_reduce)
+        lr = self._training.schedule.at(self._state.optimizer_step) * rate_scale(metrics)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         with self._cores.computing():
@@ -239,7 +240,7 @@ class HFTrainStrategy(ABC):
             self._state.optimizer_step += 1
         else:
             self._state.skipped_steps += 1
-        return reduce_metrics(parts, self._ranks.all_reduce) | {
+        return metrics | {
             f"{self.metrics_of}/grad_norm": norm,
             f"{self.metrics_of}/lr": lr,
             f"{self.metrics_of}/skipped_steps": float(self._state.skipped_steps),

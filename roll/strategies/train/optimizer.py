@@ -4,7 +4,7 @@ optimiser steps taken, which a skipped step does not move."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -61,6 +61,14 @@ def lr_scale(step: int, total: int | None, kind: LRSchedulerType = "constant", w
         return 1.0
     progress = min(1.0, (step - warmup) / max(1, total - warmup))
     return 1.0 - progress if kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+RateScale = Callable[[Mapping[str, float]], float]
+"""The factor on the learning rate of an optimiser step, by its metrics."""
+
+
+def unscaled(metrics: Mapping[str, float]) -> float:
+    return 1.0
 
 
 @dataclass(frozen=True, slots=True)

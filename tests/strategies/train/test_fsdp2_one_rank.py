@@ -109,6 +109,25 @@ def test_learning_rate_follows_the_schedule(make, rank_program):
     assert [s["actor_train/lr"] for s in steps] == pytest.approx([0.5e-3, 1e-3, 1e-3, 0.5e-3, 0.0])
 
 
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_the_learning_rate_follows_the_effective_sample_size(make, rank_program, in_parts):
+    """The step is that of the smaller rate."""
+    batch, options = rank_program.make_batch(0), {"lr_scheduler_type": "constant", "warmup_steps": 0}
+    totals, loss = rank_program.totals(batch), dataclasses.replace(rank_program.LOSS, full_rate_ess=0.9)
+    strategy = make(**options)
+    if in_parts:
+        strategy.add_gradients(batch, loss)
+        step = strategy.step_on_gradients(loss, totals)
+    else:
+        step = strategy.train_step(batch, loss, totals)
+    scale = math.sqrt(step["actor/train_infer_ess_sequence"] / 0.9)
+    assert step["actor_train/lr"] == pytest.approx(1e-3 * scale) and scale < 0.9
+    twin = make(**options, learning_rate=step["actor_train/lr"])
+    twin.train_step(batch, rank_program.LOSS, totals)
+    for name, tensor in weights(twin).items():
+        torch.testing.assert_close(weights(strategy)[name], tensor, rtol=1e-5, atol=1e-7)
+
+
 def test_non_finite_gradient_is_skipped(make, rank_program):
     strategy, twin = make(), make()
     batch = rank_program.make_batch(0)

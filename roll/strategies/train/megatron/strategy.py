@@ -36,7 +36,7 @@ from roll.strategies.train.megatron.optimizer import MasterState, data_parallel,
 from roll.strategies.train.megatron.parallel import ModelParallel
 from roll.strategies.train.megatron.stage_weights import Read, StageWeights
 from roll.strategies.train.megatron.supported import ParallelLayout
-from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
+from roll.strategies.train.optimizer import MOMENTS, RateScale, scale_to_norm, unscaled
 from roll.strategies.train.process import prepare_process, resolve_dtype
 from roll.strategies.train.spec import TrainSpec
 from roll.strategies.train.storage_offload import StorageOffload
@@ -139,7 +139,7 @@ class MegatronStrategy:
             value, metrics = compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences, totals.rollouts)
             return value, metrics | self._microbatches.metrics
 
-        return self._optimise(batch, loss_of, mode)
+        return self._optimise(batch, loss_of, mode, loss.rate_scale)
 
     def _per_token(self, batch: TokenBatch, compute: Callable[[Padded, Predictors, Tensor], Tensor]) -> Tensor:
         """[N] the per-token results of `compute` on the last stage's output for each micro-batch [B, T], without gradients."""
@@ -156,7 +156,9 @@ class MegatronStrategy:
                     out[offsets[i] : offsets[i + 1]] = sample
         return self._parallel.from_last_stage(out).cpu()
 
-    def _optimise(self, batch: TokenBatch, loss_of: OfRows[Metrics], entropy: EntropyMode = "none") -> dict[str, float]:
+    def _optimise(
+        self, batch: TokenBatch, loss_of: OfRows[Metrics], entropy: EntropyMode = "none", rate_scale: RateScale = unscaled
+    ) -> dict[str, float]:
         """Takes one optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""
         training = self._spec.optimisation
         if self._optimizer is None or self._wrapped is None or training is None:
@@ -166,12 +168,13 @@ class MegatronStrategy:
         ran = self._microbatches.run(batch, training.max_tokens_per_microbatch, loss_of, train=True, entropy=entropy)
         with self._cores.computing():
             parts = [metrics for _, metrics in ran]
-        metrics = reduce_metrics(parts, self._parallel.reduce_over_data) if self._parallel.last_stage else None
+        of_last = reduce_metrics(parts, self._parallel.reduce_over_data) if self._parallel.last_stage else None
+        metrics = self._parallel.object_from_last_stage(of_last)
         self._optimizer.prepare_grads()
         norm = float(self._optimizer.get_grad_norm())
         masters = [p for group in self._optimizer.param_groups for p in group["params"]]
         scale_to_norm([p.grad for p in masters if p.grad is not None], norm, training.max_grad_norm)
-        lr = training.schedule.at(self._state.optimizer_step)
+        lr = training.schedule.at(self._state.optimizer_step) * rate_scale(metrics)
         if math.isfinite(norm):
             for group in self._optimizer.param_groups:
                 group["lr"] = lr
@@ -179,7 +182,7 @@ class MegatronStrategy:
             self._state.optimizer_step += 1
         else:
             self._state.skipped_steps += 1
-        return self._parallel.object_from_last_stage(metrics) | {
+        return metrics | {
             f"{self.metrics_of}/grad_norm": norm,
             f"{self.metrics_of}/lr": lr,
             f"{self.metrics_of}/skipped_steps": float(self._state.skipped_steps),

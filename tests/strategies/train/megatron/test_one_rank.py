@@ -112,6 +112,14 @@ def test_learning_rate_is_that_of_steps_taken(make, rank_program):
     assert same(weights(strategy), weights(twin))
 
 
+def test_the_learning_rate_follows_the_effective_sample_size(make, rank_program):
+    batch, strategy = rank_program.make_batch(0), make(lr_scheduler_type="constant", warmup_steps=0)
+    loss = dataclasses.replace(rank_program.LOSS, full_rate_ess=0.9)
+    step = strategy.train_step(batch, loss, rank_program.totals(batch))
+    scale = (step["actor/train_infer_ess_sequence"] / 0.9) ** 0.5
+    assert step["actor_train/lr"] == pytest.approx(1e-3 * scale) and scale < 0.9
+
+
 @pytest.mark.parametrize("distributed", [True, False])
 def test_saved_and_loaded_run_continues_bit_for_bit(make, rank_program, tmp_path, distributed):
     uninterrupted, first, second = (make(use_distributed_optimizer=distributed) for _ in range(3))
