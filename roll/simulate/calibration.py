@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import gzip
 import json
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
-from statistics import fmean, median
+from statistics import correlation, fmean, linear_regression, median
 from typing import Any
 
 from roll.configs.problems import ConfigError, Problem
@@ -19,6 +21,11 @@ from roll.simulate.costs import MIB, Costs, Spread
 from roll.simulate.figures import step_rows
 
 Row = dict[str, Any]
+Span = tuple[float, float]
+Spans = dict[str, dict[int, Span]]
+"""By phase and group."""
+FEWEST, LEAST_CORRELATION = 16, 0.3
+"""Episodes, and what their seconds have to do with the number of requests, for a line through them."""
 MOST_VALUES = 4096
 """Of a quantity that is drawn from what was seen."""
 
@@ -41,7 +48,7 @@ def calibrated(run: Path, ranks: int) -> Costs:
 
 def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Sequence[Row], ranks: int) -> Costs:
     later = rows[1:]  # the first step warms up
-    phases = _phases(events)
+    spans = _spans(events)
     size = max(len(row["rewards"]) for row in groups)
     tokens = [row["tokens"] / len(row["rewards"]) for row in groups]
     step_tokens = fmean(tokens) * size * len([row for row in groups if row["fate"] == "trained"]) / len(rows)
@@ -68,16 +75,16 @@ def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Seq
         found["weights_mb"] = (megabytes, "summary.json: weight_updates")
         found["weights_mb_per_s"] = (megabytes / max(median(sends), 1e-9), "trace: median time to send a version")
     judged = [seconds for event in events for seconds in event.get("args", {}).get("judged_s", ())]
-    if calls := sorted(_calls(events)):  # those that waited for a place are no measure
+    if calls := _calls(events, spans["reward"]):  # those that waited for a place are no measure
         where = "trace: what judging a group takes besides its slowest sample, first decile"
         found["call_s"] = (calls[len(calls) // 10], where)
-    if slow := judged or phases["reward"]:  # of a run of an earlier version
-        where = "trace: each sample's reward" if judged else "trace: the slowest sample of each group"
-        found["reward_s"] = (_spread(slow), where)
+    if judged:
+        found["reward_s"] = (_spread(judged), "trace: each sample's reward")
     if episodes["turns"]:
         found |= _of_episodes(episodes, fmean(tokens))
     if busy := [engine for engine in summary.get("engines") or [] if engine["busy_s"]]:
-        found["tokens_per_s"] = _rate(busy, sum(episodes["generation_s"]) or size * sum(phases["rollout"]))
+        generating_s = sum(episodes["generation_s"]) or size * sum(end - begin for begin, end in spans["rollout"].values())
+        found["tokens_per_s"] = _rates(busy, generating_s, _by_concurrency(events, spans["rollout"], len(busy)))
     values: dict[str, Any] = {name: value for name, (value, _) in found.items()}
     given = {each.name: "default" for each in fields(Costs) if each.name != "measured"}
     measured = given | {name: where for name, (_, where) in found.items()}
@@ -90,11 +97,18 @@ def _episodes(events: Sequence[Row]) -> dict[str, list[float]]:
     return {name: [value for event in events for value in event.get("args", {}).get(name, ())] for name in names}
 
 
-def _rate(engines: Sequence[Row], generating_s: float) -> tuple[object, str]:
-    """Of an engine while it was busy, with the requests that ran together then (Little's law), at least one."""
+def _rates(engines: Sequence[Row], generating_s: float, by_concurrency: tuple[float, float] | None) -> tuple[object, str]:
+    """Of an engine while it was busy, with the requests that ran together then (Little's law), at least one; and with fewer,
+    where that is known."""
     rate = fmean(engine["generated_tokens"] / engine["busy_s"] for engine in engines)
     together = max(1.0, generating_s / sum(engine["busy_s"] for engine in engines))
-    return ((together, rate),), f"summary.json: engines, with about {together:.1f} requests that run"
+    where = f"summary.json: engines, with about {together:.1f} requests that run"
+    if by_concurrency is None:
+        return ((together, rate),), where
+    anyway, each = by_concurrency
+    whole = rate * (anyway + each * together) / together
+    counts = [*(float(1 << power) for power in range(12) if 1 << power < together), together]
+    return tuple((count, whole * count / (anyway + each * count)) for count in counts), f"{where}; trace: with fewer"
 
 
 def _of_episodes(episodes: Mapping[str, Sequence[float]], tokens: float) -> dict[str, tuple[object, str]]:
@@ -110,33 +124,56 @@ def _of_episodes(episodes: Mapping[str, Sequence[float]], tokens: float) -> dict
     }
 
 
-def _phases(events: Sequence[Row]) -> dict[str, list[float]]:
-    """Seconds of each phase of each group that had it."""
+def _spans(events: Sequence[Row]) -> Spans:
+    """When each group was rolled out, and judged, in seconds."""
     began: dict[tuple[int, str], float] = {}
-    found: dict[str, list[float]] = {"rollout": [], "reward": []}
+    found: Spans = {"rollout": {}, "reward": {}}
     for event in events:
-        key = event.get("id", -1), event["name"]
+        group, name = event.get("id", -1), event["name"]
         if event["ph"] == "b":
-            began[key] = event["ts"]
-        elif event["ph"] == "e" and event["name"] in found and key in began:
-            found[event["name"]].append((event["ts"] - began.pop(key)) / 1e6)
+            began[group, name] = event["ts"] / 1e6
+        elif event["ph"] == "e" and name in found and (group, name) in began:
+            found[name][group] = began.pop((group, name)), event["ts"] / 1e6
     return found
 
 
-def _calls(events: Sequence[Row]) -> Iterator[float]:
-    """Seconds of the phase in which a group is judged, less what its slowest sample took."""
-    began: dict[int, float] = {}
-    spans: dict[int, float] = {}
-    judged: dict[int, float] = {}
-    for event in events:
-        group = event.get("id", -1)
-        if event["name"] == "reward" and event["ph"] == "b":
-            began[group] = event["ts"]
-        elif event["name"] == "reward" and event["ph"] == "e" and group in began:
-            spans[group] = (event["ts"] - began.pop(group)) / 1e6
-        if seconds := event.get("args", {}).get("judged_s"):
-            judged[group] = max(seconds)
-    yield from (max(0.0, spans[group] - seconds) for group, seconds in judged.items() if group in spans)
+def _calls(events: Sequence[Row], judging: Mapping[int, Span]) -> list[float]:
+    """Seconds in which a group is judged, less what its slowest sample took; ascending."""
+    slowest = {event["id"]: max(noted) for event in events if (noted := event.get("args", {}).get("judged_s"))}
+    return sorted(max(0.0, end - begin - slowest[group]) for group, (begin, end) in judging.items() if group in slowest)
+
+
+def _by_concurrency(events: Sequence[Row], playing: Mapping[int, Span], engines: int) -> tuple[float, float] | None:
+    """Seconds of a token of an answer: those that it takes anyway, and those for each request that runs on its engine, a line
+    through what the episodes had. None where the line says nothing."""
+    noted = {event["id"]: event["args"] for event in events if event.get("args", {}).get("generation_s")}
+    episodes = [each for group, args in noted.items() if group in playing for each in _played(playing[group][0], args)]
+    if len(episodes) < FEWEST:
+        return None
+    ends = sorted(end for begin, took, asked, _ in episodes for end in ((begin, asked / took), (begin + took, -asked / took)))
+    times, running = [at for at, _ in ends], [0.0, *accumulate(change for _, change in ends)]
+    until = [0.0, *accumulate(number * (after - at) for number, (at, after) in zip(running[1:], pairwise(times), strict=False))]
+
+    def requests_s(at: float) -> float:
+        """Of all requests until then, together."""
+        place = bisect_right(times, at)
+        return until[place - 1] + running[place] * (at - times[place - 1])
+
+    together = [(requests_s(begin + took) - requests_s(begin)) / took / engines for begin, took, _, _ in episodes]
+    seconds = [asked / tokens for _, _, asked, tokens in episodes]
+    if max(together) < 2 * min(together) or len({*seconds}) == 1 or correlation(together, seconds) < LEAST_CORRELATION:
+        return None
+    each, anyway = linear_regression(together, seconds)
+    return max(anyway, min(seconds) / 2), each
+
+
+def _played(begin: float, args: Mapping[str, Sequence[Any]]) -> Iterator[tuple[float, float, float, int]]:
+    """Of each episode of a group: when it began, its seconds, those in which it waited for answers, and their tokens."""
+    answers = iter(args["answer_tokens"])
+    for turns, asked, outside in zip(args["turns"], args["generation_s"], args["environment_s"], strict=True):
+        tokens = sum(islice(answers, turns))
+        if asked > 0 and tokens:
+            yield begin, asked + outside, asked, tokens
 
 
 def _events(file: Path) -> Iterator[Row]:

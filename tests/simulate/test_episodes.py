@@ -146,6 +146,22 @@ def test_what_a_run_left_behind_says_the_costs_of_its_episodes(memory_folder):
     assert again.step_s == pytest.approx(short.step_s, rel=0.1)
 
 
+def test_a_trace_in_which_many_and_few_requests_ran_says_the_rates_of_both(memory_folder):
+    """An engine whose token takes 10 ms, and 20 ms more for each request that runs."""
+    rates = tuple((float(count), count / (0.01 + 0.02 * count)) for count in range(1, 65))
+    turns = Spread(5.0, 0.0, (1, 1, 2, 12))
+    true = replace(COSTS, tokens_per_s=rates, turns=turns, environment_s=Spread(0.0))
+    manager = {"num_env_groups": 16, "group_size": 4}
+    sizes = {"rollout_batch_size": 64, "max_steps": 16, "sequence_length": 4096}
+    short, run_dir, _ = played(memory_folder / "short", true, manager=manager, **sizes)
+    found = calibrated(run_dir, ranks=1)
+    assert found.decode_rate(32) == pytest.approx(true.decode_rate(32), rel=0.25)
+    # The same as with 32 would be 1.5; what an episode had is a mean over its time.
+    assert 5 < found.decode_rate(4) < true.decode_rate(4)
+    again, _, _ = played(memory_folder / "again", found, manager=manager, **{**sizes, "max_steps": 32})
+    assert again.step_s == pytest.approx(short.step_s, rel=0.15)
+
+
 @pytest.mark.parametrize("policy", ["retry", "drop_group"])
 def test_coordinators_and_engines_that_die_are_replaced_and_no_group_is_lost(memory_folder, policy):
     async def deaths(run, backend):
