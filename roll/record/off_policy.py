@@ -95,17 +95,19 @@ class Correcting:
     """Proposes once what to do about a distance between trained and sampling policy that leaves too few tokens, by where it comes
     from."""
 
-    def __init__(self, ratio: float, weighted: bool) -> None:
-        """`ratio`: how many batches rollouts run ahead. `weighted`: tokens are weighted for the distance already."""
-        self._ratio, self._weighted = ratio, weighted
-        self._steps = 0
+    def __init__(self, ratio: float, weighted: bool, bounded: bool) -> None:
+        """`ratio`: how many batches rollouts may run ahead. `weighted`: tokens are weighted for the distance already. `bounded`:
+        the depth follows the effective sample size already."""
+        self._ratio, self._weighted, self._bounded = ratio, weighted, bounded
+        self._steps, self._said = 0, False
 
     def proposal(self, metrics: Mapping[str, float]) -> str | None:
         """After a step."""
         left = metrics.get("actor/train_infer_ess_token", 1.0)
         self._steps = self._steps + 1 if left < LEAST_TOKENS else 0
-        if self._steps != PATIENCE:
+        if self._steps < PATIENCE or self._said:
             return None
+        self._said = True
         of_engines = metrics.get("actor/engine_mismatch_k3")
         share = None if of_engines is None else min(1.0, of_engines / max(metrics["actor/train_infer_k3"], 1e-12))
         said = f"importance weights leave {left:.0%} of the tokens (actor/train_infer_ess_token), {PATIENCE} steps in a row"
@@ -116,8 +118,9 @@ class Correcting:
                 f"{said}; most of that is there under the same weights{found}; proposal: one dtype for engine and trainer{weight}"
             )
         known = "how much is numerics is not known, for no token was fresh" if share is None else f"{share:.0%} of it is numerics"
-        older = f"staleness_tuning.depth: true, or an async_generation_ratio below {self._ratio:g}"
-        return f"{said}; it comes from older versions ({known}); proposal: {older}"
+        fix = "a larger staleness_tuning.target_ess" if self._bounded else "staleness_tuning.depth: true"
+        fix += f", or an async_generation_ratio below {self._ratio:g}"
+        return f"{said}; it comes from older versions ({known}); proposal: {fix}"
 
 
 class Fading:

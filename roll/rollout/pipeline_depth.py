@@ -118,6 +118,6 @@ class PipelineDepth:
         return True
 
     def _change_to(self, depth: float) -> None:
-        self.depth = min(self._most, max(self.floor, depth))
+        before, self.depth = self.depth, min(self._most, max(self.floor, depth))
         # Batches that were started under the old depth come first; they say nothing about the new one.
-        self._settling = math.ceil(self.depth)
+        self._settling = math.ceil(max(before, self.depth))

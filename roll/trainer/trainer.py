@@ -110,7 +110,7 @@ class Trainer:
         self._loss = replace(loss, engines=len(clusters["actor_infer"]) if "actor_infer" in clusters else 1)
         self._fading = Fading(loss.pg_variant, fix_of(loss.pg_variant, loss.args, config.train_infer_correction))
         weighted = config.train_infer_correction.is_weight.enabled
-        self._correcting = Correcting(config.async_generation_ratio, weighted)
+        self._correcting = Correcting(config.async_generation_ratio, weighted, config.staleness_tuning.depth)
         self._value_loss = ValueLossSpec(clip=config.value_clip)
         self._groups = groups
         self._schedule = schedule

@@ -84,8 +84,8 @@ def test_what_short_responses_lose_too_is_not_a_matter_of_length():
 FAR = {"actor/train_infer_ess_token": 0.5, "actor/train_infer_k3": 0.1}
 
 
-def proposals(ratio, weighted, *rows):
-    correcting = Correcting(ratio, weighted)
+def proposals(ratio, weighted, *rows, bounded=False):
+    correcting = Correcting(ratio, weighted, bounded)
     return [said for row in rows if (said := correcting.proposal(row)) is not None]
 
 
@@ -98,5 +98,7 @@ def test_a_distance_that_lasts_is_told_once_with_what_follows_from_where_it_come
     assert "is_weight" not in proposals(2, True, *[numerics] * 3)[0], "it is on already"
     (said,) = proposals(2, False, *[older] * 3)
     assert "10% of it is numerics" in said and said.endswith("staleness_tuning.depth: true, or an async_generation_ratio below 2")
+    assert "a larger staleness_tuning.target_ess" in proposals(2, False, *[older] * 3, bounded=True)[0]
+    assert len(proposals(2, False, *[older] * 3, near, *[older] * 3)) == 1
     assert "no token was fresh" in proposals(2, False, *[FAR] * 3)[0]
     assert "dtype" in proposals(0, False, *[FAR] * 3)[0], "nothing is older"

@@ -98,6 +98,17 @@ def test_the_depth_stays_where_the_effective_sample_size_is_the_target(drift):
     assert all(abs(depth - wanted) <= 2 * PROBE for depth in seen[30:]), seen
 
 
+def test_batches_of_the_depth_before_do_not_lower_it_again():
+    """They have the effective sample size of that depth, and come one after the other."""
+    depth = PipelineDepth(4, target_ess=0.5)
+    depth.observe(wait_s=4.0, train_s=1.0, slack_s=0.0)
+    asked = [depth.depth] * 5
+    for _ in range(10):
+        asked.append(depth.depth)
+        depth.observe(wait_s=4.0, train_s=1.0, slack_s=0.0, ess=math.exp(-0.4 * asked[-5]))
+        assert depth.depth >= math.log(2) / 0.4 - 1e-9
+
+
 def test_data_that_count_leave_the_depth_alone():
     plain, bounded = PipelineDepth(8), PipelineDepth(8, target_ess=0.5)
     assert follow(plain, 0.05) == follow(bounded, 0.05)
