@@ -1,11 +1,16 @@
 """Whole runs in this process whose agents are programs: real processes, a real engine, a real trainer."""
 
+import asyncio
+
 import pytest
+from gateway_world import World
 
 from roll.cli.verify import read_run, violations
 from roll.configs.problems import ConfigError
 from roll.distributed.backend import LocalBackend
+from roll.explorer.environment_worker import programs
 from roll.pipeline.agentic_run import prepare
+from roll.rollout.episode import EpisodeTask
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +49,20 @@ def test_a_run_is_resumed_with_its_agent_elsewhere_and_other_limits_and_keeps_no
     other = own | {"custom_envs.letters.program.environment": {"SEARCH_API_KEY": "sk-another"}}
     with pytest.raises(ConfigError, match="are not those of the checkpoint"):
         prepare(of_programs(other, max_steps=3, resume_from_checkpoint=True), lab.inventory)
+
+
+@pytest.mark.parametrize("written", [0, 8, "all"])
+def test_where_no_rollout_is_written_down_no_request_travels(of_programs, written):
+    async def played():
+        async with World(lambda number, context: "a", context=5000) as world:
+            playing = programs(of_programs({"rollout_log_per_step": written}), world.dialogue, 5000)
+            try:
+                return await playing.play(EpisodeTask(uid="u", tag="letters", index=0, env_seed=1), world.ask)
+            finally:
+                await playing.close()
+
+    turns = [turn for sample in asyncio.run(played()) for turn in sample.trajectory.turns]
+    assert len(turns) == 3 and all(bool(turn.exchange) is (written != 0) for turn in turns)
 
 
 def test_programs_that_fail_cost_their_groups_and_say_why(lab, of_programs, tmp_path, caplog):

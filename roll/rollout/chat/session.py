@@ -53,8 +53,8 @@ class Call:
 
 
 class Session:
-    def __init__(self, name: str, dialogue: Dialogue, ask: Ask, limits: Limits) -> None:
-        """`name`: part of the address; no secret."""
+    def __init__(self, name: str, dialogue: Dialogue, ask: Ask, limits: Limits, exchanges: bool = True) -> None:
+        """`name`: part of the address; no secret. `exchanges`: whether what was sent and told is kept."""
         self.name = name
         self.model_key, self.reward_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self.forest = Forest(dialogue)
@@ -69,7 +69,7 @@ class Session:
         """Has the error if the policy could not answer for another reason than the request."""
         self.failed.add_done_callback(_heard)
         self.generation_s = 0.0
-        self._ask, self._limits = ask, limits
+        self._ask, self._limits, self._exchanges = ask, limits, exchanges
         self._begun = 0
         self._works: set[asyncio.Task[PolicyAnswer]] = set()
         """What is being sampled, of equal requests, too."""
@@ -78,7 +78,7 @@ class Session:
         self._rewarded: dict[str, float] = {}
 
     def begin(self, asked: Asked, identity: bytes, repeated: bool, sent: Sent | None = None) -> Call:
-        """Lets a request in, or finds the one that it repeats. `sent`: what it was read from, to be kept. Raises `Refused`."""
+        """Lets a request in, or finds the one that it repeats. `sent`: what it was read from. Raises `Refused`."""
         digest = hashlib.sha256(identity).hexdigest()
         if repeated and (earlier := self._calls.get(digest)) is not None and not _lost(earlier):
             return earlier
@@ -98,7 +98,7 @@ class Session:
         work.add_done_callback(self._works.discard)
         self._works.add(work)
         self._begun += 1
-        call = self._calls[digest] = Call(asked, context, work, new_id("call"), sent)
+        call = self._calls[digest] = Call(asked, context, work, new_id("call"), sent if self._exchanges else None)
         return call
 
     def context(self, asked: Asked) -> Context:
