@@ -116,7 +116,8 @@ def _said(kept: Kept, row: Row, full: bool, requests: bool) -> Iterator[str]:
             yield from _text(f"    saw {i}", turn["observation"], full)
         yield from _text(f"    turn {i}", turn["action"], full)
         if sent := mapping(turn.get("exchange")):
-            yield from _text("    sent", f"{sent['path']} {sent['repeats']}\n{sent['request']}", full)
+            head = f"{sent['path']} {sent['repeats']}".rstrip()
+            yield from _text("    sent", f"{head}\n{sent['request']}", full)
             yield from _text("    answered", sent["answer"], full)
     if not trajectory:
         yield from _text("    response", row.get("response"), full)

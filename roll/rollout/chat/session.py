@@ -178,7 +178,7 @@ class Session:
     async def _answer(self, context: Context, number: int, most: int, stop: tuple[str, ...]) -> PolicyAnswer:
         started = time.perf_counter()
         try:
-            return await self._ask(context.ids, number, most, stop)
+            return (await self._ask(context.ids, number, most, stop)).within(self._limits.answer)
         except Exception as error:
             if not self.failed.done():
                 self.failed.set_exception(error)
