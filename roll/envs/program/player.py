@@ -160,7 +160,9 @@ class Programs:
     ) -> EpisodeEnd:
         """How the episode has ended. Raises `EpisodeFailed`, and what the policy could not answer for."""
         limit_s, command = program.agent_timeout_s, place.command(program, program.command, "agent", told)
-        ending = await starter.run(command, limit_s, session.failed, self._gateway if program.isolated else None)
+        ending = await starter.run(command, limit_s, session.over, self._gateway if program.isolated else None)
+        if session.ended:  # as the program has wished
+            return session.end or "terminated"
         session.finish()
         if program.score_timeouts if ending.code is None else ending.code and (program.score_exits or session.cut_off):
             return session.end or "truncated"

@@ -65,9 +65,9 @@ class Session:
         self.success: bool | None = None
         self.refused_reward = ""
         """Why the last reward that was posted was refused."""
-        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Has the error if the policy could not answer for another reason than the request."""
-        self.failed.add_done_callback(_heard)
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the episode has ended; with the error if the policy could not answer for another reason than the request."""
+        self.over.add_done_callback(_heard)
         self.generation_s = 0.0
         self._ask, self._limits, self._exchanges = ask, limits, exchanges
         self._begun = 0
@@ -116,7 +116,7 @@ class Session:
             if call.work.cancelled():
                 raise Refused(409, "the episode has ended", code="episode_ended") from None
             raise
-        except Exception as error:  # of the engines or of the run, which `failed` tells: nothing that a program could mend
+        except Exception as error:  # of the engines or of the run, which `over` tells: nothing that a program could mend
             raise Refused(500, "the policy cannot answer") from error
         if call.reply is None:
             assert call.asked is not None and call.context is not None
@@ -168,6 +168,8 @@ class Session:
     def finish(self) -> None:
         """Nothing is asked or earned from here on; what is being sampled is given up."""
         self.ended = True
+        if not self.over.done():
+            self.over.set_result(None)
         for work in self._works:
             work.cancel()
 
@@ -180,8 +182,8 @@ class Session:
         try:
             return (await self._ask(context.ids, number, most, stop)).within(self._limits.answer)
         except Exception as error:
-            if not self.failed.done():
-                self.failed.set_exception(error)
+            if not self.over.done():
+                self.over.set_exception(error)
             raise
         finally:
             self.generation_s += time.perf_counter() - started

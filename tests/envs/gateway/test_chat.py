@@ -403,7 +403,7 @@ def test_a_policy_that_fails_is_the_runs_error_and_not_the_programs():
         world.says = lambda number, context: 1 / 0
         answer = await world.chat([user("a")])
         assert answer.status_code == 500 and "division" not in answer.text
-        assert isinstance(world.session.failed.exception(), ZeroDivisionError)
+        assert isinstance(world.session.over.exception(), ZeroDivisionError)
         assert not world.session.forest.answers
 
     played(test)
