@@ -149,7 +149,8 @@ build/templates/.complete: requirements/templates.txt $(VENV)/.core
 	@$(UV) --no-deps --require-hashes --target build/templates -r requirements/templates.txt
 	@touch $@
 
-# Programs that people have, as they are, each in an interpreter of its own: played and trained. Twenty minutes on two quiet cores.
+# Programs that people have, as they are, each in an interpreter of its own: played, trained, and run against vLLM's server. About an
+# hour on two cores that have other work. Needs a package index, the first time, and for the harness of verifiers each time.
 AGENTS := $(basename $(notdir $(wildcard tests/agents_real/requirements/*.txt)))
 
 test-agents: env $(AGENTS:%=build/agents/%/.complete)

@@ -40,7 +40,7 @@ def samples(arguments: Sequence[str]) -> int:
         check_run(options.run)
         run.samples.look()
         found = rollouts.of([group for group in run.samples.groups.values() if chosen.has(of_samples(group))])
-        for line in _rollouts(run, found, options.full, options.json):
+        for line in _rollouts(run, found, options):
             print(line)
     except (OSError, ValueError) as error:
         print(f"error: {visible(str(options.run))}: {visible(str(error))}", file=sys.stderr)
@@ -64,6 +64,7 @@ def _samples_parser() -> argparse.ArgumentParser:
         "--last", type=int, default=20, metavar="N", help="N rollouts at most (20): the newest, or the first of --sort; 0: all"
     )
     parser.add_argument("--full", action="store_true", help="all texts whole, not their beginning")
+    parser.add_argument("--requests", action="store_true", help="with what an agent's program sent for each turn, and was sent")
     parser.add_argument("--json", action="store_true", help="the rows of samples.jsonl as they are")
     return parser
 
@@ -75,19 +76,19 @@ def _range(said: str, kind: Callable[[str], T]) -> tuple[T | None, T | None]:
     return first, (kind(high) if high else None) if colon else first
 
 
-def _rollouts(run: RunReader, found: Sequence[tuple[KeptGroup, Kept]], full: bool, as_json: bool) -> Iterator[str]:
+def _rollouts(run: RunReader, found: Sequence[tuple[KeptGroup, Kept]], options: argparse.Namespace) -> Iterator[str]:
     if not found:
         yield "no such rollout was written down"
     before: tuple[str, object] = ("", None)
     for group, kept in found:
         row = run.samples.row(group, kept)
-        if as_json:
+        if options.json:
             yield json.dumps(row)
             continue
         if before != (group.key, row.get("prompt")):
             before = (group.key, row.get("prompt"))
-            yield from _asked(group, row, full)
-        yield from _said(kept, row, full)
+            yield from _asked(group, row, options.full)
+        yield from _said(kept, row, options.full, options.requests)
 
 
 def _asked(group: KeptGroup, row: Row, full: bool) -> Iterator[str]:
@@ -100,7 +101,7 @@ def _asked(group: KeptGroup, row: Row, full: bool) -> Iterator[str]:
         yield from _text("  reference", row.get("ground_truth"), full)
 
 
-def _said(kept: Kept, row: Row, full: bool) -> Iterator[str]:
+def _said(kept: Kept, row: Row, full: bool, requests: bool) -> Iterator[str]:
     """A rollout: its figures, and its text, or its turns with what the environment said before each."""
     parts, trajectory = mapping(row.get("reward_parts")), mapping(row.get("trajectory"))
     reward = "no reward" if kept.reward is None else f"reward {kept.reward:.4g}"
@@ -110,10 +111,14 @@ def _said(kept: Kept, row: Row, full: bool) -> Iterator[str]:
     figures = [reward + (f" ({made_of})" if made_of else ""), f"{kept.tokens:,} tokens", f"ended: {ended}", *success]
     yield f"  rollout {kept.member}: {', '.join(figures)}"
     first = whole(trajectory.get("first_turn")) or 0
-    for i, turn in enumerate(turns(trajectory), first + 1):
+    for i, turn in enumerate(turns(trajectory, exchanges=requests), first + 1):
         if i > 1:  # what the first one saw is the prompt
             yield from _text(f"    saw {i}", turn["observation"], full)
         yield from _text(f"    turn {i}", turn["action"], full)
+        if sent := mapping(turn.get("exchange")):
+            head = f"{sent['path']} {sent['repeats']}".rstrip()
+            yield from _text("    sent", f"{head}\n{sent['request']}", full)
+            yield from _text("    answered", sent["answer"], full)
     if not trajectory:
         yield from _text("    response", row.get("response"), full)
 

@@ -195,6 +195,11 @@ class AgenticConfig(PPOConfig):
     def groups_per_step(self) -> int:
         return self.rollout_batch_size // self.group_size
 
+    @property
+    def samples_per_rollout(self) -> int:
+        played = [self.custom_envs[tag] for tag in self.partition(self.train_env_manager)]
+        return max((env.max_steps for env in played if env.by_turn), default=1)
+
     def lengths(self) -> Lengths:
         """Raises `ValueError` if sequence_length is missing or has no room for a turn."""
         if self.sequence_length is None:

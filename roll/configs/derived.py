@@ -27,7 +27,7 @@ class Derived:
     samples_per_step: int
     """Rollouts; an episode may become more than one sample, or none."""
     optimizer_batch_size: int
-    """Rollouts of one optimiser step over all ranks; 0 in an explorer's process, and so are the numbers of steps."""
+    """Rollouts of one optimiser step over all ranks, at most; 0 in an explorer's process, and so are the numbers of steps."""
     optimizer_steps_per_epoch: int
     """Optimiser steps of one pass over a pipeline step's samples. The number is fixed, however many samples there are."""
     total_optimizer_steps: int
@@ -70,15 +70,20 @@ def optimizer_batch_size(worker: TrainedConfig) -> int:
     return training.per_device_train_batch_size * training.gradient_accumulation_steps * worker.data_parallel_size
 
 
+def optimizer_steps(config: PPOConfig, worker: TrainedConfig) -> int:
+    """Of one pass over a pipeline step's samples. A begun batch counts: there is one only where an episode is a sample of each
+    turn, so that the number of samples is not known before."""
+    return -(-config.rollouts_per_step // optimizer_batch_size(worker))
+
+
 def derive(config: PPOConfig) -> Derived:
     """Derives the numbers of a configuration without problems (`check_config`)."""
     prompt_length, response_length, sequence_length = config.lengths()
     samples = config.rollouts_per_step
     trains = "actor_train" in config.roles()
-    optimizer_batch = optimizer_batch_size(config.actor_train) if trains else 0
-    optimizer_steps = samples // optimizer_batch if trains else 0
+    steps = optimizer_steps(config, config.actor_train) if trains else 0
     critic = config.critic if trains and config.uses_critic else None
-    critic_steps = samples // optimizer_batch_size(critic) if critic is not None else 0
+    critic_steps = optimizer_steps(config, critic) if critic is not None else 0
     recompute, reason = old_logprobs_recomputed(config)
     adapters, adapters_reason = adapter_updates(config)
     engine = config.actor_infer.strategy_args.options
@@ -88,9 +93,9 @@ def derive(config: PPOConfig) -> Derived:
         sequence_length=sequence_length,
         max_new_tokens=config.actor_infer.generating_args.max_new_tokens or response_length,
         samples_per_step=samples,
-        optimizer_batch_size=optimizer_batch,
-        optimizer_steps_per_epoch=optimizer_steps,
-        total_optimizer_steps=optimizer_steps * config.ppo_epochs * (config.max_steps - config.critic_warmup),
+        optimizer_batch_size=-(-samples // steps) if steps else 0,
+        optimizer_steps_per_epoch=steps,
+        total_optimizer_steps=steps * config.ppo_epochs * (config.max_steps - config.critic_warmup),
         critic_steps_per_epoch=critic_steps,
         critic_total_steps=critic_steps * config.ppo_epochs * config.max_steps,
         staleness_bound=staleness_bound(config.async_generation_ratio),

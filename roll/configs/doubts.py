@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roll.configs.agentic import AgenticConfig
-from roll.configs.derived import optimizer_batch_size
+from roll.configs.derived import optimizer_batch_size, optimizer_steps
 from roll.configs.ppo import PPOConfig, set_key
 from roll.configs.problems import Note
 from roll.configs.rlvr import RLVRConfig
@@ -23,6 +23,8 @@ def doubts(config: PPOConfig) -> Iterator[Note]:
     if config.has_engines and isinstance(config, RLVRConfig):  # an agent's answer may be one token: a move
         yield from _response_length(config)
     yield from _validation(config)
+    if isinstance(config, AgenticConfig) and config.trains:
+        yield from _begun_batch(config)
     if isinstance(config, RLVRConfig) and config.trains:
         yield from _warm_up(config)
         yield from _trained_and_validated(config)
@@ -38,10 +40,19 @@ def _learning_rates(config: PPOConfig) -> Iterator[Note]:
 def _warm_up(config: RLVRConfig) -> Iterator[Note]:
     """An agent's step has as many samples as its episodes made, so its optimiser steps are not known."""
     training = config.actor_train.training_args
-    steps = config.max_steps * config.ppo_epochs * (config.rollouts_per_step // optimizer_batch_size(config.actor_train))
+    steps = config.max_steps * config.ppo_epochs * optimizer_steps(config, config.actor_train)
     if config.total_epochs is None and training.warmup_steps > steps:
         message = f"the run has {steps:,} optimiser steps: the learning rate never gets to {training.learning_rate:g}"
         yield Note("actor_train.training_args.warmup_steps", training.warmup_steps, message)
+
+
+def _begun_batch(config: AgenticConfig) -> Iterator[Note]:
+    batch, episodes = optimizer_batch_size(config.actor_train), config.rollouts_per_step
+    if episodes % batch:
+        steps = optimizer_steps(config, config.actor_train)
+        trained = f"in {steps:,} optimiser step{'s of nearly equal size' if steps > 1 else ''}"
+        message = f"{episodes:,} episodes are no whole number of optimiser batches of {batch:,}; the samples of their turns"
+        yield Note("rollout_batch_size", config.rollout_batch_size, f"{message}, however many, are trained {trained}")
 
 
 def _clip(config: PPOConfig) -> Iterator[Note]:

@@ -233,6 +233,11 @@ class PPOConfig(BaseConfig, ABC):
     def rollouts_per_step(self) -> int:
         return self.groups_per_step * self.group_size
 
+    @property
+    def samples_per_rollout(self) -> int:
+        """The largest number of samples that a rollout becomes: more than one where every turn of an episode is one."""
+        return 1
+
     @abstractmethod
     def lengths(self) -> Lengths:
         """Raises `ValueError` if the keys do not fit together."""

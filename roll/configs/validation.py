@@ -244,7 +244,7 @@ def _whole_batches(config: PPOConfig, worker: TrainedConfig, name: str) -> Itera
     training, ranks = worker.training_args, worker.data_parallel_size
     groups, size, samples = config.groups_per_step, config.group_size, config.rollouts_per_step
     units = ("prompts", "responses") if isinstance(config, RLVRConfig) else ("groups", "episodes")
-    if batch > 0 and groups > 0 and samples % batch:
+    if batch > 0 and groups > 0 and samples % batch and config.samples_per_rollout == 1:
         message = (
             f"{groups} {units[0]} x {size} {units[1]} = {samples} samples, not a multiple of the {name}: "
             f"per_device_train_batch_size {training.per_device_train_batch_size} x gradient_accumulation_steps "

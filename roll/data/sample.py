@@ -89,6 +89,8 @@ class Turn:
     is_effective: bool
     tokens: int
     """Tokens of the action."""
+    exchange: str = ""
+    """JSON of what a program sent for the action, and of what it was sent; empty if none asked for it."""
 
 
 EpisodeEnd = Literal["terminated", "truncated", "max_steps", "context"]

@@ -48,8 +48,8 @@ class EpisodeSource(TaskSource):
         purpose: str = "train",
         by_pass_rate: PassRateMixtureConfig | None = None,
     ) -> None:
-        """`weights`: how often each tag comes, relative to the others, before pass rates change it. `configured`: tag -> what its
-        environments depend on, as text; a checkpoint of others is refused. Raises `ValueError` without a tag."""
+        """`weights`: how often each tag comes, relative to the others, before pass rates change it. `configured`: tag -> what
+        stands for all that its environments depend on; a checkpoint of others is refused. Raises `ValueError` without a tag."""
         if not weights:
             raise ValueError("there is no tag to play")
         ordered = {tag: weights[tag] for tag in sorted(weights)}
@@ -90,7 +90,8 @@ class EpisodeSource(TaskSource):
         theirs = cursor["environments"]
         changed = sorted(tag for tag in {*theirs, *self._configured} if theirs.get(tag) != self._configured.get(tag))
         if changed:
-            raise ValueError(f"the environments of the tags {changed} are not those of the checkpoint (env_type or env_config)")
+            what = "env_type, env_config, tool_wrapper, or a program's commands, environment or reward"
+            raise ValueError(f"the environments of the tags {changed} are not those of the checkpoint ({what})")
         if ("mixture" in cursor) != self._measured:
             raise ValueError(f"the checkpoint was made {'without' if self._measured else 'with'} pass_rate_mixture")
         self._served = dict(cursor["served"])

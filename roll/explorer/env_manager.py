@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from roll.configs.agentic import EnvConfig
@@ -113,15 +113,14 @@ class EnvManager(ABC):
         }
 
     async def act(self, context: Sequence[int], record: Record, ask: AskPolicy) -> PolicyAnswer:
-        """The policy's turn. One that may have a single token, a move, is whole with it. Raises `EpisodeFailed` where there is
-        nothing that the policy could answer."""
+        """The policy's turn. Raises `EpisodeFailed` where there is nothing that the policy could answer."""
         if not context:
             raise EpisodeFailed("empty_prompt", "what is seen has no token")
         started = monotonic()
         room = self.context - len(context)
         answer = await ask(context, len(record.turns), min(self.answer_tokens, room))
         record.generation_s += monotonic() - started
-        return replace(answer, stopped=True) if self.answer_tokens == 1 else answer
+        return answer.within(self.answer_tokens)
 
     async def react(
         self,

@@ -278,7 +278,8 @@ class EnvironmentWorker:
 def programs(config: AgenticConfig, dialogue: Dialogue, context: int) -> Programs:
     from roll.envs.program.player import Programs  # as below: no server is loaded where no program is played
 
-    return Programs(config.custom_envs, dialogue, config.gateway_host, context, config.answer_tokens)
+    kept = config.rollout_log_per_step != 0
+    return Programs(config.custom_envs, dialogue, config.gateway_host, context, config.answer_tokens, exchanges=kept)
 
 
 def with_tools(env: EnvHandle, toolbox: Toolbox, manager: EnvManager) -> EnvWithTools:

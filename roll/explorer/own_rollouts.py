@@ -83,10 +83,10 @@ class OwnRollouts:
         work = asyncio.run_coroutine_threadsafe(self._called(chat, prompt), self._running())
         done = asyncio.wrap_future(work)
         try:
-            waited: set[asyncio.Future[Any]] = {done, session.failed}
+            waited: set[asyncio.Future[Any]] = {done, session.over}
             await asyncio.wait(waited, timeout=self._config.timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if session.failed.done():
-                session.failed.result()
+            if session.over.done():
+                session.over.result()
             if not done.done():
                 message = f"{self._config.function} takes more than {self._config.timeout_s:g} s"
                 raise EpisodeFailed("timeout", message)

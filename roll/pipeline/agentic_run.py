@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -82,9 +83,14 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
 
 
 def _depends_on(env: EnvConfig) -> str:
-    """What a tag's episodes depend on, as text."""
-    more = [asdict(each) for each in (env.program, env.tool_wrapper) if each is not None]
-    return json.dumps([env.env_type, env.env_config, *more], sort_keys=True, default=str)
+    """What a tag's episodes are worth depends on this: equal for equal ones, and no secret that is among it. Where a program
+    lies, how it is started and how long it may take is none of it."""
+    depends: list[object] = [env.env_type, env.env_config]
+    if (program := env.program) is not None:
+        depends += [program.command, program.setup, program.environment, program.reward, program.scoring]
+    if env.tool_wrapper is not None:
+        depends.append(asdict(env.tool_wrapper))
+    return hashlib.sha256(json.dumps(depends, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: Preparation) -> str | None:

@@ -46,7 +46,7 @@ def quantities(config: PPOConfig, derived: Derived, data_parallel: int) -> list[
 
 def _rollouts(config: PPOConfig, derived: Derived) -> Iterator[Quantity]:
     steps, groups, size = config.max_steps, config.groups_per_step, config.group_size
-    rollouts, samples = config.rollouts_per_step, config.rollouts_per_step * samples_per_rollout(config)
+    rollouts, samples = config.rollouts_per_step, config.rollouts_per_step * config.samples_per_rollout
     if isinstance(config, AgenticConfig):
         turns = max(config.custom_envs[tag].max_steps for tag in config.partition(config.train_env_manager))
         batch = config.rollout_batch_size
@@ -67,30 +67,23 @@ def _rollouts(config: PPOConfig, derived: Derived) -> Iterator[Quantity]:
     yield Quantity("tokens", tokens, tokens * steps, arithmetic, at_most=True)
 
 
-def samples_per_rollout(config: PPOConfig) -> int:
-    """The largest number of samples that one rollout becomes: one, or one per turn for an episode that is divided so."""
-    if not isinstance(config, AgenticConfig):
-        return 1
-    played = [config.custom_envs[tag] for tag in config.partition(config.train_env_manager)]
-    return max((env.max_steps for env in played if env.by_turn), default=1)
-
-
 def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> Iterator[Quantity]:
     train, training = config.actor_train, config.actor_train.training_args
-    batch = derived.optimizer_batch_size
     per_epoch = derived.optimizer_steps_per_epoch
     optimiser_steps = per_epoch * config.ppo_epochs
     each, accumulated = training.per_device_train_batch_size, training.gradient_accumulation_steps
+    batch = each * accumulated * data_parallel
     arithmetic = f"{derived.samples_per_step:,} / ({each} × {accumulated} × {data_parallel} data-parallel = {batch:,})"
+    arithmetic = f"⌈{arithmetic}⌉" if derived.samples_per_step % batch else arithmetic
     if config.ppo_epochs > 1:
         arithmetic += f" × ppo_epochs {config.ppo_epochs}"
     training_steps = config.max_steps - config.critic_warmup
     yield Quantity("optimiser steps", optimiser_steps, optimiser_steps * training_steps, arithmetic)
     if (size := prompt_sharing(config, train, per_epoch)) > 1:
         yield _computed_tokens(config, derived, size, training_steps)
-    samples = samples_per_rollout(config)
+    samples = config.samples_per_rollout
     parts = config.groups_per_step if config.train_on_arrival else 1
-    share = -(-samples * batch // parts // data_parallel)
+    share = -(-samples * derived.optimizer_batch_size // parts // data_parallel)
     group = prompt_sharing(config, train, per_epoch)
     micro, shown = _micro_batches(share, group, train.max_tokens_per_microbatch_in_train, derived, parts)
     total = micro * optimiser_steps

@@ -14,7 +14,7 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.sizes import MIB
 from roll.configs.worker import ActorTrainConfig, CriticConfig, ScoringConfig, TrainedConfig, WorkerConfig
 from roll.plan import memory
-from roll.plan.counts import RolePlan, prompt_sharing, samples_per_rollout
+from roll.plan.counts import RolePlan, prompt_sharing
 from roll.plan.memory import Microbatch, Model, ModelLayout, Part, total
 
 DEFAULT_SHARE = 0.9
@@ -130,7 +130,8 @@ class RoleMemories:
         """A critic's head of one output has no logits to speak of; the model's own head, if it is untied, is counted though it is
         left out."""
         derived, layout = self.derived, _layout(role, worker, element)
-        share = optimizer_batch_size(worker) // role.data * samples_per_rollout(self.config)
+        rollouts = min(optimizer_batch_size(worker), derived.samples_per_step)
+        share = -(-rollouts * self.config.samples_per_rollout // role.data)
         group = prompt_sharing(self.config, worker, derived.optimizer_steps_per_epoch)
         budget = worker.max_tokens_per_microbatch_in_train
         micro = memory.microbatch(budget, share, derived.sequence_length, derived.response_length, group)
@@ -153,7 +154,7 @@ class RoleMemories:
     def _log_probs(
         self, role: RolePlan, worker: ActorTrainConfig | ScoringConfig, model: Model, layout: ModelLayout, element: int
     ) -> Pass:
-        share = -(-self.derived.samples_per_step * samples_per_rollout(self.config) // role.data)
+        share = -(-self.derived.samples_per_step * self.config.samples_per_rollout // role.data)
         budget, group = worker.max_tokens_per_microbatch_in_infer, prompt_sharing(self.config, worker)
         micro = memory.microbatch(budget, share, self.derived.sequence_length, self.derived.response_length, group)
         return Pass("log-probs of a micro-batch", (memory.head(model, layout, micro, element, train=False),))

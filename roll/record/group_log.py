@@ -7,6 +7,7 @@ replacement, and the same in whatever order groups come.
 
 from __future__ import annotations
 
+import json
 import math
 from bisect import insort
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
-from roll.data.sample import Sample, SampleGroup
+from roll.data.sample import Sample, SampleGroup, Trajectory
 from roll.record.journal import JournalFile, RotatedJournal
 
 if TYPE_CHECKING:
@@ -246,5 +247,13 @@ def as_row(step: int, fate: str, group_id: int | None, sample: Sample) -> dict[s
         "behaviour_logprobs": [round(logprob, 6) for logprob in sample.behaviour_logprobs],
     }
     if sample.trajectory is not None:
-        row |= {"loss_mask": sample.policy_mask, "trajectory": asdict(sample.trajectory)}
+        row |= {"loss_mask": sample.policy_mask, "trajectory": _trajectory(sample.trajectory)}
+    return row
+
+
+def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
+    row = asdict(trajectory)
+    for turn in row["turns"]:
+        if exchange := turn.pop("exchange"):
+            turn["exchange"] = json.loads(exchange)
     return row

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from roll.data.extras import NOTHING, Extras
 from roll.data.sample import LOGPROBS, MASK, TOKENS, VersionSpan
@@ -23,6 +23,10 @@ class PolicyAnswer:
     stopped: bool
     """False if it was cut off at the length limit."""
     extras: Extras = NOTHING
+
+    def within(self, most: int) -> PolicyAnswer:
+        """The answer of a policy that may write so many tokens a turn: a single one, a move, is whole."""
+        return replace(self, stopped=True) if most == 1 else self
 
 
 AskPolicy = Callable[[Sequence[int], int, int], Awaitable[PolicyAnswer]]

@@ -54,7 +54,7 @@ def shown_text(value: object) -> str:
 
 def _sample(row: Row, first: Row, pieces: Pieces) -> dict[str, object]:
     parts, trajectory = row.get("reward_parts"), _mapping(row.get("trajectory"))
-    all_turns = turns(trajectory)
+    all_turns = turns(trajectory, exchanges=True)
     alone = bool(all_turns) and whole(trajectory.get("num_turns")) != len(all_turns)  # a turn that is a sample of its own
     found: dict[str, object] = {
         "index": whole(row.get("index")),
@@ -85,8 +85,8 @@ def _tokens(row: Row, pieces: Pieces) -> dict[str, object]:
     return {"ids": ids, "text": words, **figures, "mask": mask, "versions": numbers}
 
 
-def turns(trajectory: Mapping[str, object]) -> list[dict[str, object]]:
-    """Those of an episode, as they can be shown."""
+def turns(trajectory: Mapping[str, object], exchanges: bool = False) -> list[dict[str, object]]:
+    """Those of an episode, as they can be shown. `exchanges`: with what a program sent for each, and was sent."""
     return [
         {
             "observation": shown_text(turn.get("observation")),
@@ -95,10 +95,29 @@ def turns(trajectory: Mapping[str, object]) -> list[dict[str, object]]:
             "valid": turn.get("is_valid") is True,
             "effective": turn.get("is_effective") is True,
             "tokens": whole(turn.get("tokens")),
+            **({"exchange": _exchange(turn["exchange"])} if exchanges and isinstance(turn.get("exchange"), Mapping) else {}),
         }
         for turn in _list(trajectory.get("turns"))
         if isinstance(turn, Mapping)
     ]
+
+
+def _exchange(exchange: Mapping[str, object]) -> dict[str, str]:
+    repeats = _mapping(exchange.get("repeats"))
+    fields = ", ".join(f"{name} ({count})" for name, count in repeats.items() if name != "of")
+    return {
+        "path": shown_text(exchange.get("path")),
+        "repeats": shown_text(f"without what it repeats of {repeats.get('of')}: {fields}") if repeats else "",
+        **{name: _json(exchange.get(name)) for name in ("request", "answer")},
+    }
+
+
+def _json(value: object) -> str:
+    """A text is the beginning of what was too long."""
+    try:
+        return shown_text(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
+    except RecursionError:
+        return "(nested too deeply to be shown)"
 
 
 def _mapping(value: object) -> Mapping[str, object]:

@@ -1,5 +1,5 @@
-"""Programs that people have, each in an interpreter of its own: `make test-agents` makes these and runs the folder, about twenty
-minutes on two quiet cores. Where an interpreter was not made its programs are skipped."""
+"""Programs that people have, each in an interpreter of its own: `make test-agents` makes these and runs the folder, about an
+hour on two cores that have other work. Where an interpreter was not made its programs are skipped."""
 
 from __future__ import annotations
 

@@ -86,6 +86,27 @@ def test_an_episode_is_told_turn_by_turn_with_what_the_environment_said(run, cap
     ]
 
 
+def test_what_a_program_sent_is_told_where_it_is_wanted(run, capsys):
+    exchange = {
+        "path": "/v1/messages",
+        "repeats": {"of": "call_1", "messages": 2},
+        "request": {"stream": True},
+        "answer": "{[cut]",
+    }
+    turn = {"observation": "a", "action": "b", "reward": 0, "is_valid": True, "is_effective": True, "tokens": 1}
+    episode = {"turns": [turn | {"exchange": exchange}], "first_turn": 0, "num_turns": 1, "end": "terminated"}
+    lines(run / "samples.jsonl", [sample(7, 12, 0, prompt="a", ground_truth="", trajectory=episode)])
+    assert said(capsys, "show", run, "samples", "--step", "7")[-1] == "    turn 1    b"
+    assert said(capsys, "show", run, "samples", "--step", "7", "--requests", "--full")[-6:] == [
+        "    turn 1    b",
+        "    sent      /v1/messages without what it repeats of call_1: messages (2)",
+        "              {",
+        '                "stream": true',
+        "              }",
+        "    answered  {[cut]",
+    ]
+
+
 @pytest.mark.parametrize("command", [["show", "{}", "samples"], ["show", "{}"], ["verify", "{}"]], ids=" ".join)
 def test_a_folder_of_runs_names_them(run, tmp_path, capsys, command):
     make_run(tmp_path / "two")

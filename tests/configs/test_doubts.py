@@ -2,6 +2,7 @@
 
 import pytest
 
+from roll.configs.agentic import AgenticConfig
 from roll.configs.doubts import doubts
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
@@ -59,6 +60,19 @@ def test_a_warm_up_that_outlasts_the_run_is_told_with_its_steps():
     assert "the run has 200 optimiser steps: the learning rate never gets to" in text
     assert not told(training, max_steps=201, rollout_batch_size=32, num_return_sequences_in_group=8)
     assert not told(training, total_epochs=1, rollout_batch_size=32, num_return_sequences_in_group=8)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"), [(64, "in 1 optimiser step"), (24, "in 2 optimiser steps of nearly equal size"), (16, None)]
+)
+def test_episodes_that_make_no_whole_optimiser_batches_are_told_what_becomes_of_their_turns(batch, words):
+    envs = {"Lake": {"env_type": "frozen_lake", "env_manager_cls": "a.b.StepEnvManager"}}
+    train = {"device_mapping": "0", "training_args": {"per_device_train_batch_size": batch}}
+    given = {"pretrain": "m", "sequence_length": 64, "rollout_batch_size": 32, "custom_envs": envs, "actor_train": train}
+    config = load_config(AgenticConfig, given | {"train_env_manager": {"tags": ["Lake"], "group_size": 8}})
+    found = {note.key: note.message for note in doubts(config)}
+    assert set(found) == ({"rollout_batch_size"} if words else set())
+    assert words is None or words in found["rollout_batch_size"]
 
 
 def test_prompts_that_are_trained_and_validated_are_told():

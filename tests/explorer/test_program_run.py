@@ -1,11 +1,16 @@
 """Whole runs in this process whose agents are programs: real processes, a real engine, a real trainer."""
 
+import asyncio
+
 import pytest
+from gateway_world import World
 
 from roll.cli.verify import read_run, violations
 from roll.configs.problems import ConfigError
 from roll.distributed.backend import LocalBackend
+from roll.explorer.environment_worker import programs
 from roll.pipeline.agentic_run import prepare
+from roll.rollout.episode import EpisodeTask
 
 pytestmark = pytest.mark.slow
 
@@ -27,6 +32,37 @@ def test_a_run_trains_what_programs_said(lab, of_programs, own):
     assert all(step["env/episodes"] == config.rollout_batch_size for step in steps)
     mismatches = [step["actor/engine_mismatch_max"] for step in steps if "actor/engine_mismatch_max" in step]
     assert mismatches and max(mismatches) < 1e-4, "the trainer sees the tokens that the engine sampled"
+
+
+def test_a_run_is_resumed_with_its_agent_elsewhere_and_other_limits_and_keeps_no_secret(lab, of_programs, tmp_path):
+    """What an agent is given may be a key; what a checkpoint has to know of it is whether it is the same."""
+    own = {"custom_envs.letters.program.environment": {"SEARCH_API_KEY": "sk-very-secret"}}
+    lab.run(of_programs(own, max_steps=1, save_steps=1))
+    moved = (tmp_path / "agent").rename(tmp_path / "elsewhere")
+    program = {"folder": str(moved), "agent_timeout_s": 300.0, "preload": ["urllib.request"], "score_exits": True}
+    own |= {f"custom_envs.letters.program.{key}": value for key, value in program.items()}
+    run = lab.run(of_programs(own, max_steps=2, save_steps=1, resume_from_checkpoint=True))
+    assert [row["step"] for row in run.steps()] == [1, 2]
+    assert not [path for path in run.run_dir.rglob("*") if path.is_file() and b"sk-very-secret" in path.read_bytes()]
+    exchanges = [turn["exchange"] for sample in run.trained_samples() for turn in sample["trajectory"]["turns"]]
+    assert len(exchanges) == 2 * 3 * 8 and {exchange["path"] for exchange in exchanges} == {"/v1/chat/completions"}
+    other = own | {"custom_envs.letters.program.environment": {"SEARCH_API_KEY": "sk-another"}}
+    with pytest.raises(ConfigError, match="are not those of the checkpoint"):
+        prepare(of_programs(other, max_steps=3, resume_from_checkpoint=True), lab.inventory)
+
+
+@pytest.mark.parametrize("written", [0, 8, "all"])
+def test_where_no_rollout_is_written_down_no_request_travels(of_programs, written):
+    async def played():
+        async with World(lambda number, context: "a", context=5000) as world:
+            playing = programs(of_programs({"rollout_log_per_step": written}), world.dialogue, 5000)
+            try:
+                return await playing.play(EpisodeTask(uid="u", tag="letters", index=0, env_seed=1), world.ask)
+            finally:
+                await playing.close()
+
+    turns = [turn for sample in asyncio.run(played()) for turn in sample.trajectory.turns]
+    assert len(turns) == 3 and all(bool(turn.exchange) is (written != 0) for turn in turns)
 
 
 def test_programs_that_fail_cost_their_groups_and_say_why(lab, of_programs, tmp_path, caplog):

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from roll.configs.agentic import AgenticConfig
+from roll.configs.derived import derive
 from roll.configs.loading import load_config, to_mapping
 from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
+from roll.configs.validation import check_config
 from roll.loading.compose import load, load_to_start
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +86,15 @@ def test_other_pipelines_are_refused_by_name(path, compat):
 def written(folder, text):
     (folder / "run.yaml").write_text(text)
     return folder, "run"
+
+
+def test_more_samples_in_an_optimiser_batch_than_episodes_in_a_step_keep_no_file_from_starting():
+    """ROLL copies samples until the batch is full; turns make more samples than there are episodes."""
+    config, report = compat(ROLL / "agentic" / "sokoban_native.yaml")
+    assert report.lacking == report.unknown == [] and check_config(config, 24) == []
+    derived = derive(config)
+    assert (derived.samples_per_step, derived.optimizer_steps_per_epoch, derived.total_optimizer_steps) == (1024, 1, 102400)
+    assert "a begun one included" in {note.key: note.message for note in report.differences}["batch_adjust_mode"]
 
 
 def test_an_agentic_file_without_environments_is_agentic(tmp_path):

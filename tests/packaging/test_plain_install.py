@@ -17,7 +17,7 @@ from sysconfig import get_path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from reader import quick_lakes
+from reader import quick_lakes, quick_shop_agent
 
 ROOT = Path(__file__).parents[2]
 OF_EVERY_ENVIRONMENT = {"pip", "setuptools", "roll"}
@@ -76,6 +76,8 @@ def home(tmp_path_factory, embedded_task) -> Path:
     folder = tmp_path_factory.mktemp("home")
     for name, made in (("cache", embedded_task), ("cache_frozen_lake", quick_lakes(folder / "lakes"))):
         shutil.copytree(made, folder / "examples/embedded" / name)
+    quick_shop_agent(folder / "examples/embedded/cache_shop_agent")
+    shutil.copytree(ROOT / "examples/agent_program", folder / "examples/agent_program")
     return folder
 
 
@@ -103,6 +105,14 @@ def test_the_demo_runs_on_ray_and_the_page_that_its_end_names_opens(plain, home)
 
 def test_the_demo_of_agents_plays_its_environment(plain, home):
     roll(plain, home, "demo", "agentic", "--local", "max_steps=1", "eval_steps=0")
+
+
+def test_an_agent_with_a_client_of_its_own_is_trained(plain, home):
+    """Its interpreter finds no more than the run's."""
+    own = f"custom_envs.Shop.program.environment.PYTHONPATH={plain['PYTHONPATH'].partition(os.pathsep)[0]}"
+    small = ("max_steps=1", "eval_steps=0", "rollout_batch_size=8", "train_env_manager.group_filter_cls=null", own)
+    train = "actor_train.training_args.per_device_train_batch_size=8"
+    roll(plain, home, "train", "agentic", "--config_name", "agent_program_async", "--local", *small, train)
 
 
 def test_init_makes_a_folder_that_trains(plain, home):

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -170,6 +171,24 @@ def test_a_sample_a_turn_is_counted_as_such():
     assert found["samples"].step == 160 and found["samples"].at_most
     assert found["tokens"].step == 160 * 64
     assert found["optimiser steps"].step == 2  # fixed, however many samples there are
+
+
+@pytest.mark.parametrize(
+    ("episodes", "batch", "steps", "arithmetic"),
+    [(32, 64, 1, "⌈32 / (64 × 1 × 1 data-parallel = 64)⌉"), (32, 24, 2, "⌈32 / (24 × 1 × 1 data-parallel = 24)⌉")],
+)
+def test_a_batch_that_episodes_begin_is_an_optimiser_step_where_turns_are_samples(episodes, batch, steps, arithmetic):
+    """ROLL's files name optimiser batches of samples, of which there are more than episodes."""
+    manager = "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager"
+    envs = {"Lake": {"env_type": "frozen_lake", "max_steps": 5, "env_manager_cls": manager}}
+    train = {"device_mapping": "0", "training_args": {"per_device_train_batch_size": batch}}
+    config = agentic(custom_envs=envs, rollout_batch_size=episodes, actor_train=train)
+    assert not check_config(config, 2)
+    found = amounts(config)
+    assert (found["optimiser steps"].step, found["optimiser steps"].arithmetic) == (steps, arithmetic)
+    assert derive(config).optimizer_batch_size == episodes // steps
+    each_a_sample = agentic(rollout_batch_size=episodes, actor_train=train)
+    assert [problem.key for problem in check_config(each_a_sample, 2)] == ["rollout_batch_size"]
 
 
 @given(ratio=st.floats(0, 5), groups=st.integers(1, 20))

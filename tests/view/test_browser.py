@@ -61,6 +61,27 @@ def test_a_run_from_top_to_bottom_down_to_a_token(browser, tmp_path):
             assert again.locator("select[aria-label='colour of tokens']").input_value() == "ratio"
 
 
+def test_what_a_program_sent_is_folded_beside_the_tokens_of_its_turn(browser, tmp_path):
+    asked = {"model": "any", "messages": [{"role": "user", "content": "how much is a pear?"}], "tools": [{"name": "price"}]}
+    exchange = {
+        "path": "/v1/chat/completions",
+        "repeats": {"of": "call_1", "tools": 2},
+        "request": asked,
+        "answer": {"id": "call_2"},
+    }
+    turn = {"observation": "o", "action": "a", "reward": 1.0, "is_valid": True, "is_effective": True, "tokens": 2}
+    episode = {"turns": [turn, turn | {"exchange": exchange}], "first_turn": 0, "num_turns": 2}
+    folder = make_run(tmp_path / "one", steps=1)
+    lines(folder / "samples.jsonl", [sample(1, 9, 0, trajectory=episode)])
+    with served(tmp_path) as address, opened(browser, address, "run=one&group=1%2F9") as page:
+        page.wait_for_selector(".turns")
+        (shown,) = page.locator(".turns .exchange").all()
+        assert shown.inner_text() == "request /v1/chat/completions" and page.locator(".tokens span").count() == 2
+        shown.locator("summary").click()
+        told = shown.inner_text()
+        assert '"content": "how much is a pear?"' in told and "repeats of call_1: tools (2)" in told and '"id": "call_2"' in told
+
+
 def test_keys_lanes_and_any_metric(browser, tmp_path):
     make_run(tmp_path / "one", steps=3)
     with served(tmp_path) as address, opened(browser, address) as page:
@@ -124,6 +145,7 @@ def hostile_run(folder):
     """Every text that a model, an environment or a file can name."""
     make_run(folder, steps=1, **{HOSTILE: HOSTILE})
     turn = {"observation": HOSTILE, "action": HOSTILE, "reward": 1.0, "is_valid": False, "is_effective": True, "tokens": 1}
+    turn["exchange"] = {"path": HOSTILE, "repeats": {"of": HOSTILE}, "request": {HOSTILE: HOSTILE}, "answer": HOSTILE}
     texts = {"prompt": HOSTILE * 3, "response": HOSTILE, "ground_truth": HOSTILE, "finish_reason": HOSTILE, "domain": HOSTILE}
     texts |= {"reward_parts": {HOSTILE: 1.0}, "trajectory": {"turns": [turn]}, "uid": HOSTILE}
     lines(

@@ -148,10 +148,11 @@ def test_rewards_make_few_bins_that_hold_all():
 def test_a_group_has_its_rollouts_with_the_figures_of_each_token_and_nothing_that_steers(tmp_path):
     folder = make_run(tmp_path / "run", steps=1)
     turn = {"observation": HOSTILE, "action": "up", "reward": 0.5, "is_valid": True, "is_effective": False, "tokens": 3}
+    turn["exchange"] = {"path": HOSTILE, "repeats": {"of": HOSTILE, HOSTILE: 2}, "request": {HOSTILE: [HOSTILE]}, "answer": None}
     more = {
         "response": HOSTILE,
         "reward_parts": {HOSTILE: 1.0, "bad": "x"},
-        "trajectory": {"turns": [turn, "odd"]},
+        "trajectory": {"turns": [turn, "odd", turn | {"exchange": "odd"}]},
         "loss_mask": [True, False],
     }
     lines(
@@ -168,7 +169,8 @@ def test_a_group_has_its_rollouts_with_the_figures_of_each_token_and_nothing_tha
     )
     shown = json.dumps(found, ensure_ascii=False)
     assert not {"\x1b", "\u202e", "\x00"} & set(shown) and "\\\\u202e" in shown and "<script>" in shown
-    assert found["samples"][2]["turns"][0]["effective"] is False and len(found["samples"][2]["turns"]) == 1
+    first, second = found["samples"][2]["turns"]
+    assert first["effective"] is False and first["exchange"]["repeats"].endswith("(2)") and "exchange" not in second
     assert RunReader(folder).content("1/9")["samples"][0]["tokens"]["ids"] == [] and RunReader(folder).content("1/77") is None
 
 

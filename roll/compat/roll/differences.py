@@ -9,7 +9,7 @@ from typing import Any
 
 from roll.compat.roll.rule import value_at
 from roll.configs.agentic import AgenticConfig
-from roll.configs.derived import keeps_sampling_mask, old_logprobs_recomputed, optimizer_batch_size
+from roll.configs.derived import keeps_sampling_mask, old_logprobs_recomputed, optimizer_steps
 from roll.configs.losses import DECOUPLED_BOUND, POLICY_LOSSES, anchor_of
 from roll.configs.ppo import PPOConfig
 
@@ -62,8 +62,7 @@ def _recomputed_there(config: PPOConfig) -> bool:
 def _steps(config: PPOConfig) -> int:
     """Optimiser steps of a pipeline step; 0 if the devices cannot be read."""
     try:
-        batch = optimizer_batch_size(config.actor_train)
-        return config.rollouts_per_step // batch if batch else 0
+        return optimizer_steps(config, config.actor_train)
     except (ValueError, ZeroDivisionError):
         return 0
 

@@ -140,7 +140,8 @@ TASKS: tuple[Difference, ...] = (
     Difference(
         "batch_adjust_mode",
         "samples by turn",
-        "every sample counts once; ROLL copies random samples, or leaves some out, until the batch divides evenly",
+        "every sample counts once, in as many optimiser steps as the episodes make batches, a begun one included; ROLL copies "
+        "random samples, or leaves some out, until the samples make whole batches, and takes a step for each",
         lambda c, w: ["batch_adjust_mode"] * bool(_environments(c, "", lambda env: env.by_turn)),
     ),
     Difference(

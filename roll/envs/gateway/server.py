@@ -28,6 +28,7 @@ from roll.envs.gateway.responses import Responses
 from roll.envs.gateway.streamed import Streamed
 from roll.errors import Refused
 from roll.rollout.chat.conversation import whole_body
+from roll.rollout.chat.exchange import Sent
 from roll.rollout.chat.session import Session
 
 LARGEST_BODY = 64 << 20
@@ -176,16 +177,20 @@ async def _body(request: Request) -> bytes:
 
 async def _asked(dialect: Dialect, request: Request, session: Session) -> Response:
     text = await _body(request)
-    asked = dialect.read(whole_body(text), session)
+    body = whole_body(text)
+    asked = dialect.read(body, session)
     repeated = request.headers.get("x-stainless-retry-count", "0") != "0"
-    call = session.begin(asked, request.url.path.encode() + b"\n" + text, repeated)
+    path = request.url.path
+    sent = Sent(path.removeprefix(f"/e/{session.name}"), body)
+    call = session.begin(asked, path.encode() + b"\n" + text, repeated, sent)
     if asked.stream:
         return Streamed(dialect, asked, session, call, request)
     reply = await session.reply(call)
     if await request.is_disconnected():  # it may repeat the request, and then hears this answer
         return Response(status_code=499)
-    session.record(call)
-    return JSONResponse(dialect.reply(asked, reply, session))
+    told = dialect.reply(asked, reply, session)
+    session.record(call, told)
+    return JSONResponse(told)
 
 
 async def _counted(request: Request, session: Session) -> Response:

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from roll.envs.gateway.dialect import Dialect
 from roll.errors import Refused
-from roll.rollout.chat.conversation import Asked
+from roll.rollout.chat.conversation import Asked, Reply
 from roll.rollout.chat.session import Call, Session
 
 PING_S = 5.0
@@ -37,12 +37,11 @@ class Streamed(Response):
         finally:
             waiting.cancel()
 
-    def _said(self, waiting: asyncio.Task[object]) -> bytes:
+    def _said(self, waiting: asyncio.Task[Reply]) -> bytes:
         """The events; recorded."""
         try:
-            waiting.result()
-            self._session.record(self._call)
+            reply = waiting.result()
+            self._session.record(self._call, self._dialect.reply(self._asked, reply, self._session))
         except Refused as refused:
             return self._dialect.refusal_event(refused)
-        assert self._call.reply is not None
-        return b"".join(self._dialect.events(self._asked, self._call.reply, self._session))
+        return b"".join(self._dialect.events(self._asked, reply, self._session))

@@ -55,11 +55,19 @@ class Programs:
     """Of one coordinator: all its tags that are programs."""
 
     def __init__(
-        self, envs: Mapping[str, EnvConfig], dialogue: Dialogue, host: str, context: int, answer_tokens: Callable[[str], int]
+        self,
+        envs: Mapping[str, EnvConfig],
+        dialogue: Dialogue,
+        host: str,
+        context: int,
+        answer_tokens: Callable[[str], int],
+        exchanges: bool = True,
     ) -> None:
-        """`context`: most tokens of a sample. `answer_tokens`: tag -> most tokens of an answer."""
+        """`context`: most tokens of a sample. `answer_tokens`: tag -> most tokens of an answer. `exchanges`: whether samples say
+        what programs sent and were sent."""
         self._envs = {tag: env for tag, env in envs.items() if env.program is not None}
         self._dialogue, self._context, self._answer_tokens = dialogue, context, answer_tokens
+        self._exchanges = exchanges
         self._gateway = Gateway(host)
         self._folder: TempFolder | None = None
         self._scorers: dict[str, Scorer] = {}
@@ -75,7 +83,7 @@ class Programs:
         began = time.perf_counter()
         async with self._places.get(task.tag, nullcontext()):
             waited_s = time.perf_counter() - began
-            session = Session(secrets.token_hex(8), self._dialogue, ask, limits)
+            session = Session(secrets.token_hex(8), self._dialogue, ask, limits, self._exchanges)
             place: _Place | None = None
             try:
                 place = await self._prepared(env, task, session)
@@ -152,7 +160,9 @@ class Programs:
     ) -> EpisodeEnd:
         """How the episode has ended. Raises `EpisodeFailed`, and what the policy could not answer for."""
         limit_s, command = program.agent_timeout_s, place.command(program, program.command, "agent", told)
-        ending = await starter.run(command, limit_s, session.failed, self._gateway if program.isolated else None)
+        ending = await starter.run(command, limit_s, session.over, self._gateway if program.isolated else None)
+        if session.ended:  # as the program has wished
+            return session.end or "terminated"
         session.finish()
         if program.score_timeouts if ending.code is None else ending.code and (program.score_exits or session.cut_off):
             return session.end or "truncated"

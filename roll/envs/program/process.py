@@ -101,8 +101,8 @@ class Starter:
     async def run(
         self, command: Command, limit_s: float, interrupted_by: asyncio.Future[None] | None = None, gateway: Gateway | None = None
     ) -> Ending:
-        """`interrupted_by`: what this raises ends the command, too, and is raised here. `gateway`: what a command that is shut in
-        may reach. Raises `EpisodeFailed` if it cannot be started."""
+        """`interrupted_by`: when it is done the command is ended, too; what it raises is raised here. `gateway`: what a command
+        that is shut in may reach. Raises `EpisodeFailed` if it cannot be started."""
         ours, server = await self._begun(command, gateway)
         reader, writer = await asyncio.open_connection(sock=ours)
         ending = asyncio.ensure_future(reader.read())

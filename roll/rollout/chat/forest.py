@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from roll.rollout.chat.answer_text import THINK, read_answer
 from roll.rollout.chat.conversation import Asked, Message, Reply, digests, further, thinking_of
+from roll.rollout.chat.exchange import Exchange
 from roll.rollout.dialogue import Dialogue
 from roll.rollout.episode import PolicyAnswer
 
@@ -42,6 +43,8 @@ class Answer:
     """Answers that hang on it."""
     reward: float = 0.0
     """For this answer alone."""
+    exchange: Exchange | None = None
+    """Of a program that asked over HTTP."""
     message: Message = field(init=False)
     place: int = field(init=False)
     """Of its message in its conversation."""

@@ -96,4 +96,5 @@ def _turn(answer: Answer) -> Turn:
         is_valid=bool(answer.reply.calls) or BEGIN not in answer.sampled.text,
         is_effective=True,
         tokens=len(answer.sampled.token_ids),
+        exchange="" if answer.exchange is None else answer.exchange.text,
     )

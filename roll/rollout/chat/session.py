@@ -12,7 +12,7 @@ import hashlib
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from roll.data.sample import EpisodeEnd
 from roll.errors import Refused, TemplateRefusal
 from roll.rollout.chat.answer_text import new_id
 from roll.rollout.chat.conversation import Asked, Reply
+from roll.rollout.chat.exchange import Exchange, Sent
 from roll.rollout.chat.forest import Context, Forest, replied
 from roll.rollout.dialogue import Dialogue
 from roll.rollout.episode import PolicyAnswer
@@ -46,12 +47,14 @@ class Call:
     context: Context | None
     work: asyncio.Task[PolicyAnswer]
     call_id: str
+    sent: Sent | None = None
+    """Until the answer is recorded, too."""
     reply: Reply | None = None
 
 
 class Session:
-    def __init__(self, name: str, dialogue: Dialogue, ask: Ask, limits: Limits) -> None:
-        """`name`: part of the address; no secret."""
+    def __init__(self, name: str, dialogue: Dialogue, ask: Ask, limits: Limits, exchanges: bool = True) -> None:
+        """`name`: part of the address; no secret. `exchanges`: whether what was sent and told is kept."""
         self.name = name
         self.model_key, self.reward_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self.forest = Forest(dialogue)
@@ -62,18 +65,20 @@ class Session:
         self.success: bool | None = None
         self.refused_reward = ""
         """Why the last reward that was posted was refused."""
-        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Has the error if the policy could not answer for another reason than the request."""
-        self.failed.add_done_callback(_heard)
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the episode has ended; with the error if the policy could not answer for another reason than the request."""
+        self.over.add_done_callback(_heard)
         self.generation_s = 0.0
-        self._ask, self._limits = ask, limits
+        self._ask, self._limits, self._exchanges = ask, limits, exchanges
         self._begun = 0
+        self._works: set[asyncio.Task[PolicyAnswer]] = set()
+        """What is being sampled, of equal requests, too."""
         self._calls: dict[str, Call] = {}
         """The newest call of each request, by what identifies it."""
         self._rewarded: dict[str, float] = {}
 
-    def begin(self, asked: Asked, identity: bytes, repeated: bool) -> Call:
-        """Lets a request in, or finds the one that it repeats. Raises `Refused`."""
+    def begin(self, asked: Asked, identity: bytes, repeated: bool, sent: Sent | None = None) -> Call:
+        """Lets a request in, or finds the one that it repeats. `sent`: what it was read from. Raises `Refused`."""
         digest = hashlib.sha256(identity).hexdigest()
         if repeated and (earlier := self._calls.get(digest)) is not None and not _lost(earlier):
             return earlier
@@ -90,8 +95,10 @@ class Session:
         most = min(room, self._limits.answer, asked.most or self._limits.answer)
         work = asyncio.ensure_future(self._answer(context, self._begun, most, asked.stop))
         work.add_done_callback(_heard)
+        work.add_done_callback(self._works.discard)
+        self._works.add(work)
         self._begun += 1
-        call = self._calls[digest] = Call(asked, context, work, new_id("call"))
+        call = self._calls[digest] = Call(asked, context, work, new_id("call"), sent if self._exchanges else None)
         return call
 
     def context(self, asked: Asked) -> Context:
@@ -109,32 +116,36 @@ class Session:
             if call.work.cancelled():
                 raise Refused(409, "the episode has ended", code="episode_ended") from None
             raise
-        except Exception as error:  # of the engines or of the run, which `failed` tells: nothing that a program could mend
+        except Exception as error:  # of the engines or of the run, which `over` tells: nothing that a program could mend
             raise Refused(500, "the policy cannot answer") from error
         if call.reply is None:
             assert call.asked is not None and call.context is not None
             call.reply = replied(call.asked, call.context, sampled, call.call_id)
         return call.reply
 
-    def record(self, call: Call) -> None:
-        """The answer is being written to the program. Raises `Refused` if it comes too late."""
+    def record(self, call: Call, told: Mapping[str, Any] | None = None) -> None:
+        """The answer is being written to the program, as `told`. Raises `Refused` if it comes too late."""
         if call.asked is not None and call.context is not None:
             self._refuse_late()
             assert call.reply is not None
-            self.forest.record(call.context, call.asked, call.work.result(), call.reply)
-            call.asked = call.context = None
+            answer = self.forest.record(call.context, call.asked, call.work.result(), call.reply)
+            if call.sent is not None and told is not None:
+                earlier = None if answer.parent is None else answer.parent.exchange
+                answer.exchange = Exchange(call.sent, told, call.call_id, earlier, (self.model_key, self.reward_key))
+            call.asked = call.context = call.sent = None
 
     def earn(self, value: object, call_id: object, success: object = None) -> None:
         """A reward of the episode, or of one call; the same once more changes nothing. Raises `Refused`."""
         self._refuse_late()
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise Refused(400, "value must be a finite number", "value")
-        if success is not None and not isinstance(success, bool):
-            raise Refused(400, "success must be true or false", "success")
+        if success is not None and (not isinstance(success, bool) or call_id is not None):
+            raise Refused(400, "success must be true or false, and of the episode: without call_id", "success")
         earlier = self.reward if call_id is None else self._rewarded.get(str(call_id))
         if earlier is not None:
-            if earlier != float(value):
-                raise Refused(409, f"it has its reward already: {earlier:g}", code="rewarded_already")
+            if earlier != float(value) or success not in (None, self.success):
+                told = f"{earlier:g}" if call_id is not None or self.success is None else f"{earlier:g}, success {self.success}"
+                raise Refused(409, f"it has its reward already: {told}", code="rewarded_already")
             return
         if call_id is None:
             self.reward, self.success = float(value), success
@@ -157,8 +168,10 @@ class Session:
     def finish(self) -> None:
         """Nothing is asked or earned from here on; what is being sampled is given up."""
         self.ended = True
-        for call in self._calls.values():
-            call.work.cancel()
+        if not self.over.done():
+            self.over.set_result(None)
+        for work in self._works:
+            work.cancel()
 
     def _refuse_late(self) -> None:
         if self.ended:
@@ -167,10 +180,10 @@ class Session:
     async def _answer(self, context: Context, number: int, most: int, stop: tuple[str, ...]) -> PolicyAnswer:
         started = time.perf_counter()
         try:
-            return await self._ask(context.ids, number, most, stop)
+            return (await self._ask(context.ids, number, most, stop)).within(self._limits.answer)
         except Exception as error:
-            if not self.failed.done():
-                self.failed.set_exception(error)
+            if not self.over.done():
+                self.over.set_exception(error)
             raise
         finally:
             self.generation_s += time.perf_counter() - started

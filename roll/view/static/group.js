@@ -93,7 +93,12 @@ export class Group {
 }
 
 function turn(one) {
-  return el("li", {}, el("pre", { class: "soft" }, el("bdi", {}, one.observation)), el("pre", {}, el("bdi", {}, one.action)), el("p", {}, el("span", { class: "tag" }, `reward ${figure(one.reward)}`), el("span", { class: "tag" }, `${figure(one.tokens)} tokens`), !one.valid && el("span", { class: "tag bad" }, "not valid"), one.valid && !one.effective && el("span", { class: "tag warn" }, "without effect")));
+  return el("li", {}, el("pre", { class: "soft" }, el("bdi", {}, one.observation)), el("pre", {}, el("bdi", {}, one.action)), el("p", {}, el("span", { class: "tag" }, `reward ${figure(one.reward)}`), el("span", { class: "tag" }, `${figure(one.tokens)} tokens`), !one.valid && el("span", { class: "tag bad" }, "not valid"), one.valid && !one.effective && el("span", { class: "tag warn" }, "without effect")), one.exchange && exchange(one.exchange));
+}
+
+// What a program sent for the answer, and what it was sent.
+function exchange({ path, repeats, request, answer }) {
+  return el("details", { class: "exchange" }, el("summary", {}, "request ", el("code", {}, el("bdi", {}, path))), repeats && el("p", { class: "soft" }, el("bdi", {}, repeats)), el("h4", {}, "Sent"), long(request), el("h4", {}, "Answered"), long(answer));
 }
 
 // A text that may be huge: its beginning, and the rest when it is asked for.

@@ -375,6 +375,20 @@ def test_limits_are_told_and_remembered():
     played(test, ["one", "two"], context=200, calls=2)
 
 
+@pytest.mark.parametrize(("answer", "ending"), [(1, "stop"), (2, "length")])
+def test_an_answer_that_may_have_one_token_is_whole_with_it(answer, ending):
+    """As a move is in an environment that is hosted: nothing was cut off that could have been longer."""
+
+    async def test(world):
+        world.ends = False
+        choice = (await world.chat([user("a")])).json()["choices"][0]
+        (sample,) = episode_samples(world.session.forest, TASK, OUTCOME)
+        assert choice["finish_reason"] == sample.finish_reason == ending
+        assert world.session.cut_off is (ending == "length")
+
+    played(test, ["x" * answer], answer=answer)
+
+
 def test_the_models_are_one():
     async def test(world):
         headers = {"authorization": f"Bearer {world.session.model_key}"}
@@ -389,7 +403,7 @@ def test_a_policy_that_fails_is_the_runs_error_and_not_the_programs():
         world.says = lambda number, context: 1 / 0
         answer = await world.chat([user("a")])
         assert answer.status_code == 500 and "division" not in answer.text
-        assert isinstance(world.session.failed.exception(), ZeroDivisionError)
+        assert isinstance(world.session.over.exception(), ZeroDivisionError)
         assert not world.session.forest.answers
 
     played(test)

@@ -67,6 +67,31 @@ def test_what_is_being_sampled_when_the_episode_ends_is_not_recorded():
     played(test, ["one"])
 
 
+def test_equal_requests_side_by_side_are_all_given_up_when_the_episode_ends():
+    """As an agent sends that asks several times and takes the best: no engine goes on with any of them."""
+
+    async def test(world):
+        world.held, begun, ended, ask = asyncio.Event(), [], [], world.session._ask
+
+        async def asked(*given):
+            begun.append(given)
+            try:
+                return await ask(*given)
+            finally:
+                ended.append(given)
+
+        world.session._ask = asked
+        asking = [asyncio.create_task(world.chat([user("a")])) for _ in range(3)]
+        while len(begun) < 3:
+            world.asking.clear()
+            await world.asking.wait()
+        world.session.finish()
+        assert [answer.status_code for answer in await asyncio.gather(*asking)] == [409] * 3
+        assert len(ended) == 3 and not world.session.forest.answers
+
+    played(test, ["one", "two", "three"])
+
+
 def test_a_retry_in_flight_waits_for_the_same_answer():
     async def test(world):
         world.held = asyncio.Event()
@@ -131,6 +156,7 @@ def test_a_reward_is_given_once_and_only_by_who_may():
         assert (await world.reward({"value": 0.5, "success": True})).status_code == 200
         assert (await world.reward({"value": 0.5})).status_code == 200, "a repeated request changes nothing"
         assert (await world.reward({"value": 0.6})).status_code == 409
+        assert (await world.reward({"value": 0.5, "success": False})).status_code == 409
         assert (world.session.reward, world.session.success) == (0.5, True)
 
     played(test, ["one"])
@@ -161,6 +187,7 @@ def test_single_calls_have_rewards_of_their_own():
         assert (await world.reward({"value": 0.25, "call_id": answer["id"]})).status_code == 200
         assert (await world.reward({"value": 0.25, "call_id": "none"})).status_code == 400
         assert (await world.reward({"value": 1, "call_id": answer["id"]})).status_code == 409
+        assert (await world.reward({"value": 0.25, "call_id": answer["id"], "success": True})).status_code == 400
         (recorded,) = world.session.forest.answers
         assert recorded.reward == 0.25 and world.session.reward is None
 

@@ -130,6 +130,16 @@ def test_what_goes_wrong_costs_the_episode_and_says_why(play, code, program, kin
 HANGS = "ask('one')\nimport time\ntime.sleep(60)"
 
 
+@pytest.mark.parametrize("last", ["import time\ntime.sleep(300)", "sys.exit(3)"])
+def test_a_program_that_ends_its_episode_is_ended_and_scored_on_what_it_did(play, last, no_child_is_left):
+    """As one whose threads would keep it alive."""
+    end = "post(os.environ['ROLL_END_URL'], os.environ['OPENAI_API_KEY'], {})"
+    (sample,) = play(f"ask('one')\n{end}\n{last}")
+    assert (sample.reward, sample.trajectory.end) == (5.0, "terminated")
+    with pytest.raises(EpisodeFailed, match="no_calls"):
+        play(f"{end}\n{last}")
+
+
 def test_a_program_that_takes_too_long_has_failed_or_is_scored_on_what_it_did(play):
     with pytest.raises(EpisodeFailed) as failure:
         play(HANGS, agent_timeout_s=1.5)
