@@ -95,7 +95,7 @@ def add(requirements: Sequence[str], name: str | None, python: str | None) -> Pa
     if uv is None:
         raise ConfigError([Problem("uv", "", "makes the interpreters, and is not installed", "pip install uv")])
     target = str(folder / "bin" / "python")
-    others = json.loads((folder / STAMP).read_text("utf-8"))["requirements"] if folder.exists() else []
+    others = _stamped(folder)["requirements"]
     everything = [*(each for each in others if _name(each) not in map(_name, wanted)), *wanted]
     folder.mkdir(exist_ok=True)
     _stamp(folder, everything, [])
@@ -110,6 +110,15 @@ def _stamp(folder: Path, wanted: Sequence[str], installed: Sequence[str]) -> Non
     aside = folder / f"{STAMP}.new"
     aside.write_text(json.dumps({"requirements": wanted, "installed": installed}, indent=1), encoding="utf-8")
     aside.replace(folder / STAMP)
+
+
+def _stamped(folder: Path) -> dict[str, list[str]]:
+    """One that is not there, or cannot be read, is that of an installation which was interrupted at once."""
+    try:
+        stamp = json.loads((folder / STAMP).read_text("utf-8"))
+        return {key: list(stamp[key]) for key in ("requirements", "installed")}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {"requirements": [], "installed": []}
 
 
 def _pinned(requirement: str) -> list[str]:
@@ -154,7 +163,7 @@ def offered() -> dict[str, dict[str, object]]:
 
 def stamped(folder: Path) -> list[str]:
     """What was asked for, as it was installed; nothing if that was interrupted."""
-    stamp = json.loads((folder / STAMP).read_text("utf-8"))
+    stamp = _stamped(folder)
     names = {_name(each) for each in stamp["requirements"]}
     return [each for each in stamp["installed"] if _name(each) in names]
 

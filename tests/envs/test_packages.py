@@ -171,6 +171,20 @@ def test_a_known_package_is_known_however_it_is_written(
     assert interpreter("reasoning_gym", None) == str(tmp_path / ".venv-reasoning-gym" / "bin" / "python")
 
 
+@pytest.mark.parametrize("said", ["", "{", "[]", '{"requirements": null, "installed": []}'])
+def test_a_stamp_that_cannot_be_read_is_that_of_an_interrupted_installation(
+    said: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("UV_FIND_LINKS", str(place / "wheels"))
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    stamp = place / ".venv-reasoning-gym" / packages.STAMP
+    stamp.write_text(said)
+    assert main(["list"]) == 0
+    assert "incomplete: roll env add reasoning-gym goes on" in capsys.readouterr().out
+    assert main(["add", "reasoning-gym"]) == 0
+    assert json.loads(stamp.read_text())["requirements"] == [f"reasoning-gym=={KNOWN['reasoning-gym'].version}"]
+
+
 def test_its_processes_end_with_the_host() -> None:
     async def pids() -> list[int]:
         host = environment_host("coins", EnvConfig(**COINS))
