@@ -230,7 +230,14 @@ class ChildPool:
                 return child
         if self._closed:
             raise ChildDied("its pool is closed")
-        child = Child(self._handler, *self._arguments, environment=self._environment, python=self._python)
+        try:
+            child = Child(self._handler, *self._arguments, environment=self._environment, python=self._python)
+        except (
+            FileNotFoundError,
+            NotADirectoryError,
+            PermissionError,
+        ) as error:  # what was there when the run began, and is gone
+            raise ChildDied(f"it cannot be started: {error}") from error
         self._children.add(child)
         try:
             await child.ready(START_LIMIT_S)

@@ -86,7 +86,8 @@ def add(requirements: Sequence[str], name: str | None, python: str | None) -> Pa
     the tests run against, unless another is asked for. Returns the folder. Raises `ConfigError`."""
     if (plain := _NAME.match(requirements[0]) if name is None else _NAME.fullmatch(name)) is None:
         raise ConfigError([Problem("--name", name or requirements[0], "is no plain name", "--name NAME, of letters and digits")])
-    folder = Path(f".venv-{plain[0]}").absolute()
+    known = _name(requirements[0]) if name is None else ""
+    folder = Path(f".venv-{known if known in KNOWN else plain[0]}").absolute()
     wanted = [each for asked in requirements for each in _pinned(asked)]
     if folder.exists() and not (folder / STAMP).exists():
         raise ConfigError([Problem("--name", folder.name, "is there, and roll env add did not make it", "--name ANOTHER")])
@@ -94,7 +95,7 @@ def add(requirements: Sequence[str], name: str | None, python: str | None) -> Pa
     if uv is None:
         raise ConfigError([Problem("uv", "", "makes the interpreters, and is not installed", "pip install uv")])
     target = str(folder / "bin" / "python")
-    others = json.loads((folder / STAMP).read_text("utf-8"))["requirements"] if folder.exists() else []
+    others = _stamped(folder)["requirements"]
     everything = [*(each for each in others if _name(each) not in map(_name, wanted)), *wanted]
     folder.mkdir(exist_ok=True)
     _stamp(folder, everything, [])
@@ -106,12 +107,25 @@ def add(requirements: Sequence[str], name: str | None, python: str | None) -> Pa
 
 
 def _stamp(folder: Path, wanted: Sequence[str], installed: Sequence[str]) -> None:
-    (folder / STAMP).write_text(json.dumps({"requirements": wanted, "installed": installed}, indent=1), encoding="utf-8")
+    aside = folder / f"{STAMP}.new"
+    aside.write_text(json.dumps({"requirements": wanted, "installed": installed}, indent=1), encoding="utf-8")
+    aside.replace(folder / STAMP)
+
+
+def _stamped(folder: Path) -> dict[str, list[str]]:
+    """One that is not there, or cannot be read, is that of an installation which was interrupted at once."""
+    try:
+        stamp = json.loads((folder / STAMP).read_text("utf-8"))
+        return {key: list(stamp[key]) for key in ("requirements", "installed")}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {"requirements": [], "installed": []}
 
 
 def _pinned(requirement: str) -> list[str]:
-    known = KNOWN.get(requirement)
-    return [requirement] if known is None else [f"{requirement}=={known.version}", *known.more]
+    known = KNOWN.get(_name(requirement))
+    if known is None:
+        return [requirement]
+    return [f"{requirement}=={known.version}" if _NAME.fullmatch(requirement) else requirement, *known.more]
 
 
 def _run(command: Sequence[str], wanted: Sequence[str]) -> str:
@@ -149,7 +163,7 @@ def offered() -> dict[str, dict[str, object]]:
 
 def stamped(folder: Path) -> list[str]:
     """What was asked for, as it was installed; nothing if that was interrupted."""
-    stamp = json.loads((folder / STAMP).read_text("utf-8"))
+    stamp = _stamped(folder)
     names = {_name(each) for each in stamp["requirements"]}
     return [each for each in stamp["installed"] if _name(each) in names]
 

@@ -63,7 +63,7 @@ def _played_by_text(found: Any) -> type[Any]:
         from roll.envs.gem import of_class
 
         return of_class(found)
-    if _derives(found, "gymnasium.core") or not isinstance(found, type):
+    if _derives(found, "gymnasium.core", "gymnasium.vector.vector_env") or not isinstance(found, type):
         from roll.envs.text_game import of_maker
 
         return of_maker(found)
@@ -71,9 +71,9 @@ def _played_by_text(found: Any) -> type[Any]:
     return cls
 
 
-def _derives(cls: Any, module: str) -> bool:
-    """Whether it derives from the class `Env` of that module, which need not be installed."""
-    return any(base.__name__ == "Env" and base.__module__ == module for base in getattr(cls, "__mro__", ()))
+def _derives(cls: Any, *modules: str) -> bool:
+    """Whether it derives from the class `Env` or `VectorEnv` of these modules, which need not be installed."""
+    return any(base.__name__ in ("Env", "VectorEnv") and base.__module__ in modules for base in getattr(cls, "__mro__", ()))
 
 
 def make_env(env_type: str, env_config: Mapping[str, object], key: str = "env_config") -> AnyTextEnv:

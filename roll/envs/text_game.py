@@ -26,6 +26,7 @@ from gymnasium.utils.env_checker import check_env
 from roll.configs.problems import ConfigError, Problem
 from roll.envs.actions import ActionReader, checked_penalty
 from roll.envs.space_text import ACTIONS, OBSERVATIONS, described, flaw, shown
+from roll.envs.vector_of_one import VectorOfOne
 from roll.rollout.environment import Info
 
 MOST_TURNS = 200
@@ -56,7 +57,7 @@ class TextGame:
         if max_steps is not None and max_steps < 1:
             raise ConfigError([Problem("max_steps", max_steps, "must be >= 1")])
         self.env, self._digits = env, digits
-        self._name = env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+        self._name = _name(env)
         self._draws = env.render_mode == "ansi"
         _check_spaces(env, self._name, self._draws)
         names = self._own("action_names") if actions is None else actions
@@ -154,6 +155,11 @@ class TextGame:
         return refused, list(dict.fromkeys(_WARNED.sub("", str(each.message)) for each in warned))
 
 
+def _name(env: gymnasium.Env[Any, Any]) -> str:
+    game = env.unwrapped
+    return env.spec.id if env.spec is not None else game.name if isinstance(game, VectorOfOne) else type(game).__name__
+
+
 def _check_spaces(env: gymnasium.Env[Any, Any], name: str, draws: bool) -> None:
     """Raises `ConfigError`. An empty key: it is about the environment, whatever key names it."""
     for kind, space, is_shown in (("action", env.action_space, False), ("observation", env.observation_space, True)):
@@ -167,18 +173,31 @@ def _check_spaces(env: gymnasium.Env[Any, Any], name: str, draws: bool) -> None:
             raise ConfigError([Problem("", name, message, f"{fix}; {other}")])
 
 
-def registered(env_id: str, env_kwargs: Mapping[str, object] | None = None) -> gymnasium.Env[Any, Any]:
-    """`env_id`: a registered id, or `module:Id-v0`, whose module registers it. `env_kwargs`: handed to `gymnasium.make`. Raises
-    `ConfigError`."""
+Made = gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]
+
+
+def registered(env_id: str, env_kwargs: Mapping[str, object] | None = None) -> Made:
+    """`env_id`: a registered id, or `module:Id-v0`, whose module registers it. `env_kwargs`: handed to `gymnasium.make`, or to
+    `make_vec` where there is a vectorised environment alone. Raises `ConfigError`."""
     given: dict[str, Any] = dict(env_kwargs or {})
     try:
-        return gymnasium.make(env_id, disable_env_checker=True, **given)
+        return _made(env_id, given)
     except gymnasium.error.Error as error:
         fix = "an id that gymnasium lists, or module:Id-v0, whose module registers it; env_type names a class by its path"
         raise ConfigError([Problem("env_id", env_id, f"gymnasium refuses it: {error}", fix)]) from error
     except Exception as error:  # boundary: an environment of another project may raise anything
         message = f"gymnasium cannot make it: {type(error).__name__}: {error}"
         raise ConfigError([Problem("env_kwargs", given, message)]) from error
+
+
+def _made(env_id: str, given: dict[str, Any]) -> Made:
+    try:
+        return gymnasium.make(env_id, disable_env_checker=True, **given)
+    except gymnasium.error.Error:
+        spec = gymnasium.registry.get(env_id.rpartition(":")[2])
+        if spec is None or spec.entry_point is not None:
+            raise
+        return gymnasium.make_vec(env_id, **given)
 
 
 class MadeGame(TextGame):
@@ -189,20 +208,18 @@ class MadeGame(TextGame):
     """Those that are not the maker's."""
 
     def __init__(self, **env_config: Any) -> None:
-        env = type(self).maker(**{name: value for name, value in env_config.items() if name not in self.keys})
+        made = type(self).maker(**{name: value for name, value in env_config.items() if name not in self.keys})
+        env = VectorOfOne(made) if isinstance(made, gymnasium.vector.VectorEnv) else made
         if not isinstance(env, gymnasium.Env):
             message = f"returns {type(env).__name__}, which is no gymnasium.Env"
-            fix = "name a class, or a function that returns a gymnasium.Env"
-            if isinstance(env, gymnasium.vector.VectorEnv):
-                message, fix = f"{message}: its parts are stepped together", f"{fix}; num_env_groups are played side by side"
-            raise ConfigError([Problem("", type(env).__name__, message, fix)])
+            raise ConfigError([Problem("", type(env).__name__, message, "name a class, or a function that returns one")])
         super().__init__(env, **{name: value for name, value in env_config.items() if name in self.keys})
 
 
 @cache
 def of_maker(maker: Callable[..., Any]) -> type[MadeGame]:
-    """A class derived from gymnasium.Env, or a function that returns one, as an environment of this project. Its `env_config`:
-    the arguments of the maker, and those of `TextGame` that the maker does not take itself."""
+    """A class derived from gymnasium's Env or VectorEnv, or a function that returns one, as an environment of this project. Its
+    `env_config`: the arguments of the maker, and those of `TextGame` that the maker does not take itself."""
     own = inspect.signature(maker).parameters
     more = {name: each for name, each in inspect.signature(TextGame).parameters.items() if name not in ("env", *own)}
     rest = [each for each in own.values() if each.kind is each.VAR_KEYWORD]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 RELEASED = threading.Event()
 """Set by a test to let hanging threads of its own process go."""
@@ -156,3 +158,38 @@ class Waiting(gymnasium.Env[str, str]):
     async def reset(self, *, seed: int | None = None, options: Any = None) -> Any: ...  # type: ignore[override]
 
     async def step(self, action: str) -> Any: ...  # type: ignore[override]
+
+
+class Waiter(gymnasium.Env):
+    """Parts in its spaces, and facts in its info that only some steps have."""
+
+    instructions, format_penalty = "Serve what is wanted.", -0.5
+
+    def __init__(self):
+        self.action_space = spaces.Dict(
+            {"table": spaces.Discrete(3, start=1), "trays": spaces.MultiBinary(2), "word": spaces.Text(5)}
+        )
+        self.observation_space = spaces.Tuple((spaces.Text(9, charset="abcdefghijklmnopqrstuvwxyz "), spaces.Discrete(9)))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.turn, self.table = 0, int(self.np_random.integers(1, 4))
+        return ("welcome", self.table), {"table": self.table}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.turn += 1
+        if action["word"] == "sleep":
+            multiprocessing.Event().wait()
+        right = bool(action["table"] == self.table and action["trays"].all())
+        said = {"success": right, "kitchen": {"busy": 1.5}, "tip": np.float32(0.25)} if self.turn == 3 else {"turn": self.turn}
+        return ("and now", self.table), 2.0 * right, self.turn == 3, False, said
+
+    def oracle_action(self):
+        return {"table": self.table, "trays": np.ones(2, np.int8), "word": "here"}
+
+
+def waiters(mode="NEXT_STEP", in_process=True, num_envs=1, as_list=False, **more):
+    kind, more = (SyncVectorEnv, more) if in_process else (AsyncVectorEnv, {"shared_memory": False, **more})
+    vector = kind([Waiter] * num_envs, autoreset_mode=AutoresetMode[mode], **more)
+    return gymnasium.wrappers.vector.DictInfoToList(vector) if as_list else vector

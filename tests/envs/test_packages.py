@@ -140,6 +140,51 @@ def test_what_goes_wrong_there_costs_its_episode(fault: str) -> None:
     assert asyncio.run(played(env, "where", fault, "where")) == [1.0, FAULTS[fault], 1.0]
 
 
+def test_an_interpreter_that_is_removed_below_a_run_costs_episodes_and_is_named(place: Path) -> None:
+    """Who plays goes on as long as it lives; the next process cannot be started."""
+    (place / ".venv-doomed").symlink_to(place / ".venv-reasoning-gym")
+
+    async def play() -> None:
+        host = environment_host("coins", EnvConfig(**COINS, python="doomed"))
+        handles = [await host.open("coins", "reasoning_gym", {"env_id": "coins"}) for _ in range(2)]
+        await handles[0].reset(1)
+        (place / ".venv-doomed").unlink()
+        with pytest.raises(EnvFailure, match=r"it cannot be started: .*/\.venv-doomed/bin/python"):
+            await handles[1].reset(1)
+        assert (await handles[0].step("<answer>HH</answer>"))[2], "the first is played to its end"
+        assert host.failures == {"died": 1}
+        await host.close()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("spelling", ["Reasoning_Gym", "reasoning-gym>=0.1,<99"])
+def test_a_known_package_is_known_however_it_is_written(
+    spelling: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the latest version would stand in a folder where no run looks for it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("UV_FIND_LINKS", str(place / "wheels"))
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    assert main(["add", spelling]) == 0
+    assert f".venv-reasoning-gym: reasoning-gym=={KNOWN['reasoning-gym'].version}" in capsys.readouterr().out
+    assert interpreter("reasoning_gym", None) == str(tmp_path / ".venv-reasoning-gym" / "bin" / "python")
+
+
+@pytest.mark.parametrize("said", ["", "{", "[]", '{"requirements": null, "installed": []}'])
+def test_a_stamp_that_cannot_be_read_is_that_of_an_interrupted_installation(
+    said: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("UV_FIND_LINKS", str(place / "wheels"))
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    stamp = place / ".venv-reasoning-gym" / packages.STAMP
+    stamp.write_text(said)
+    assert main(["list"]) == 0
+    assert "incomplete: roll env add reasoning-gym goes on" in capsys.readouterr().out
+    assert main(["add", "reasoning-gym"]) == 0
+    assert json.loads(stamp.read_text())["requirements"] == [f"reasoning-gym=={KNOWN['reasoning-gym'].version}"]
+
+
 def test_its_processes_end_with_the_host() -> None:
     async def pids() -> list[int]:
         host = environment_host("coins", EnvConfig(**COINS))

@@ -49,7 +49,7 @@ def test_ones_own_class() -> None:
             {"p": "x"},
             "env_type = 'os.path.basename': returns str, which is no gymnasium.Env; fix: ",
         ),
-        ("gymnasium.make_vec", {"id": "CartPole-v1", "num_envs": 2}, "its parts are stepped together; fix: "),
+        ("gymnasium.make_vec", {"id": "CartPole-v1", "num_envs": 2}, "has 2 sub-environments, which are stepped together: "),
         ("envs_under_test.Waiting", {}, "it derives from gymnasium.Env, whose step is no coroutine function"),
         ("gem", {}, "env_config.env_id = (missing): GemEnv needs it"),
     ],
