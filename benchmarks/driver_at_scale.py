@@ -108,7 +108,7 @@ class WiredBackend(SimulatedBackend):
 
     async def start(self, spec: WorkerSpec) -> SimulatedHandle:
         worker = Wire(self._make(spec))
-        handle = self.workers[spec.name] = WiredHandle(spec.name, worker, self.links)
+        handle = self.workers[spec.name] = WiredHandle(spec.name, worker, self.links, self._costs.call_s)
         handle.count = self.count
         return handle
 

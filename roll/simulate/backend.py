@@ -12,6 +12,7 @@ from typing import Any
 from roll.distributed.backend import WorkerSpec
 from roll.distributed.devices import Inventory
 from roll.errors import NodeLost, WorkerDied
+from roll.pipeline.roles import TRAINER
 from roll.simulate.costs import Costs
 
 Make = Callable[[WorkerSpec], object]
@@ -23,8 +24,9 @@ Fault = Callable[[str, str], Exception | None]
 class SimulatedHandle:
     killable = True
 
-    def __init__(self, name: str, worker: Any, links: Links) -> None:
+    def __init__(self, name: str, worker: Any, links: Links, call_s: float) -> None:
         self.name = name
+        self._message_s = call_s / 2
         self.worker = worker
         self._links = links
         self._dead = asyncio.get_running_loop().create_future()
@@ -88,11 +90,11 @@ class SimulatedHandle:
 
     async def _work(self, answer: asyncio.Future[Any], method: str, args: tuple[object, ...]) -> None:
         try:
-            await self._links.pass_one()
+            await self._links.pass_one(self._message_s)
             if error := self._links.fault(self.name, method):
                 raise error
             result = await getattr(self.worker, method)(*args)
-            await self._links.pass_one()
+            await self._links.pass_one(self._message_s)
         except asyncio.CancelledError:
             return  # it has died, or hangs
         except Exception as error:  # boundary: what the worker raises is its caller's
@@ -107,13 +109,14 @@ class SimulatedHandle:
 class Links:
     """What lies between the driver and the workers."""
 
-    def __init__(self, message_s: float) -> None:
-        self.latency: Callable[[], float] = lambda: message_s
+    def __init__(self) -> None:
+        self.latency: Callable[[], float] = float
         """Seconds of the next message."""
         self.fault: Fault = lambda name, method: None
 
-    async def pass_one(self) -> None:
-        if seconds := self.latency():
+    async def pass_one(self, message_s: float = 0.0) -> None:
+        """`message_s`: what it takes besides."""
+        if seconds := message_s + self.latency():
             await asyncio.sleep(seconds)
 
 
@@ -124,7 +127,7 @@ class SimulatedBackend:
         self._inventory = inventory
         self._costs = costs
         self._make = make
-        self.links = Links(costs.call_s / 2)
+        self.links = Links()
         self.workers: dict[str, SimulatedHandle] = {}
         """The newest of each name."""
         self.without_node: set[str] = set()
@@ -151,7 +154,8 @@ class SimulatedBackend:
         await asyncio.sleep(self._costs.start_s)
         await self.links.pass_one()
         worker = self._make(spec)
-        handle = self.workers[spec.name] = SimulatedHandle(spec.name, worker, self.links)
+        call_s = 0.0 if spec.name.rpartition("-")[0] in TRAINER else self._costs.call_s
+        handle = self.workers[spec.name] = SimulatedHandle(spec.name, worker, self.links, call_s)
         return handle
 
     async def put(self, value: object) -> object:

@@ -24,7 +24,7 @@ from roll.configs.program import POSTED, ProgramConfig
 from roll.data.sample import EpisodeEnd, Sample, reaches
 from roll.distributed.temp_folder import TempFolder, own_package
 from roll.envs.gateway.server import Gateway
-from roll.envs.program.process import Command, Ending, Starter, base_environment
+from roll.envs.program.process import Command, Ending, Starter, StarterGone, base_environment
 from roll.envs.program.scoring import Scorer
 from roll.errors import EpisodeFailed
 from roll.rewards.sandbox.namespaces import NOBODY
@@ -110,7 +110,10 @@ class Programs:
         scorer = self._scorers.get(task.tag) or self._scorers.setdefault(task.tag, Scorer(program))
         trace = _trace(session, task, end)
         scoring = place.command(program, program.scoring, "scoring")
-        score = await scorer.score(session, trace, scoring, await self._starter(task.tag))
+        try:
+            score = await scorer.score(session, trace, scoring, await self._starter(task.tag))
+        except StarterGone:  # the agent has killed it, with its last breath
+            score = await scorer.score(session, trace, scoring, await self._starter(task.tag))
         played_s = time.perf_counter() - began
         outcome = Outcome(
             reward=score.reward,

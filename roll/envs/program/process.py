@@ -69,6 +69,10 @@ def base_environment(home: Path) -> dict[str, str]:
     return passed | {"HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8"}
 
 
+class StarterGone(EpisodeFailed):
+    """It was killed before it had read what to start: nothing was started, and another one may."""
+
+
 class Starter:
     """Starts the commands of a tag's episodes."""
 
@@ -85,11 +89,12 @@ class Starter:
             environment = {**base_environment(place), **given, **imports}
             python = (program.python if program.preload else None) or sys.executable
             self._process = start_process(python, _START, arguments, environment, output=output, pass_fds=[theirs.fileno()])
+        self._gone = False
         self._ready = asyncio.ensure_future(asyncio.to_thread(self._connection.recv, len(READY)))
 
     @property
     def lives(self) -> bool:
-        return self._process.poll() is None
+        return not self._gone and self._process.poll() is None
 
     async def close(self) -> None:
         """Commands that run go on, until those who wait for them do no longer."""
@@ -102,7 +107,8 @@ class Starter:
         self, command: Command, limit_s: float, interrupted_by: asyncio.Future[None] | None = None, gateway: Gateway | None = None
     ) -> Ending:
         """`interrupted_by`: when it is done the command is ended, too; what it raises is raised here. `gateway`: what a command
-        that is shut in may reach. Raises `EpisodeFailed` if it cannot be started."""
+        that is shut in may reach. Raises `EpisodeFailed` if it cannot be started, `StarterGone` if this starter starts nothing
+        any more."""
         ours, server = await self._begun(command, gateway)
         reader, writer = await asyncio.open_connection(sock=ours)
         ending = asyncio.ensure_future(reader.read())
@@ -117,17 +123,26 @@ class Starter:
             writer.close()
             if server is not None:
                 server.close()
+        if told is None:
+            raise self._no_more("killed")
         said = json.loads(told or b"{}")
         if "failed" in said:
             raise EpisodeFailed("setup", f"{command.words[0]} cannot be started: {said['failed']}")
         code = said.get("code", -signal.SIGKILL)  # a keeper that was killed says nothing
         return Ending(code if done else None, await asyncio.to_thread(tail, command.log))
 
-    async def _last_words(self, ending: asyncio.Future[bytes]) -> bytes:
-        """Of a keeper, which a program may have stopped."""
+    def _no_more(self, why: object) -> StarterGone:
+        self._gone = True
+        return StarterGone("setup", f"what starts programs has ended ({why}): {tail(self._log)}")
+
+    async def _last_words(self, ending: asyncio.Future[bytes]) -> bytes | None:
+        """Of a keeper, which a program may have stopped; None if nobody has read what was asked for."""
         for _ in range(PASSES):
             with contextlib.suppress(TimeoutError):
-                return await asyncio.wait_for(asyncio.shield(ending), PATIENCE_S)
+                try:
+                    return await asyncio.wait_for(asyncio.shield(ending), PATIENCE_S)
+                except ConnectionResetError:  # the other end was closed with the request in it
+                    return None
             for each in usage.below(self._process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(each, signal.SIGCONT)
@@ -146,7 +161,7 @@ class Starter:
             return ours, None if gateway is None else await _serve(ours, gateway)
         except OSError as error:
             ours.close()
-            raise EpisodeFailed("setup", f"what starts programs has ended ({error}): {tail(self._log)}") from error
+            raise self._no_more(error) from error
         except BaseException:
             with contextlib.suppress(OSError):
                 ours.shutdown(socket.SHUT_RDWR)  # a thread may still be reading

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import venv
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import psutil
 import pytest
 from living import command_lines, lives
 
+from roll.envs.program.process import Starter
 from roll.errors import EpisodeFailed
 
 ASKS_TWICE = "said = ask('one')\nopen('said.txt', 'w').write(said)\nask('two')"
@@ -205,6 +207,25 @@ def test_what_starts_programs_is_replaced_if_one_of_them_kills_it(play):
     code = "above = open(f'/proc/{os.getppid()}/stat').read().rpartition(') ')[2].split()[1]\n"
     (sample,) = play(f"ask('one')\n{code}os.kill(int(above), 9)", reward="command", scoring=["python", "-c", "print(0.5)"])
     assert sample.reward == 0.5
+
+
+def test_what_dies_before_it_has_read_the_scoring_costs_nothing(play, monkeypatch):
+    """As where the agent has killed it and the kernel has not come to that yet: the next one starts the scoring."""
+    begun, killed = Starter._begun, []
+
+    async def killed_after_it(starter, command, gateway):
+        if command.is_agent or killed:
+            return await begun(starter, command, gateway)
+        killed.append(starter._process.pid)
+        os.kill(killed[0], signal.SIGSTOP)
+        try:
+            return await begun(starter, command, gateway)
+        finally:
+            os.kill(killed[0], signal.SIGKILL)
+
+    monkeypatch.setattr(Starter, "_begun", killed_after_it)
+    (sample,) = play("ask('one')", reward="command", scoring=["python", "-c", "print(0.5)"])
+    assert sample.reward == 0.5 and killed
 
 
 def test_the_errors_of_the_policy_end_the_program_and_are_the_runs(play):
