@@ -56,6 +56,16 @@ def test_where_top_p_cuts_what_an_agent_samples_the_trainer_speaks_of_what_was_k
     assert {0.0} < {value for sample in run.trained_samples() for value in sample["behaviour_logprobs"]}
 
 
+@pytest.mark.parametrize(("batch", "steps"), [(64, 1), (6, 2)])
+def test_all_turns_are_trained_where_episodes_make_no_whole_optimiser_batches(lab, make_config, batch, steps):
+    changes = {"actor_train.training_args.per_device_train_batch_size": batch, "rollout_log_per_step": 64}
+    changes["custom_envs.letters.env_manager_cls"] = "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager"
+    run = lab.run(make_config(changes, max_steps=2))
+    assert [row["actor_train/optimiser_steps"] for row in run.steps()] == [steps, steps]
+    turns = [sample for sample in run.trained_samples() if sample["step"] == 1]
+    assert len(turns) == 8 * 3 and all(any(sample["loss_mask"]) for sample in turns), "eight episodes of three turns"
+
+
 def test_a_stage_of_the_users_own_changes_what_episodes_earn_and_is_there_again_after_a_resume(lab, make_config):
     stage = {"after": "episodes", "name": "turns", "worker": f"{lab.worlds}.turns_cost", "args": {"each": 0.125}}
     changes = {"flow.stages": [stage], "rollout_log_per_step": 64, "async_generation_ratio": 1, "save_steps": 1}
