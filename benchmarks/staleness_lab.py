@@ -15,6 +15,7 @@ the outer loop, so that an interrupted grid is complete for the first seeds.
 
     python benchmarks/staleness_lab.py [--variants ppo tis] [--ratios 0 4] [--seeds 1 2] [--jobs 2]  # trains, prints the table
     python benchmarks/staleness_lab.py --learning_rates 3e-4 6e-4 1e-3 2e-3 --variants vanilla ppo --ratios 0 4 8 --seeds 1
+    python benchmarks/staleness_lab.py --variants tis --ratios 4 --folder output/lab_ess --more staleness_tuning.learning_rate=true
     python benchmarks/staleness_lab.py --page  # trains nothing; redraws docs_roll/pg_variants from the CSV files there
 """
 
@@ -30,7 +31,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline_run import ROOT, Run, read_run
@@ -74,6 +75,8 @@ class Cell:
     ratio: float
     seed: int
     learning_rate: float
+    more: tuple[str, ...] = ()
+    """Further overrides."""
 
     @property
     def name(self) -> str:
@@ -89,6 +92,7 @@ class Cell:
             f"max_steps={steps}",
             f"eval_steps={EVAL_STEPS}",
             "save_steps=1000000",
+            *self.more,
         ]
 
 
@@ -199,6 +203,7 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, metavar="N")
     parser.add_argument("--learning_rates", type=float, nargs="+", default=[LEARNING_RATE], metavar="LR")
+    parser.add_argument("--more", nargs="+", default=[], metavar="KEY=VALUE", help="overrides of all runs; name another --folder")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one core each")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of the runs, results.csv and lab.png (default: %(default)s)")
@@ -216,7 +221,7 @@ def main() -> int:
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": python_path}
     FORKS.set_forkserver_preload(IMPORTED_ONCE)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no further run begins, and those that are going end
-    cells = grid(args.variants, args.ratios, args.seeds, args.learning_rates)
+    cells = [replace(cell, more=tuple(args.more)) for cell in grid(args.variants, args.ratios, args.seeds, args.learning_rates)]
     rows, failures = run_grid(cells, args.folder, args.steps, args.jobs)
     if rows:
         write_rows(args.folder / "results.csv", rows)

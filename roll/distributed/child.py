@@ -232,11 +232,8 @@ class ChildPool:
             raise ChildDied("its pool is closed")
         try:
             child = Child(self._handler, *self._arguments, environment=self._environment, python=self._python)
-        except (
-            FileNotFoundError,
-            NotADirectoryError,
-            PermissionError,
-        ) as error:  # what was there when the run began, and is gone
+        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            # What was there when the run began, and is gone.
             raise ChildDied(f"it cannot be started: {error}") from error
         self._children.add(child)
         try:
