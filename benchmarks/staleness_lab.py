@@ -15,7 +15,7 @@ the outer loop, so that an interrupted grid is complete for the first seeds.
 
     python benchmarks/staleness_lab.py [--variants ppo tis] [--ratios 0 4] [--seeds 1 2] [--jobs 2]  # trains, prints the table
     python benchmarks/staleness_lab.py --learning_rates 3e-4 6e-4 1e-3 2e-3 --variants vanilla ppo --ratios 0 4 8 --seeds 1
-    python benchmarks/staleness_lab.py --variants tis --ratios 4 --folder output/lab_ess --more staleness_tuning.learning_rate=true
+    python benchmarks/staleness_lab.py --variants tis --ratios 4 --folder output/ess --more staleness_tuning.learning_rate=true
     python benchmarks/staleness_lab.py --page  # trains nothing; redraws docs_roll/pg_variants from the CSV files there
 """
 
