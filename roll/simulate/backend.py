@@ -84,10 +84,6 @@ class SimulatedHandle:
     async def close(self) -> None:
         self.kill()
 
-    @property
-    def is_dead(self) -> bool:
-        return bool(self._dead.done())
-
     async def _work(self, answer: asyncio.Future[Any], method: str, args: tuple[object, ...]) -> None:
         try:
             await self._links.pass_one(self._message_s)
