@@ -28,6 +28,7 @@ from roll.configs.losses import (
     ISWeightConfig as ISWeightConfig,
     TrainInferCorrectionConfig as TrainInferCorrectionConfig,
 )
+from roll.configs.staleness import StalenessTuningConfig as StalenessTuningConfig
 from roll.configs.base import FlowConfig as FlowConfig, CustomStageConfig as CustomStageConfig
 from roll.configs.loading import to_mapping as to_mapping
 from roll.configs.program import ProgramConfig as ProgramConfig

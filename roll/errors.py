@@ -174,6 +174,11 @@ class EpisodeFailed(Exception):
         return type(self), (self.kind, self.message)
 
 
+class StarterGone(EpisodeFailed):
+    """What starts an episode's programs was killed before it had read what to start: nothing was started.
+    `envs/program/process.py` → `envs/program/player.py`, where another one starts the scoring; else it costs the episode."""
+
+
 FailureKind = Literal["exception", "timeout", "died", "memory"]
 """It raised, or answered what is no answer; it did not answer in time; its process ended, or was full."""
 

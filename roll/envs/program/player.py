@@ -24,9 +24,9 @@ from roll.configs.program import POSTED, ProgramConfig
 from roll.data.sample import EpisodeEnd, Sample, reaches
 from roll.distributed.temp_folder import TempFolder, own_package
 from roll.envs.gateway.server import Gateway
-from roll.envs.program.process import Command, Ending, Starter, StarterGone, base_environment
+from roll.envs.program.process import Command, Ending, Starter, base_environment
 from roll.envs.program.scoring import Scorer
-from roll.errors import EpisodeFailed
+from roll.errors import EpisodeFailed, StarterGone
 from roll.rewards.sandbox.namespaces import NOBODY
 from roll.rollout.chat.samples import Outcome, episode_samples
 from roll.rollout.chat.score import Score

@@ -21,7 +21,7 @@ from roll.configs.program import ProgramConfig
 from roll.distributed.child import end_process, start_process
 from roll.envs.gateway.server import Gateway
 from roll.envs.program.starter import HEARD, READY
-from roll.errors import EpisodeFailed
+from roll.errors import EpisodeFailed, StarterGone
 from roll.rewards.sandbox import usage
 
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "TZ")
@@ -67,10 +67,6 @@ class Ending:
 def base_environment(home: Path) -> dict[str, str]:
     passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     return passed | {"HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8"}
-
-
-class StarterGone(EpisodeFailed):
-    """It was killed before it had read what to start: nothing was started, and another one may."""
 
 
 class Starter:
