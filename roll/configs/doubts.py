@@ -38,7 +38,7 @@ def _learning_rates(config: PPOConfig) -> Iterator[Note]:
 
 
 def _warm_up(config: RLVRConfig) -> Iterator[Note]:
-    """An agent's step has as many samples as its episodes made, so its optimiser steps are not known."""
+    """Where `max_steps` says how long the run is."""
     training = config.actor_train.training_args
     steps = config.max_steps * config.ppo_epochs * optimizer_steps(config, config.actor_train)
     if config.total_epochs is None and training.warmup_steps > steps:

@@ -172,7 +172,6 @@ class HFTrainStrategy(ABC):
         """Frees what a forward pass without a backward pass leaves gathered."""
 
     # The interface
-
     def log_probs(self, batch: TokenBatch) -> Tensor:
         return self._per_token(batch, lambda micro, layout: self._scorer.logprobs(self._callable, micro, layout, "none")[0])
 
