@@ -2,9 +2,9 @@
 
 By default the pipeline keeps samples as fresh as it can, far below the bound. Here they are kept *at* the bound:
 `async_pipeline_depth` is fixed at `async_generation_ratio`, so that in a run of ratio 8 rollouts are always eight batches ahead
-and a batch was trained eight versions after it was sampled (with the code as it is, about three: why is not known). The lag in the
-table is the measured one, over the second half of a run. Every run has the same number of samples (32 prompts x 8 responses a step), one optimiser step a batch, and the defaults
-of its loss.
+and a batch was trained eight versions after it was sampled (with the code as it is, about three: why is not known). The lag in
+the table is the measured one, over the second half of a run. Every run has the same number of samples (32 prompts x 8 responses
+a step), one optimiser step a batch, and the defaults of its loss.
 
 The learning rate is chosen so that staleness can hurt: where nothing breaks, nothing can be compared (LEARNING_RATE, the second
 command below, with --steps 60).
