@@ -1,12 +1,12 @@
 """How well does `roll simulate` predict? Twenty configurations that were chosen, and are predicted, before they are run.
 
 Of each job a run at ratio 1 calibrates, and every other configuration of it is predicted from that trace (the mean of some seeds)
-before it is run; both are compared over the later half of their steps. What is there already is not made again, so the table can
-be made in pieces, one configuration at a time, while a machine is quiet: the last column has its load before and after the run.
-The table is of all that has been made so far, with the misses: a step time off by more than 10 %, an idle share by more than 5
-points.
+before it is run (the mean of `--runs` seeds); both are compared over the later half of their steps. What is there already is not
+made again, so the table can be made in pieces, one configuration at a time, while a machine is quiet: the last column has its
+load before and after the runs. The table is of all that has been made so far, with the misses: a step time off by more than
+10 %, an idle share by more than 5 points.
 
-    python benchmarks/simulate_vs_reality.py [--only "long tails, ratio 4" ...] [--steps 40] [--seeds 3] [--local] [--out FOLDER]
+    python benchmarks/simulate_vs_reality.py [--only "long tails, ratio 4" ...] [--steps 40] [--seeds 3] [--runs 1] [--local]
 
 `--only` without a name prints the table. Remove a configuration's folder in --out, or a calibration's, to make it again.
 """
@@ -14,12 +14,13 @@ points.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,6 +30,7 @@ from pipeline_run import LIMIT_S, ROOT, read_run, run_pipeline, save_results
 from roll.simulate.figures import steady
 
 FARTHEST, FARTHEST_IDLE = 0.10, 0.05
+FIRST_SEED = 42
 ROLES = ("actor_train", "actor_infer")
 BESIDE = ("num_gpus_per_node=2", "actor_train.device_mapping=0", "actor_infer.device_mapping=1")
 SHARED = ("num_gpus_per_node=1", "actor_train.device_mapping=0", "actor_infer.device_mapping=0")
@@ -180,12 +182,15 @@ def run_apart(case: Case, config: Path, out: Path, steps: int) -> None:
             process.kill()
 
 
-def make(name: str, out: Path, steps: int, local: bool) -> None:
+def make(name: str, out: Path, steps: int, local: bool, number: int) -> None:
     """Runs what was predicted."""
-    begin, folder = os.getloadavg()[0], out / name
-    print(f"running: {name}", flush=True)
-    figures = real(CASES[name], folder / "run", steps, local)
-    written(folder / "real.json", {"figures": figures, "load": [begin, os.getloadavg()[0]]})
+    file = out / name / f"real {number}.json"
+    if file.exists():
+        return
+    begin, case, seed = os.getloadavg()[0], CASES[name], f"seed={FIRST_SEED + number}"
+    print(f"running: {name}, {seed}", flush=True)
+    figures = real(replace(case, changes=(*case.changes, seed)), out / name / f"run {number}", steps, local)
+    written(file, {"figures": figures, "load": [begin, os.getloadavg()[0]]})
 
 
 def written(file: Path, value: object) -> None:
@@ -196,13 +201,15 @@ def written(file: Path, value: object) -> None:
 def rows(out: Path) -> Iterator[dict[str, Any]]:
     """Of the configurations that are predicted and run."""
     for name in CASES:
-        told, seen = out / name / "predicted.json", out / name / "real.json"
-        if told.exists() and seen.exists():
-            yield compared(name, json.loads(told.read_text()), json.loads(seen.read_text()))
+        told, seen = out / name / "predicted.json", sorted((out / name).glob("real *.json"))
+        if told.exists() and seen:
+            yield compared(name, json.loads(told.read_text()), [json.loads(file.read_text()) for file in seen])
 
 
-def compared(name: str, told: list[dict[str, Any]], seen: Mapping[str, Any]) -> dict[str, Any]:
-    found, load = seen["figures"], seen["load"]
+def compared(name: str, told: list[dict[str, Any]], seen: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    made, load = [one["figures"] for one in seen], (seen[0]["load"][0], seen[-1]["load"][1])
+    found: dict[str, Any] = {key: fmean(one[key] for one in made) for key in ("step_s", "staleness")}
+    found["idle"] = {role: fmean(one["idle"][role] for one in made) for role in ROLES}
     step = fmean(one["step_s"] for one in told)
     error = step / found["step_s"] - 1
     idle = {role: fmean(one["idle"][role] for one in told) for role in ROLES}
@@ -211,7 +218,15 @@ def compared(name: str, told: list[dict[str, Any]], seen: Mapping[str, Any]) -> 
     misses += [f"{role} {100 * gap:+.0f} points" for role, gap in gaps.items() if abs(gap) > FARTHEST_IDLE]
     shares = [f"{idle[role]:.0%}, {found['idle'][role]:.0%}" for role in ROLES]
     lag = f"{fmean(one['staleness'] for one in told):.2f}, {found['staleness']:.2f}"
-    cells = [name, f"{step:.3g} s", f"{found['step_s']:.3g} s", f"{error:+.0%}", *shares, lag, ", ".join(misses)]
+    cells = [
+        name,
+        f"{step:.3g} s",
+        ", ".join(f"{one['step_s']:.3g} s" for one in made),
+        f"{error:+.0%}",
+        *shares,
+        lag,
+        ", ".join(misses),
+    ]
     line = f"| {' | '.join([*cells, f'{load[0]:.1f}, {load[1]:.1f}'])} |"
     return {"case": name, "line": line, "error": error, "idle_gaps": gaps, "predicted": told, "real": found, "load": load}
 
@@ -231,7 +246,8 @@ def show(out: Path, steps: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="of a prediction")
+    parser.add_argument("--runs", type=int, default=1, help="of each configuration")
     parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES), metavar="NAME", help=", ".join(CASES))
     parser.add_argument("--local", action="store_true", help="one process instead of Ray's")
     parser.add_argument("--out", type=Path, default=ROOT / "build/simulate_vs_reality")
@@ -242,9 +258,8 @@ def main() -> None:
             trace = trace_of(CASES[name].job, out, options.steps, options.local)
             print(f"predicting: {name}", flush=True)
             written(out / name / "predicted.json", predicted(CASES[name], trace, options.steps, options.seeds))
-    for name in options.only:
-        if not (out / name / "real.json").exists():
-            make(name, out, options.steps, options.local)
+    for name, number in itertools.product(options.only, range(options.runs)):
+        make(name, out, options.steps, options.local, number)
     show(out, options.steps)
 
 

@@ -1,12 +1,12 @@
-"""How much staleness does each policy loss stand? Trains the embedded model for every pg_variant x staleness x seed.
+"""How much staleness does each policy loss stand? Trains a model for every pg_variant x staleness x seed: the embedded one, or
+with --task sums SmolLM2-135M-Instruct (`make smollm2` makes it; a run of it takes minutes and 5 GB).
 
-By default the pipeline keeps samples as fresh as it can, far below the bound. Here they are kept *at* the bound:
-`async_pipeline_depth` is fixed at `async_generation_ratio`, so that in a run of ratio 8 rollouts are always eight batches ahead
-and a batch was trained eight versions after it was sampled (with the code as it is, about three: why is not known). The lag in
-the table is the measured one, over the second half of a run. Every run has the same number of samples (32 prompts x 8 responses
-a step), one optimiser step a batch, and the defaults of its loss.
+By default the pipeline keeps samples as fresh as it can, far below the bound. Here they are kept *at* the bound (held_back.py):
+in a run of ratio 8 a batch is trained eight versions after it was sampled. The lag in the table is the measured one, over the
+second half of a run. Every run of a task has the same number of samples, one optimiser step a batch, and the defaults of its
+loss.
 
-The learning rate is chosen so that staleness can hurt: where nothing breaks, nothing can be compared (LEARNING_RATE, the second
+The learning rate is chosen so that staleness can hurt: where nothing breaks, nothing can be compared (`Task`, the second
 command below, with --steps 60).
 
 Runs are processes of their own, forked from one that has imported the pipeline once. Stop the script whenever you like: the same
@@ -15,6 +15,7 @@ the outer loop, so that an interrupted grid is complete for the first seeds.
 
     python benchmarks/staleness_lab.py [--variants ppo tis] [--ratios 0 4] [--seeds 1 2] [--jobs 2]  # trains, prints the table
     python benchmarks/staleness_lab.py --learning_rates 3e-4 6e-4 1e-3 2e-3 --variants vanilla ppo --ratios 0 4 8 --seeds 1
+    python benchmarks/staleness_lab.py --task sums --variants ppo cispo cispo_masked --ratios 4
     python benchmarks/staleness_lab.py --variants tis --ratios 4 --folder output/ess --more staleness_tuning.learning_rate=true
     python benchmarks/staleness_lab.py --page  # trains nothing; redraws docs_roll/pg_variants from the CSV files there
 """
@@ -34,18 +35,39 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import held_back
 from pipeline_run import ROOT, Run, read_run
 from staleness_report import FINAL, Row, draw, read_rows, table, write_pages, write_rows
 
 VARIANTS = ("vanilla", "ppo", "tis", "topr", "cispo", "kimi15", "gspo", "decoupled_ppo")
 RATIOS = (0.0, 1.0, 2.0, 4.0, 8.0)
 SEEDS = (1, 2, 3)
-STEPS = 80
-EVAL_STEPS = 5
-LEARNING_RATE = 6e-4
-"""The best of 3e-4, 6e-4, 1e-3 and 2e-3 at ratio 0 (final accuracy in 60 steps, seed 1: 0.72, 0.77, 0.70, 0.00), so the one that
-would be chosen on fresh samples. Stale samples hurt there."""
-CONFIG = ROOT / "examples" / "config" / "rlvr_config_async.yaml"
+
+
+@dataclass(frozen=True)
+class Task:
+    config: Path
+    groups: int
+    """Of a step, as the configuration says."""
+    steps: int
+    eval_steps: int
+    learning_rate: float
+
+
+TASKS = {
+    # The best of 3e-4, 6e-4, 1e-3 and 2e-3 at ratio 0 (final accuracy in 60 steps, seed 1: 0.72, 0.77, 0.70, 0.00), so the one
+    # that would be chosen on fresh samples. Stale samples hurt there.
+    "additions": Task(ROOT / "examples/config/rlvr_config_async.yaml", 32, 80, 5, 6e-4),
+    "sums": Task(ROOT / "examples/smollm2/full.yaml", 8, 32, 4, 1e-5),
+}
+SETTINGS = {
+    "cispo_masked": ("cispo", "actor_train.cispo_use_unified_mask=true"),
+    "ppo_recomputed": ("ppo", "old_logprobs=recompute"),
+    "gspo_bypass": ("gspo", "old_logprobs=bypass"),
+    "ppo_4_steps": ("ppo", "actor_train.training_args.per_device_train_batch_size=64"),
+}
+"""Variants under names of their own: the loss, and what else is set."""
+
 FOLDER = ROOT / "output" / "staleness_lab"
 LIMIT_S = 3600.0
 """For one run: ends what hangs. A minute of work may take many at low priority on a busy machine."""
@@ -56,15 +78,14 @@ IMPORTED_ONCE = [
     "roll.cli.train",
     "roll.strategies.workers",
     "roll.pipeline.rlvr_run",
-    "roll.pipeline.rlvr_run",
     "roll.strategies.infer.hf.strategy",
     "roll.strategies.train.fsdp2",
     "transformers.models.qwen2.modeling_qwen2",
 ]
 """Half of what a short run would cost."""
 
-Runner = Callable[[list[str], Path], Run]
-"""Overrides, folder -> what the run left there; raises `RuntimeError` if it failed."""
+Runner = Callable[[Path, list[str], Path], Run]
+"""Configuration, overrides, folder -> what the run left there; raises `RuntimeError` if it failed."""
 
 
 @dataclass(frozen=True)
@@ -72,26 +93,30 @@ class Cell:
     """One run: what is varied."""
 
     variant: str
+    """A `pg_variant`, or one of SETTINGS."""
     ratio: float
     seed: int
     learning_rate: float
     more: tuple[str, ...] = ()
     """Further overrides."""
+    task: str = "additions"
 
     @property
     def name(self) -> str:
         return f"{self.variant}-ratio{self.ratio:g}-lr{self.learning_rate:g}-seed{self.seed}"
 
     def overrides(self, steps: int) -> list[str]:
+        loss, *settings = SETTINGS.get(self.variant, (self.variant,))
+        task = TASKS[self.task]
         return [
-            f"actor_train.pg_variant={self.variant}",
+            f"actor_train.pg_variant={loss}",
+            *settings,
             f"actor_train.training_args.learning_rate={self.learning_rate:g}",
-            f"async_generation_ratio={self.ratio:g}",
-            f"async_pipeline_depth={self.ratio:g}",
             f"seed={self.seed}",
             f"max_steps={steps}",
-            f"eval_steps={EVAL_STEPS}",
+            f"eval_steps={task.eval_steps}",
             "save_steps=1000000",
+            *held_back.overrides(task.groups, self.ratio, steps),
             *self.more,
         ]
 
@@ -102,7 +127,7 @@ def grid(variants: Iterable[str], ratios: Iterable[float], seeds: Iterable[int],
     return [Cell(v, r, seed, lr) for seed, lr, r, v in itertools.product(seeds, learning_rates, stale_first, variants)]
 
 
-def train(overrides: Sequence[str], folder: Path) -> None:
+def train(config: Path, overrides: Sequence[str], folder: Path) -> None:
     """`start_rlvr_pipeline.py --local` as this very process, which ends with its exit code; what it says goes to a file."""
     console = os.open(folder / "console.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(console, 1)
@@ -110,13 +135,13 @@ def train(overrides: Sequence[str], folder: Path) -> None:
     os.chdir(ROOT)
     from roll.cli.train import main
 
-    name = [f"--config_path={CONFIG.parent}", f"--config_name={CONFIG.stem}", "--local"]
+    name = [f"--config_path={config.parent}", f"--config_name={config.stem}", "--local"]
     sys.exit(main([*name, f"output_dir={folder}", "exp_name=run", "track_with=none", "rollout_log_per_step=0", *overrides]))
 
 
-def run_forked(overrides: list[str], folder: Path) -> Run:
+def run_forked(config: Path, overrides: list[str], folder: Path) -> Run:
     folder.mkdir(parents=True)
-    process = FORKS.Process(target=train, args=(overrides, folder))
+    process = FORKS.Process(target=train, args=(config, overrides, folder))
     process.start()
     process.join(LIMIT_S)
     process.kill()  # unless it has ended
@@ -139,7 +164,7 @@ def row_of(cell: Cell, run: Run) -> Row:
         seed=cell.seed,
         learning_rate=cell.learning_rate,
         steps=len(run.steps),
-        eval_steps=EVAL_STEPS,
+        eval_steps=TASKS[cell.task].eval_steps,
         lag=mean("staleness/token_mean"),
         lag_all=run.summary["staleness"]["token_mean"],
         weight=mean("actor/train_infer_ratio_token_mean"),
@@ -165,7 +190,7 @@ def run_cell(cell: Cell, folder: Path, steps: int, run: Runner = run_forked) -> 
     home = folder / cell.name
     shutil.rmtree(home, ignore_errors=True)
     overrides = cell.overrides(steps)
-    row = row_of(cell, run(overrides, home))
+    row = row_of(cell, run(TASKS[cell.task].config, overrides, home))
     shutil.rmtree(home / "run" / "checkpoints", ignore_errors=True)
     aside = home / "row.json.partial"
     aside.write_text(json.dumps({"overrides": overrides, "row": row.as_mapping()}, indent=1))
@@ -195,38 +220,48 @@ def run_grid(cells: Sequence[Cell], folder: Path, steps: int, jobs: int, run: Ru
     return [rows[cell] for cell in cells if cell in rows], failures
 
 
+def prepare_forks() -> None:
+    """Before the fork server starts, which inherits it."""
+    python_path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH")]))
+    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": python_path}
+    FORKS.set_forkserver_preload(IMPORTED_ONCE)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no further run begins, and those that are going end
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variants", nargs="+", default=VARIANTS, metavar="NAME", help="default: %(default)s")
+    parser.add_argument("--task", choices=TASKS, default="additions")
+    of_ours = ", ".join(SETTINGS)
+    parser.add_argument("--variants", nargs="+", default=VARIANTS, metavar="NAME", help=f"or {of_ours}; default: %(default)s")
     parser.add_argument(
         "--ratios", type=float, nargs="+", default=RATIOS, metavar="R", help="async_generation_ratio, depth and lag"
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, metavar="N")
-    parser.add_argument("--learning_rates", type=float, nargs="+", default=[LEARNING_RATE], metavar="LR")
+    parser.add_argument("--learning_rates", type=float, nargs="+", metavar="LR")
     parser.add_argument("--more", nargs="+", default=[], metavar="KEY=VALUE", help="overrides of all runs; name another --folder")
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one core each")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the runs, results.csv and lab.png (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, help=f"of the runs, results.csv and lab.png (default: {FOLDER}/TASK)")
     parser.add_argument("--page", action="store_true", help="train nothing, redraw the pages from their CSV files")
     args = parser.parse_args()
-    if args.steps % EVAL_STEPS or args.steps < FINAL * EVAL_STEPS:
-        parser.error(f"--steps {args.steps}: must be a multiple of {EVAL_STEPS}, and at least {FINAL * EVAL_STEPS}")
+    task = TASKS[args.task]
+    steps, folder = args.steps or task.steps, args.folder or FOLDER / args.task
+    rates = args.learning_rates or [task.learning_rate]
+    if steps % task.eval_steps or steps < FINAL * task.eval_steps:
+        parser.error(f"--steps {steps}: must be a multiple of {task.eval_steps}, and at least {FINAL * task.eval_steps}")
     if args.page:
         for path in write_pages(ROOT / "docs_roll" / "pg_variants"):
             print(path.relative_to(ROOT))
         return 0
 
-    # Before the fork server starts, which inherits them.
-    python_path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": python_path}
-    FORKS.set_forkserver_preload(IMPORTED_ONCE)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no further run begins, and those that are going end
-    cells = [replace(cell, more=tuple(args.more)) for cell in grid(args.variants, args.ratios, args.seeds, args.learning_rates)]
-    rows, failures = run_grid(cells, args.folder, args.steps, args.jobs)
+    prepare_forks()
+    plain = grid(args.variants, args.ratios, args.seeds, rates)
+    cells = [replace(cell, more=tuple(args.more), task=args.task) for cell in plain]
+    rows, failures = run_grid(cells, folder, steps, args.jobs)
     if rows:
-        write_rows(args.folder / "results.csv", rows)
-        draw(read_rows(args.folder / "results.csv"), args.folder / "lab.png")
-        print(f"\n{table(rows)}\n\n{args.folder}: results.csv, lab.png")
+        write_rows(folder / "results.csv", rows)
+        draw(read_rows(folder / "results.csv"), folder / "lab.png")
+        print(f"\n{table(rows)}\n\n{folder}: results.csv, lab.png")
     for failure in failures:
         print(f"failed: {failure}", file=sys.stderr)
     return 1 if failures else 0

@@ -1,5 +1,6 @@
 """The staleness laboratory: what is run again and what is not, how runs become figures, and pages that are those of the CSV."""
 
+import asyncio
 import math
 import re
 from dataclasses import replace
@@ -37,7 +38,7 @@ class FakeRuns:
         self.broken = broken
         self.asked = []
 
-    def __call__(self, overrides, folder):
+    def __call__(self, config, overrides, folder):
         from pipeline_run import Run
 
         self.asked.append(folder.name)
@@ -97,7 +98,7 @@ def test_a_real_run_gives_every_figure_of_its_row(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "embedded"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     from make_embedded import Settings, make_model, make_tokenizer, split_problems, write_rows
-    from staleness_lab import Cell, row_of, run_forked
+    from staleness_lab import TASKS, Cell, row_of, run_forked
 
     torch.manual_seed(0)
     make_model(Settings()).save_pretrained(tmp_path / "model")
@@ -111,19 +112,46 @@ def test_a_real_run_gives_every_figure_of_its_row(tmp_path, monkeypatch):
         f"actor_train.data_args.file_name={tmp_path / 'train.jsonl'}",
         f"validation.data_args.file_name={tmp_path / 'validation.jsonl'}",
     ]
-    found = row_of(cell, run_forked([*cell.overrides(5), *here], tmp_path / "cell"))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'benchmarks'}")
+    run = run_forked(TASKS["additions"].config, [*cell.overrides(5), *here], tmp_path / "cell")
+    found = row_of(cell, run)
     assert (found.steps, len(found.accuracy)) == (5, 2)
-    assert 0 < found.lag_all <= 1 and 0 < found.lag <= 1
+    # Whichever half is faster: the first step has samples of version 0, every other those of the version before its own.
+    assert [step["staleness/token_mean"] for step in run.steps] == [0, 1, 1, 1, 1]
     # An untrained model earns no reward, so its weights hardly move: the figures are those of equal policies, up to rounding.
     assert found.weight == pytest.approx(1, abs=0.1) and found.ess == pytest.approx(1, abs=0.1)
     assert found.kl == pytest.approx(0, abs=0.1)
 
 
-def test_the_depth_is_fixed_at_the_ratio_so_that_samples_are_as_old_as_allowed():
+def test_a_step_is_held_back_until_all_rollouts_that_may_be_ahead_have_come(monkeypatch):
+    from held_back import Complete, HeldBack
+
+    monkeypatch.setattr(Complete, "groups", 0)
+    complete, held = Complete(), HeldBack(groups=2, ahead=1, steps=3)
+
+    async def scenario():
+        passed = [asyncio.ensure_future(held.process(SimpleNamespace(number=number))) for number in range(3)]
+        seen = []
+        for _ in range(6):
+            await complete.process(None)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            seen.append([step.done() for step in passed])
+        return seen
+
+    seen = asyncio.run(scenario())
+    assert seen[2] == [False] * 3 and seen[3] == [True, False, False]
+    # The last step has no batch behind it.
+    assert seen[4] == [True, False, False] and seen[5] == [True] * 3
+
+
+def test_a_setting_is_a_loss_and_more_and_samples_are_as_old_as_allowed():
     from staleness_lab import Cell
 
-    overrides = Cell("ppo", 8.0, 1, 1e-3).overrides(60)
+    overrides = Cell("cispo_masked", 8.0, 1, 1e-3).overrides(60)
     assert {"async_generation_ratio=8", "async_pipeline_depth=8"} <= set(overrides)
+    assert {"actor_train.pg_variant=cispo", "actor_train.cispo_use_unified_mask=true"} <= set(overrides)
+    assert any("groups: 32, ahead: 8, steps: 60" in each for each in overrides)
 
 
 def test_stability_of_a_run():

@@ -1,0 +1,70 @@
+"""Claims about losses: which learning rate is chosen, what an interval says, and a page that is that of its CSV files."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs_roll" / "pg_variants"
+
+
+@pytest.fixture(autouse=True)
+def scripts(monkeypatch):
+    """Benchmarks are scripts: they import each other by name."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+
+def run(variant, ratio, seed, final, learning_rate=1e-5):
+    from staleness_report import Row
+
+    figures = {"lag": ratio, "lag_all": ratio, "weight": 1.0, "ess": 1.0, "kl": 0.0}
+    return Row(variant, ratio, seed, learning_rate, 32, 4, **figures, accuracy=(0.1, *[final] * 8))
+
+
+def test_the_learning_rate_is_the_one_that_ends_best_over_all_seeds_of_selection():
+    from staleness_claims import chosen
+
+    sweep = [run("ppo", 4.0, 1, 0.9, 1e-5), run("ppo", 4.0, 2, 0.1, 1e-5)]
+    sweep += [run("ppo", 4.0, seed, 0.6, 2e-5) for seed in (1, 2)] + [run("ppo", 0.0, 1, 1.0, 5e-6)]
+    assert chosen(sweep, ("ppo", 4.0)) == 2e-5
+
+
+def test_a_verdict_needs_the_whole_interval():
+    from staleness_claims import Claim
+
+    claim = Claim("", ("ppo", 4.0), ("ppo", 0.0), least=-0.1)
+    assert [claim.holds(-0.05, 0.1), claim.holds(-0.2, 0.1), claim.holds(-0.3, -0.15)] == ["held", "open", "refuted"]
+
+
+def test_an_interval_of_a_mean_has_the_width_of_its_spread_over_seeds():
+    """Of n values with standard deviation s (divisor n) a bootstrap mean has s / sqrt(n); 95 % of a normal law is 1.96 on each
+    side, and five values are nearly that."""
+    from staleness_claims import interval, resampled_means
+
+    values = [0.1, 0.2, 0.4, 0.5, 0.7]
+    low, high = interval(resampled_means(values, np.random.default_rng(0)))
+    assert (high - low) / 2 == pytest.approx(1.96 * np.std(values) / np.sqrt(5), rel=0.05)
+    assert interval(resampled_means([0.3] * 5, np.random.default_rng(0))) == pytest.approx((0.3, 0.3))
+
+
+def test_claims_that_were_not_run_say_so_and_others_have_their_verdict():
+    from staleness_claims import claims_table
+
+    fresh = [run("ppo", 0.0, seed, 0.6 + seed / 1000) for seed in range(3, 8)]
+    stale = [run("ppo", 4.0, seed, 0.3 + seed / 1000) for seed in range(3, 8)]
+    lines = claims_table(fresh + stale).splitlines()[2:]
+    assert lines[0].endswith("| -0.30 (-0.30 to -0.30) | refuted |")
+    assert all(line.endswith("|  | not run |") for line in lines[1:])
+    assert claims_table([replace(each, accuracy=(0.1, *[0.6] * 8)) for each in fresh + stale]).splitlines()[2].endswith("held |")
+
+
+def test_the_page_in_the_repository_is_that_of_the_csv(tmp_path):
+    from staleness_claims import write_page
+
+    for path in PAGES.glob("claims_sums*"):
+        (tmp_path / path.name).write_text(path.read_text())
+    assert write_page("sums", tmp_path).read_text() == (PAGES / "claims_sums.md").read_text(), (
+        "make it again: python benchmarks/staleness_claims.py --page"
+    )
