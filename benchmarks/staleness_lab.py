@@ -249,6 +249,8 @@ def main() -> int:
     rates = args.learning_rates or [task.learning_rate]
     if steps % task.eval_steps or steps < FINAL * task.eval_steps:
         parser.error(f"--steps {steps}: must be a multiple of {task.eval_steps}, and at least {FINAL * task.eval_steps}")
+    if any(each.startswith("async_pipeline_depth") for each in args.more):
+        parser.error("--more async_pipeline_depth: it is the ratio, for steps are held back until so many batches have come")
     if args.page:
         for path in write_pages(ROOT / "docs_roll" / "pg_variants"):
             print(path.relative_to(ROOT))

@@ -11,11 +11,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from roll.algorithms.correction import ESS
 from roll.algorithms.expected_left import LEAST
 from roll.algorithms.loss_metrics import LEFT, LENGTHS
 from roll.data.sample import SampleGroup
 
 MEAN_OF_ENGINE = "actor/engine_mismatch/"
+DEPTH = "scheduler/pipeline_depth"
 LEAST_TOKENS, PATIENCE = 0.8, 3
 """With a smaller effective share of the tokens, so many steps in a row, a correction is proposed."""
 
@@ -121,6 +123,28 @@ class Correcting:
         fix = "a larger staleness_tuning.target_ess" if self._bounded else "staleness_tuning.depth: true"
         fix += f", or an async_generation_ratio below {self._ratio:g}"
         return f"{said}; it comes from older versions ({known}); proposal: {fix}"
+
+
+class Unreached:
+    """Says once that no pipeline is shallow enough for `target_ess`: what follows the effective sample size stays held back."""
+
+    def __init__(self, target: float | None) -> None:
+        """None: nothing follows it."""
+        self._target = target
+        self._steps = 0
+
+    def sentence(self, metrics: Mapping[str, float]) -> str | None:
+        """After a step."""
+        ess = metrics.get(ESS, 1.0)
+        if self._target is None or ess >= self._target or metrics[DEPTH] > 0:
+            self._steps = 0
+            return None
+        self._steps += 1
+        if self._steps < PATIENCE:
+            return None
+        said = f"{ESS} is {ess:.2f} although no rollouts are started ahead (staleness_tuning.target_ess {self._target:g})"
+        self._target = None
+        return f"{said}, {PATIENCE} steps in a row; fix: a target_ess below what such steps have"
 
 
 class Fading:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
-from roll.record.off_policy import Correcting, Fading, StalenessStats
+from roll.record.off_policy import Correcting, Fading, StalenessStats, Unreached
 
 
 def group(start_version, *samples):
@@ -82,6 +82,20 @@ def test_what_short_responses_lose_too_is_not_a_matter_of_length():
 
 
 FAR = {"actor/train_infer_ess_token": 0.5, "actor/train_infer_k3": 0.1}
+
+
+def test_a_target_that_no_pipeline_is_shallow_enough_for_is_told_once():
+    def said(target, *rows):
+        unreached = Unreached(target)
+        return [sentence for row in rows if (sentence := unreached.sentence(row)) is not None]
+
+    numerics = {"actor/train_infer_ess_sequence": 0.6, "scheduler/pipeline_depth": 0.0}
+    assert said(0.5, *[numerics] * 9) == said(None, *[numerics] * 9) == []
+    (sentence,) = said(0.9, *[numerics] * 9)
+    assert "0.60" in sentence and "target_ess 0.9" in sentence
+    deep, reached = numerics | {"scheduler/pipeline_depth": 0.5}, numerics | {"actor/train_infer_ess_sequence": 0.95}
+    for between in (deep, reached):
+        assert said(0.9, numerics, numerics, between, numerics, numerics) == []
 
 
 def proposals(ratio, weighted, *rows, bounded=False):
