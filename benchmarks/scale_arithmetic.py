@@ -67,7 +67,7 @@ class System:
         return self.weight_bytes / RAY
 
     def broadcast_s(self) -> float:
-        """By `nccl`: from the trainer's host memory to its devices, over one adapter into each node, to host memory, to devices."""
+        """By `nccl`: from the trainer's host memory to its devices, over one adapter into each node, and back."""
         across = 0.0 if self.trainers + self.engines <= NODE else self.weight_bytes / LINK
         return across + 2 * self.weight_bytes / (HOST_COPY * max(1, self.trainers // NODE))
 
