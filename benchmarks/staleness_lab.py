@@ -17,7 +17,6 @@ the outer loop, so that an interrupted grid is complete for the first seeds.
     python benchmarks/staleness_lab.py --learning_rates 3e-4 6e-4 1e-3 2e-3 --variants vanilla ppo --ratios 0 4 8 --seeds 1
     python benchmarks/staleness_lab.py --task sums --variants ppo cispo cispo_masked --ratios 4
     python benchmarks/staleness_lab.py --variants tis --ratios 4 --folder output/ess --more staleness_tuning.learning_rate=true
-    python benchmarks/staleness_lab.py --page  # trains nothing; redraws docs_roll/pg_variants from the CSV files there
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from pathlib import Path
 
 import held_back
 from pipeline_run import ROOT, Run, read_run
-from staleness_report import FINAL, Row, draw, read_rows, table, write_pages, write_rows
+from staleness_report import FINAL, Row, draw, read_rows, table, write_rows
 
 VARIANTS = ("vanilla", "ppo", "tis", "topr", "cispo", "kimi15", "gspo", "decoupled_ppo")
 RATIOS = (0.0, 1.0, 2.0, 4.0, 8.0)
@@ -60,11 +59,15 @@ TASKS = {
     "additions": Task(ROOT / "examples/config/rlvr_config_async.yaml", 32, 80, 5, 6e-4),
     "sums": Task(ROOT / "examples/smollm2/full.yaml", 8, 32, 4, 1e-5),
 }
+FOUR_STEPS = "actor_train.training_args.per_device_train_batch_size=64"
+"""Of the 256 samples of a step of additions."""
 SETTINGS = {
     "cispo_masked": ("cispo", "actor_train.cispo_use_unified_mask=true"),
+    "cispo_wide": ("cispo", "actor_train.cispo_epsilon_low=.inf", "actor_train.cispo_epsilon_high=4"),
+    "gspo_wide": ("gspo", "actor_train.gspo_clip_low=0.2", "actor_train.gspo_clip_high=0.2"),
     "ppo_recomputed": ("ppo", "old_logprobs=recompute"),
-    "gspo_bypass": ("gspo", "old_logprobs=bypass"),
-    "ppo_4_steps": ("ppo", "actor_train.training_args.per_device_train_batch_size=64"),
+    "ppo_4_steps": ("ppo", FOUR_STEPS),
+    "decoupled_ppo_4_steps": ("decoupled_ppo", FOUR_STEPS),
 }
 """Variants under names of their own: the loss, and what else is set."""
 
@@ -242,7 +245,6 @@ def main() -> int:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one core each")
     parser.add_argument("--folder", type=Path, help=f"of the runs, results.csv and lab.png (default: {FOLDER}/TASK)")
-    parser.add_argument("--page", action="store_true", help="train nothing, redraw the pages from their CSV files")
     args = parser.parse_args()
     task = TASKS[args.task]
     steps, folder = args.steps or task.steps, args.folder or FOLDER / args.task
@@ -251,11 +253,6 @@ def main() -> int:
         parser.error(f"--steps {steps}: must be a multiple of {task.eval_steps}, and at least {FINAL * task.eval_steps}")
     if any(each.startswith("async_pipeline_depth") for each in args.more):
         parser.error("--more async_pipeline_depth: it is the ratio, for steps are held back until so many batches have come")
-    if args.page:
-        for path in write_pages(ROOT / "docs_roll" / "pg_variants"):
-            print(path.relative_to(ROOT))
-        return 0
-
     prepare_forks()
     plain = grid(args.variants, args.ratios, args.seeds, rates)
     cells = [replace(cell, more=tuple(args.more), task=args.task) for cell in plain]

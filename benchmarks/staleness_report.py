@@ -1,4 +1,4 @@
-"""What the staleness laboratory found: its rows as CSV, tables, a picture, and the generated parts of docs_roll/pg_variants."""
+"""What the staleness laboratory found: its rows as CSV, a table, intervals, a picture, and the marked places of pages."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import csv
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from statistics import stdev
 from typing import Any
+
+import numpy as np
 
 FINAL = 4
 """Validations whose mean is a run's final accuracy: with 200 samples each, its standard error is at most 0.018."""
@@ -102,30 +103,29 @@ def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *lines))
 
 
+RESAMPLED = 10_000
+
+
+def resampled_means(values: Sequence[float], generator: np.random.Generator) -> np.ndarray:
+    drawn: np.ndarray = generator.choice(np.asarray(values), (RESAMPLED, len(values))).mean(1)
+    return drawn
+
+
+def interval(means: np.ndarray) -> tuple[float, float]:
+    """95 % of bootstrap means: percentiles."""
+    low, high = np.percentile(means, (2.5, 97.5))
+    return float(low), float(high)
+
+
 def accuracy_cell(runs: Sequence[Row]) -> str:
-    """Mean (smallest to largest over seeds) of the final accuracy; bold with the number of collapsed runs if there are any."""
+    """Mean of the final accuracy over seeds (95 %); bold with the number of collapsed runs if there are any."""
     finals = [run.final for run in runs]
-    spread = f" ({min(finals):.2f} to {max(finals):.2f})" if len(runs) > 1 else ""
+    spread = ""
+    if len(runs) > 1:
+        low, high = interval(resampled_means(finals, np.random.default_rng(0)))
+        spread = f" ({low:.2f} to {high:.2f})"
     collapsed = sum(run.collapsed for run in runs)
     return f"**{mean(finals):.2f}**{spread}, {collapsed} of {len(runs)} collapsed" if collapsed else f"{mean(finals):.2f}{spread}"
-
-
-T_OF_TWO_TRIPLES = 2.776
-"""97.5 % quantile of Student's t with 4 degrees of freedom: two means of three runs each."""
-
-
-def noise(rows: Sequence[Row]) -> str:
-    """By ratio, the standard deviation over seeds (root of the mean variance of all settings of three runs), and the least
-    difference of two means that is significant at it."""
-    lines = []
-    for ratio in sorted({row.ratio for row in rows}):
-        spreads = [
-            stdev([run.final for run in runs]) for key, runs in by_setting(rows).items() if key[2] == ratio and len(runs) == 3
-        ]
-        pooled = math.sqrt(mean([spread**2 for spread in spreads]))
-        least = T_OF_TWO_TRIPLES * pooled * math.sqrt(2 / 3)
-        lines.append([f"{ratio:g}", f"{pooled:.3f}", f"{max(spreads):.3f}", f"{least:.2f}"])
-    return markdown(["ratio", "standard deviation", "the largest of a loss", "difference of two means"], lines)
 
 
 FIGURES = ("final accuracy", "worst drop", "lag", "mean ratio", "ESS", "KL")
@@ -151,60 +151,40 @@ def table(rows: Sequence[Row]) -> str:
     return markdown(["learning rate", "pg_variant", "async_generation_ratio", "seeds", *FIGURES], lines)
 
 
-def variant_table(rows: Sequence[Row], variant: str) -> str:
-    lines = [[f"{ratio:g}", *figures(runs)] for (_, name, ratio), runs in by_setting(rows).items() if name == variant]
-    return markdown(["`async_generation_ratio`", *FIGURES], lines)
-
-
-def matrix(rows: Sequence[Row], cell: Callable[[Sequence[Row]], str]) -> str:
-    """Variants down, ratios across; the variant that ends best at the largest ratio first."""
-    found = by_setting(rows)
-    ratios = sorted({row.ratio for row in rows})
-    keys = {(rate, variant) for rate, variant, _ in found}
-
-    def at_the_stalest(key: tuple[float, str]) -> float:
-        return mean([run.final for run in found[(*key, ratios[-1])]])
-
-    several = len({rate for rate, _ in keys}) > 1
-    ordered = sorted(keys) if several else sorted(keys, key=at_the_stalest, reverse=True)
-    lines = [
-        [*([f"{rate:g}"] if several else []), f"[`{name}`]({name}.md)", *(cell(found[rate, name, ratio]) for ratio in ratios)]
-        for rate, name in ordered
-    ]
-    return markdown([*(["learning rate"] if several else []), "variant", *(f"ratio {ratio:g}" for ratio in ratios)], lines)
-
-
 SHADES = ("#9ecae1", "#6baed6", "#3182bd", "#08519c", "#b8431f")
 """Of the ratios, the smallest first; the largest stands out."""
 INK = "#2b2f36"
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Learning curves (PNG): a panel for each variant, a line for each ratio, its band from the worst to the best seed."""
-    import numpy as np
+    """Learning curves (PNG): a panel for each variant (and learning rate, if there are several of one setting), a line for each
+    ratio, its band from the worst to the best seed."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from PIL import Image
 
-    settings = by_setting(rows)
-    panels = list(dict.fromkeys((rate, variant) for rate, variant, _ in settings))
+    several = len(by_setting(rows)) > len({(row.variant, row.ratio) for row in rows})
+    settings: dict[tuple[str, float], list[Row]] = defaultdict(list)
+    for row in rows:
+        settings[f"{row.variant}, {row.learning_rate:g}" if several else row.variant, row.ratio].append(row)
+    panels = list(dict.fromkeys(name for name, _ in settings))
     ratios = sorted({row.ratio for row in rows})
     across = min(4, len(panels))
     down = math.ceil(len(panels) / across)
     figure = Figure(figsize=(3.1 * across, 2.5 * down + 0.5), dpi=110, facecolor="white", layout="constrained")
     canvas = FigureCanvasAgg(figure)
     grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-    for axes, (rate, variant) in zip(grid.flat, panels, strict=False):
-        several = len({r for r, _ in panels}) > 1
-        axes.set_title(f"{variant}, {rate:g}" if several else variant, loc="left", fontsize=10, color=INK, weight="bold")
+    labelled: dict[str, Any] = {}
+    for axes, name in zip(grid.flat, panels, strict=False):
+        axes.set_title(name, loc="left", fontsize=10, color=INK, weight="bold")
         for index, ratio in enumerate(ratios):
-            runs = settings.get((rate, variant, ratio), [])
+            runs = settings.get((name, ratio), [])
             curves = list(zip(*(run.accuracy for run in runs), strict=False))
             if not curves:
                 continue
             steps = [i * runs[0].eval_steps for i in range(len(curves))]
             colour = SHADES[index * (len(SHADES) - 1) // max(1, len(ratios) - 1)]
-            axes.plot(steps, [mean(values) for values in curves], color=colour, linewidth=1.6, label=f"{ratio:g}")
+            (labelled[f"{ratio:g}"],) = axes.plot(steps, [mean(values) for values in curves], color=colour, linewidth=1.6)
             axes.fill_between(steps, [min(v) for v in curves], [max(v) for v in curves], color=colour, alpha=0.13, linewidth=0)
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set_color("#c9ccd1")
@@ -216,15 +196,15 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     figure.supxlabel("training step", fontsize=9, color=INK)
     figure.supylabel("validation accuracy", fontsize=9, color=INK)
     style = {"ncols": len(ratios), "frameon": False, "fontsize": 9, "title_fontsize": 9, "labelcolor": INK}
-    title = "versions between sampling and training (async_generation_ratio, depth fixed)"
-    figure.legend(*grid.flat[0].get_legend_handles_labels(), title=title, loc="outside upper center", **style)
+    title = "versions between sampling and training"
+    names = sorted(labelled, key=float)
+    figure.legend([labelled[name] for name in names], names, title=title, loc="outside upper center", **style)
     path.parent.mkdir(parents=True, exist_ok=True)
     canvas.draw()
     # 128 colours are enough for lines and bands, and a third of the size.
     Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3]).quantize(128).save(path, optimize=True)
 
 
-PICTURE, RESULTS, SWEEP = "staleness_lab.png", "staleness_lab.csv", "staleness_lab_sweep.csv"
 BLOCK = re.compile(r"(<!-- lab: (\w+) -->\n)(.*?)(<!-- end of lab -->)", re.DOTALL)
 """What stands between the two comments of a page is made from the CSV files."""
 
@@ -234,26 +214,3 @@ def filled(page: str, blocks: Mapping[str, str]) -> str:
     if not BLOCK.search(page):
         raise ValueError("no <!-- lab: NAME --> ... <!-- end of lab -->")
     return BLOCK.sub(lambda found: f"{found[1]}{blocks[found[2]]}\n{found[4]}", page)
-
-
-def write_pages(folder: Path) -> list[Path]:
-    """Fills the marked places of choosing.md and the variants' pages, and draws the picture, from the CSV files in `folder`."""
-    rows, sweep = read_rows(folder / RESULTS), read_rows(folder / SWEEP)
-    choosing = folder / "choosing.md"
-    blocks = {
-        "accuracy": matrix(rows, accuracy_cell),
-        "drop": matrix(rows, lambda runs: f"{mean([run.worst_drop for run in runs]):.2f}"),
-        "ess": matrix(rows, lambda runs: f"{mean([run.ess for run in runs]):.2f}"),
-        "kl": matrix(rows, lambda runs: f"{mean([run.kl for run in runs]):z.3f}"),
-        "lag": matrix(rows, lambda runs: f"{mean([run.lag for run in runs]):.2f}"),
-        "noise": noise(rows),
-        "sweep": matrix(sweep, accuracy_cell),
-    }
-    choosing.write_text(filled(choosing.read_text(), blocks))
-    written = [choosing]
-    for variant in sorted({row.variant for row in rows}):
-        page = folder / f"{variant}.md"
-        page.write_text(filled(page.read_text(), {"figures": variant_table(rows, variant)}))
-        written.append(page)
-    draw(rows, folder / PICTURE)
-    return [*written, folder / PICTURE]

@@ -54,17 +54,30 @@ def test_claims_that_were_not_run_say_so_and_others_have_their_verdict():
 
     fresh = [run("ppo", 0.0, seed, 0.6 + seed / 1000) for seed in range(3, 8)]
     stale = [run("ppo", 4.0, seed, 0.3 + seed / 1000) for seed in range(3, 8)]
-    lines = claims_table(fresh + stale).splitlines()[2:]
+    lines = claims_table("sums", fresh + stale).splitlines()[2:]
     assert lines[0].endswith("| -0.30 (-0.30 to -0.30) | refuted |")
     assert all(line.endswith("|  | not run |") for line in lines[1:])
-    assert claims_table([replace(each, accuracy=(0.1, *[0.6] * 8)) for each in fresh + stale]).splitlines()[2].endswith("held |")
+    equal = [replace(each, accuracy=(0.1, *[0.6] * 8)) for each in fresh + stale]
+    assert claims_table("sums", equal).splitlines()[2].endswith("| held |")
 
 
-def test_the_page_in_the_repository_is_that_of_the_csv(tmp_path):
-    from staleness_claims import write_page
+@pytest.mark.parametrize("task", ["sums", "additions"])
+def test_the_pages_in_the_repository_are_those_of_the_csv(task, tmp_path):
+    from staleness_claims import write_pages
 
-    for path in PAGES.glob("claims_sums*"):
+    for path in [*PAGES.glob("*.md"), *PAGES.glob("claims_*.csv")]:
         (tmp_path / path.name).write_text(path.read_text())
-    assert write_page("sums", tmp_path).read_text() == (PAGES / "claims_sums.md").read_text(), (
-        "make it again: python benchmarks/staleness_claims.py --page"
-    )
+    for path in write_pages(task, tmp_path):
+        if path.suffix == ".md":
+            assert path.read_text() == (PAGES / path.name).read_text(), (
+                f"make it again: python benchmarks/staleness_claims.py --task {task} --page"
+            )
+
+
+def test_a_loss_has_the_settings_that_are_it_with_something_set_on_its_page():
+    from staleness_claims import figures_table
+
+    rows = [run(name, 4.0, seed, 0.5) for name in ("cispo", "cispo_wide", "ppo") for seed in (3, 4)]
+    lines = figures_table("additions", rows, {"cispo"}).splitlines()[2:]
+    assert [line.split(" | ")[0] for line in lines] == ["| `cispo`", "| `cispo_wide`"]
+    assert "0.50 (0.50 to 0.50)" in lines[0]

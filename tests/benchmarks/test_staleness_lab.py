@@ -1,8 +1,6 @@
 """The staleness laboratory: what is run again and what is not, how runs become figures, and pages that are those of the CSV."""
 
 import asyncio
-import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +9,6 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-PAGES = ROOT / "docs_roll" / "pg_variants"
-BLOCK = re.compile(r"<!-- lab: (\w+) -->.*?<!-- end of lab -->|```.*?```", re.DOTALL)
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +164,7 @@ def test_the_table_has_a_line_a_setting_with_its_spread_and_its_collapses():
     fallen = row(ratio=8.0, lag=7.9, accuracy=(0.2, 0.6, 0.0, 0.0, 0.0, 0.0))
     lines = table([row(), row(seed=2, accuracy=(0.2, 0.8, 0.8, 0.8, 0.8)), fallen]).splitlines()
     assert len(lines) == 2 + 2
-    assert "| ppo | 0 | 2 | 0.70 (0.60 to 0.80) | 0.00 | 0.00 |" in lines[2]
+    assert "| ppo | 0 | 2 | 0.70 (0.60 to 0.80) | 0.00 | 0.00 |" in lines[2], "95 % of the means of two"
     assert "| ppo | 8 | 1 | **0.00**, 1 of 1 collapsed | 0.60 | 7.90 |" in lines[3]
 
 
@@ -178,123 +174,6 @@ def test_rows_survive_their_csv(tmp_path):
     rows = [row(seed=2, weight=1.25, accuracy=(0.235, 0.01)), row(variant="tis", ratio=4.0, lag=3.5)]
     write_rows(tmp_path / "rows.csv", rows)
     assert read_rows(tmp_path / "rows.csv") == rows
-
-
-def test_the_pages_in_the_repository_are_those_of_the_csv(tmp_path):
-    from staleness_report import write_pages
-
-    for path in [*PAGES.glob("*.md"), *PAGES.glob("*.csv")]:
-        (tmp_path / path.name).write_text(path.read_text())
-    for path in write_pages(tmp_path):
-        if path.suffix == ".md":
-            assert path.read_text() == (PAGES / path.name).read_text(), "make it again: python benchmarks/staleness_lab.py --page"
-
-
-@pytest.fixture
-def measured():
-    """Mean final accuracies of the table, and of both CSV files at step 60."""
-    from staleness_report import by_setting, mean, read_rows
-
-    def finals(name, steps=80):
-        runs = by_setting(read_rows(PAGES / name)).items()
-        last = {key: [mean(run.accuracy[steps // 5 - 3 : steps // 5 + 1]) for run in rows] for key, rows in runs}
-        return {(*key[1:], key[0]): values for key, values in last.items()}
-
-    return SimpleNamespace(
-        table=finals("staleness_lab.csv"), early=finals("staleness_lab.csv", 60), sweep=finals("staleness_lab_sweep.csv", 60)
-    )
-
-
-def two(*values):
-    return [f"{value:.2f}" for value in values]
-
-
-def test_the_findings_are_those_of_the_csv(measured):
-    """Every accuracy in the text of the page is in one of these statements, each made from the CSV files."""
-    from staleness_report import mean, read_rows
-
-    page = " ".join(BLOCK.sub("", (PAGES / "choosing.md").read_text()).split())
-    rows = read_rows(PAGES / "staleness_lab.csv")
-    fresh = [run for run in rows if run.ratio == 0]
-    ended = {key[:2]: mean(values) for key, values in measured.table.items()}
-    rate = 6e-4
-
-    def at(variant, *ratios):
-        return two(*(ended[variant, ratio] for ratio in ratios))
-
-    def sixty(rate, ratio, runs=measured.sweep):
-        return mean(runs["ppo", ratio, rate])
-
-    def once(ratio):
-        return measured.early["ppo", ratio, rate][0]
-
-    low, high = two(min(run.final for run in fresh), max(run.final for run in fresh))
-    weighted = two(*(edge(ended[name, ratio] for name in ("tis", "decoupled_ppo") for ratio in (2, 4, 8)) for edge in (min, max)))
-    lags = at("topr", 1, 2, 4, 8)
-    pairs = [f"{p} and {g}" for p, g in zip(at("ppo", 2, 4, 8), at("gspo", 2, 4, 8), strict=True)]
-    half, same = [two(*(sixty(each, ratio) for ratio in (4, 8))) for each in (3e-4, rate)]
-    again, of_three = two(once(4), once(8)), two(*(sixty(rate, ratio, measured.early) for ratio in (4, 8)))
-    gain = two(*(sixty(3e-4, ratio) - sixty(rate, ratio, measured.early) for ratio in (4, 8)))
-    start = mean([run.accuracy[0] for run in fresh])
-    statements = [
-        f"They ended between {low} and {high}.",
-        f"`vanilla` ended at {at('vanilla', 1)[0]} at lag 1, below the {start:.2f} before training;",
-        f"its default bounds of 1 ± 0.1 at {at('cispo', 1)[0]}.",
-        f"({', '.join(pairs)})",
-        f"they ended between {weighted[0]} and {weighted[1]}.",
-        f"{', '.join(lags[:3])} and {lags[3]} at lags 1, 2, 4 and 8",
-        f"against `ppo` at lags 1 and 2, by {ended['ppo', 1] - ended['topr', 1]:.2f} each",
-        f"At lag 8 it ended {ended['topr', 8] - ended['ppo', 8]:.2f} higher",
-        "`decoupled_ppo` ({1} after {0})".format(*at("decoupled_ppo", 4, 8)),
-        f"At half the rate `ppo` had {half[0]} at lag 4 and {half[1]} at lag 8",
-        f"at 6·10⁻⁴ had {same[0]} and {same[1]}.",
-        f"had {again[0]} and {again[1]} at that step, and {of_three[0]} and {of_three[1]} in the mean",
-        f"from its own repetition by {once(8) - sixty(rate, 8):.2f}, and what is left of the gain is {gain[0]} and {gain[1]},",
-        f"It is {start:.2f} before training.",
-        f"standard error of at most {math.sqrt(0.25 / 800):.3f} from the 800 samples",
-    ]
-    settings = ["(0.3 M parameters", "up to about 0.1 are noise"]
-    for statement in statements + settings:
-        assert statement in page, statement
-        page = page.replace(statement, "")
-    assert re.findall(r"(?<![\w.])[01]\.\d+", page) == []
-    assert f"{ended['ppo', 2] - ended['topr', 2]:.2f}" == f"{ended['ppo', 1] - ended['topr', 1]:.2f}"
-
-
-def test_what_the_findings_say_in_words_is_so(measured):
-    from staleness_report import by_setting, mean, read_rows
-
-    runs = by_setting(read_rows(PAGES / "staleness_lab.csv"))
-    names = sorted({variant for _, variant, _ in runs})
-    ended = {key[:2]: mean(values) for key, values in measured.table.items()}
-    noise = {0: 0.03, 1: 0.09, 2: 0.12, 4: 0.15, 8: 0.16}  # the table of the page, which the CSV makes
-
-    distinct = [len({runs[6e-4, name, 0][seed].accuracy for name in names}) for seed in range(3)]
-    assert distinct[2] == 1 and max(distinct) <= len(names) == 8
-    assert not any(run.collapsed for name in ("ppo", "gspo") for ratio in noise for run in runs[6e-4, name, ratio])
-    assert all(abs(ended["ppo", ratio] - ended["gspo", ratio]) < noise[ratio] for ratio in (2, 4, 8))
-    best = {ratio: sorted(names, key=lambda name: -ended[name, ratio])[:2] for ratio in (1, 2, 4)}
-    assert all(set(pair) == {"ppo", "gspo"} for pair in best.values())
-    assert all(ended["ppo", ratio] - ended["topr", ratio] > noise[ratio] for ratio in (1, 2))
-    ahead = {(a, b): ended[a, 8] - ended[b, 8] for a in ("gspo", "topr") for b in ("ppo",)}
-    assert max(ahead.values()) == ahead["topr", "ppo"] < noise[8]
-    higher = [name for name in names if ended[name, 8] > ended[name, 4] and not name.startswith(("cispo", "vanilla"))]
-    assert [name for name in higher if ended[name, 8] - ended[name, 4] > noise[8]] == ["decoupled_ppo"] and len(higher) == 4
-    assert "| 8 | 0.071 | 0.139 | 0.16 |" in (PAGES / "choosing.md").read_text()
-    sweep = {key: values[0] for key, values in measured.sweep.items()}
-    assert max(sweep["vanilla", ratio, rate] for ratio in (4, 8) for rate in (3e-4, 6e-4, 1e-3, 2e-3)) < 0.1
-    assert all(sweep["ppo", ratio, rate] < sweep["ppo", ratio, 6e-4] for ratio in (0, 4, 8) for rate in (1e-3, 2e-3))
-
-
-def test_the_noise_of_two_seeds_is_left_out_and_of_three_is_pooled():
-    from staleness_report import noise
-
-    def finals(*values, **changes):
-        return [row(seed=n, accuracy=(0.2, *[value] * 4), **changes) for n, value in enumerate(values)]
-
-    rows = [*finals(0.5, 0.6, 0.7), *finals(0.2, 0.2, 0.2, variant="tis"), *finals(0.1, 0.9, variant="topr")]
-    pooled = math.sqrt(0.01 / 2)
-    assert noise(rows).splitlines()[2:] == [f"| 0 | {pooled:.3f} | 0.100 | {2.776 * pooled * math.sqrt(2 / 3):.2f} |"]
 
 
 def test_a_place_of_a_page_that_nothing_fills_is_an_error():
