@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from roll.configs.sizes import WINDOW
 from roll.errors import VersionGone
 from roll.weights.bucket import Described, Readable, WeightManifest
 from roll.weights.delta import Link
@@ -40,11 +42,28 @@ Receive = Callable[[int, BucketRef], Coroutine[object, object, None]]
 """`receive(version, bucket)`: one receiver's way to take a bucket."""
 
 
+async def hand_over(version: int, buckets: Iterable[BucketRef], into: Receive) -> None:
+    """All buckets to one receiver, begun in their order, `WINDOW` at a time. When one fails no other is begun, and the failure is
+    raised when none is under way: nothing arrives late."""
+    left = (bucket for bucket in buckets)
+
+    async def carry() -> None:
+        try:
+            for bucket in left:
+                await into(version, bucket)
+        finally:
+            left.close()
+
+    ended = await asyncio.gather(*(carry() for _ in range(WINDOW)), return_exceptions=True)
+    for failure in filter(None, ended):
+        raise failure
+
+
 class WeightSource(Protocol):
     """Where engines find versions."""
 
     async def pull(self, version: int, into: Receive) -> WeightManifest:
-        """Hands every bucket of `version` to the receiver. Raises `VersionGone`."""
+        """Hands every bucket of `version` to the receiver (`hand_over`). Raises `VersionGone`."""
 
     def manifest(self, version: int) -> WeightManifest:
         """The manifest of a version. Raises `VersionGone`."""
@@ -95,8 +114,7 @@ class MemoryWeightStore:
 
     async def pull(self, version: int, into: Receive) -> WeightManifest:
         manifest, buckets = self._of(version)
-        for bucket in buckets:
-            await into(version, bucket)
+        await hand_over(version, buckets, into)
         return manifest
 
     def manifest(self, version: int) -> WeightManifest:
