@@ -11,7 +11,7 @@ from roll.distributed.backend import LocalBackend
 from roll.errors import Unreachable, VersionGone
 from roll.weights.bucket import WeightManifest, make_buckets, manifest_of
 from roll.weights.directory import MANIFEST, SERVER, BucketFile, DirectoryWeightStore, ServedWeightStore, WeightFolder
-from roll.weights.store import KeptBucket, MemoryWeightStore
+from roll.weights.store import Buckets, KeptBucket, MemoryWeightStore
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
 
@@ -249,6 +249,49 @@ def test_a_receiver_that_fails_gets_nothing_more_and_is_heard_when_nothing_is_un
         with pytest.raises(ValueError, match="corrupt"):
             await store.pull(1, take)
         assert (len(begun), ended) == (2, begun[:1])
+
+    run(main)
+
+
+@pytest.fixture
+def made():
+    """The buckets of a version, in the order in which they are made."""
+    buckets = list(make_buckets(weights(1).items(), 60))
+    return [KeptBucket(0, each, each.names, each.checksum, each.nbytes) for each in buckets]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_made_of_a_version_is_handed_over_before_all_is_made(made, whole):
+    async def main():
+        coming, arrived, received = Buckets(1), asyncio.Event(), {1: [], 2: []}
+
+        async def take(receiver, version, bucket):
+            received[receiver].append((version, bucket))
+            arrived.set()
+
+        receivers = asyncio.gather(*(coming.hand_over(partial(take, receiver)) for receiver in received))
+        for bucket in made:
+            arrived.clear()
+            coming.add(bucket)
+            await arrived.wait()
+        assert not receivers.done() and not coming.whole
+        coming.end(whole)
+        await receivers
+        assert list(received.values()) == [[(1, bucket) for bucket in made]] * 2 and coming.whole is whole
+
+    run(main)
+
+
+def test_a_receiver_that_fails_is_heard_before_the_next_bucket_is_made(made):
+    async def main():
+        coming = Buckets(1)
+
+        async def refuse(version, bucket):
+            raise ValueError("weight bucket is corrupt")
+
+        coming.add(made[0])
+        with pytest.raises(ValueError, match="corrupt"):
+            await coming.hand_over(refuse)
 
     run(main)
 
