@@ -1,17 +1,17 @@
 """What a weight update costs: engine x mode x transport x size, from a trainer's process to an engine's, through the product.
 
-For each update `--slots` requests run. The trainer's ranks gather their weights (`gather`), the engine takes the buckets while it
-goes on generating (`send`), and activates them (`wait`: with the token step or the drain before the flip); `pause` is the part of
-that without token steps. `update` is all of it, from the end of a step to the new version in service, GB/s its rate, beside a
-plain copy of as many bytes in memory. Medians over `--updates` after a first one that is not counted (and three before all rows,
-which are the first to touch the memory); `max` is the longest pause.
+For each update `--slots` requests run. The trainer's ranks gather their weights (`gather`), the engine takes the buckets as they
+are made while it goes on generating (`send`: what is left when all are made), and activates them (`wait`: with the token step or
+the drain before the flip); `pause` is the part of that without token steps. `update` is all of it, from the end of a step to the
+new version in service, GB/s its rate, beside a plain copy of as many bytes in memory. Medians over `--updates` after a first one
+that is not counted (and three before all rows, which are the first to touch the memory); `max` is the longest pause.
 Transport `apart` is what object_store means between a trainer and explorers that are processes of their own: over TCP.
 Random weights of the Qwen2 architecture, in float32 on CPUs and bfloat16 on GPUs, of which there have to be one for each rank and
 one for the engine; each size and engine with a trainer and Ray of its own: 500M needs 16 GB.
 
     python benchmarks/weight_update.py [--size 1M 50M 500M] [--engines hf_infer vllm sglang] [--modes interrupt in_flight drain]
         [--transports object_store shared_memory collective checkpoint_dir apart] [--ranks 1] [--updates 5] [--slots 16]
-        [--bucket_mb 256] [--sglang PYTHON] [--vllm PYTHON]
+        [--bucket_mb 256] [--gather_first] [--sglang PYTHON] [--vllm PYTHON]
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from roll.strategies.infer.interface import WeightUpdateMode
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.spec import TrainSpec
 from roll.weights.directory import DirectoryWeightStore, MemoryFolderStore, ServedWeightStore
-from roll.weights.store import MemoryWeightStore, WeightStore
+from roll.weights.store import Buckets, MemoryWeightStore, WeightStore
 from roll.weights.transport import gather_weights
 
 DEADLINE_S = 900.0
@@ -115,17 +115,22 @@ async def measure(
     drain: bool,
     slots: int,
     bucket_mb: int,
+    ahead: bool,
 ) -> dict[str, float]:
-    """One update under load, in seconds."""
+    """One update under load, in seconds. `ahead`: buckets are sent while others are made."""
     lengths = [24 + i % 16 for i in range(2 * slots)] if drain else [LONGEST] * slots
     load = requests(make_prompts(len(lengths), vocabulary), lengths)
     calls = asyncio.gather(*(fleet.engines.call(0, "generate", request) for request in load))
     while (await fleet.engines.call(0, "stats")).running < slots:
         await asyncio.sleep(0.01)
     began = time.perf_counter()
-    weights = await gather_weights(trainers, store, version, bucket_mb * MIB)
+    coming = Buckets(version)
+    sending = asyncio.ensure_future(fleet.send_ahead(coming, [0])) if ahead else None
+    weights = await gather_weights(trainers, store, version, bucket_mb * MIB, coming)
     await store.publish(weights.manifest, weights.buckets)
     gathered = time.perf_counter()
+    if sending is not None:
+        await sending
     await fleet.send(version, [0])
     sent = time.perf_counter()
     [pause] = await fleet.flip(version, [0])
@@ -183,8 +188,10 @@ async def table(size: str, engine: str, model: str, args: argparse.Namespace, fo
                 broadcast=broadcast if transport == "collective" else None,
             )
             vocabulary = SIZES[size]["vocab_size"]
+            ahead = transport not in (APART, "collective") and not args.gather_first
+            load = (vocabulary, mode == "drain", slots)
             runs = [
-                await measure(fleet, store, trainers, next(versions), vocabulary, mode == "drain", slots, args.bucket_mb)
+                await measure(fleet, store, trainers, next(versions), *load, args.bucket_mb, ahead)
                 for _ in range(warm_up + updates)
             ][warm_up:]
             warm_up = 1
@@ -215,6 +222,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, help="by default 5, of 500M 2")
     parser.add_argument("--slots", type=int, help="requests that run; by default 16, with 500M 8")
     parser.add_argument("--bucket_mb", type=int, default=256)
+    parser.add_argument("--gather_first", action="store_true", help="send nothing before all is gathered")
     parser.add_argument("--vllm", help="the interpreter that has vLLM (default: this one)")
     parser.add_argument("--sglang", default=".venv-sglang/bin/python", help="the interpreter that has SGLang")
     args = parser.parse_args()

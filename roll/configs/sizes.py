@@ -19,3 +19,7 @@ def compute_dtype(name: Dtype, accelerator: bool) -> ComputeDtype:
 
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+WINDOW = 2
+"""Weight buckets that are on their way to one receiver. It puts one after the other into place, so the second is fetched, read
+and hashed meanwhile; a third would wait, and take the room of a bucket where it does."""

@@ -18,12 +18,13 @@ from roll.distributed.backend import Backend
 from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
 from roll.engines.weight_broadcast import WeightBroadcast
+from roll.engines.weight_sending import WeightSending
 from roll.errors import LOST, EngineError, NodeLost, WorkerDied, WorkersLost, WorkerStartError
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import EngineState, Fleet
 from roll.strategies.infer.interface import EngineStats, WeightUpdateMode
 from roll.weights.bucket import WeightManifest
-from roll.weights.store import BucketRef, WeightSource
+from roll.weights.store import Buckets, WeightSource
 from roll.weights.transport import broadcast_device
 
 logger = logging.getLogger(__name__)
@@ -79,8 +80,7 @@ class EngineFleet:
         self.broadcast = broadcast
         self._first_version = None if start_empty else fleet.version
         """The version that a new worker starts with; None if it starts empty."""
-        self._staged: dict[int, int] = {}
-        """Engine -> the version whose buckets it has received."""
+        self._sending = WeightSending(engines, store, fleet, broadcast, self.report)
         self._weights = asyncio.Lock()
         """One exchange of weights at a time: an engine that comes up must not meet half an update."""
         self._down_since: dict[int, float] = {}
@@ -147,11 +147,12 @@ class EngineFleet:
     async def send(self, version: int, engines: Collection[int]) -> None:
         """Brings the buckets of a version that lies in the store to those of the engines that serve, while they generate."""
         async with self._weights:
-            due = self.fleet.serving_of(engines)
-            if due and self.broadcast is not None and await self.broadcast.send(self.store, version, due):
-                self._staged |= {engine: version for engine in self.fleet.serving_of(due)}
-            else:
-                await asyncio.gather(*(self._send(engine, version) for engine in due))
+            await self._sending.send(version, engines)
+
+    async def send_ahead(self, coming: Buckets, engines: Collection[int]) -> None:
+        """Brings buckets to those of the engines that serve, as the trainer makes them. One that starts meanwhile does not wait
+        for the trainer; of these engines none is to be sent, or flipped to, another version before this returns."""
+        await self._sending.send_ahead(coming, engines)
 
     async def flip(self, version: int, engines: Collection[int]) -> list[float]:
         """Makes the version the one that these engines serve, and returns the pauses in seconds. An engine that is down is left
@@ -159,9 +160,8 @@ class EngineFleet:
         manifest = self.store.manifest(version)
         async with self._weights:
             # An engine that came up between sending and flipping has not received the version yet.
-            late = [engine for engine in self.fleet.serving_of(engines) if self._staged.get(engine) != version]
-            await asyncio.gather(*(self._send(engine, version) for engine in late))
-            ready = [engine for engine in self.fleet.serving_of(engines) if self._staged.get(engine) == version]
+            await self._sending.complete(version, engines)
+            ready = [engine for engine in self.fleet.serving_of(engines) if self._sending.staged.get(engine) == version]
             if self._rolling:
                 pauses = [await self._roll(engine, manifest) for engine in ready]
             else:
@@ -182,22 +182,9 @@ class EngineFleet:
     def _take_out(self, engine: int) -> None:
         self.fleet.died(engine)
         self._down_since[engine] = asyncio.get_running_loop().time()
-        self._staged.pop(engine, None)
+        self._sending.staged.pop(engine, None)
         self._close(engine)
         self.engines.workers[engine].kill()
-
-    async def _pull(self, engine: int, version: int) -> WeightManifest:
-        async def receive(version: int, bucket: BucketRef) -> None:
-            await self.engines.call(engine, "receive_bucket", version, bucket.argument)
-
-        return await self.store.pull(version, receive)
-
-    async def _send(self, engine: int, version: int) -> None:
-        try:
-            await self._pull(engine, version)
-            self._staged[engine] = version
-        except LOST as error:
-            self.report(engine, error)
 
     async def _activate(self, engine: int, manifest: WeightManifest) -> float | None:
         try:
@@ -282,7 +269,7 @@ class EngineFleet:
         while True:
             if loaded != self.fleet.version:
                 loaded = self.fleet.version
-                manifest = await self._pull(engine, loaded)
+                manifest = await self._sending.pull(engine, loaded)
                 await self.engines.call(engine, "activate_weights", manifest, self._mode)
             stats = await self.engines.call(engine, "stats")
             if loaded == self.fleet.version:

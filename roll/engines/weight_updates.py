@@ -11,7 +11,7 @@ All numbers of versions, and who owns them:
 | published | `Admission.newest` | the newest that can be pulled; explorers of other processes learn it from the database |
 | pulled | `WeightPulls.newest` | the newest that these engines may load; published, as far as this process has heard |
 | awaited | `WeightPulls._awaited` | a validation, or the end of the run, needs it on all engines |
-| staged | `EngineFleet._staged` | of each engine: received, not active yet |
+| staged | `WeightSending.staged` | of each engine: received, not active yet |
 | served, by engine | `Fleet.versions` | what it samples with |
 | served | `Fleet.version`, then `Admission.version` | the oldest of these; admission counts from it |
 | held | `EngineUpdates._held` | whether a validation of the served version keeps engines from flipping |
@@ -20,6 +20,7 @@ All numbers of versions, and who owns them:
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 from roll.data.sample import SampleGroup
@@ -29,8 +30,10 @@ from roll.record.trace import Trace
 from roll.rollout.fleet import WeightPulls
 from roll.rollout.groups import Groups
 from roll.rollout.schedule import StepSchedule
-from roll.weights.store import WeightStore
+from roll.weights.store import Buckets, WeightStore
 from roll.weights.transport import NewWeights
+
+AHEAD = "as it is made"
 
 
 @dataclass(slots=True)
@@ -72,6 +75,9 @@ class EngineUpdates:
         """The oldest version that an engine serves, as the groups know it."""
         self._held = schedule.validates(self._served)
         """A validation that is due, or under way, speaks of the present version: no engine flips."""
+        self._exchange = asyncio.Lock()
+        """From the first bucket of a version to the flip, or to the last bucket that is sent ahead: an engine keeps one version
+        aside."""
         self.stats = UpdateStats()
 
     def group_ended(self, group: SampleGroup) -> None:
@@ -98,7 +104,7 @@ class EngineUpdates:
     async def _load(self, engines: list[int]) -> None:
         if self._engines.shares_devices:  # a validation needs the engines' turn to end, which would wait for it below
             await self._groups.until(lambda: not self._held)
-        async with self._engines.turn():
+        async with self._engines.turn(), self._exchange:
             await self._load_in_turn(engines)
 
     async def _load_in_turn(self, engines: list[int]) -> None:
@@ -143,6 +149,35 @@ class WeightUpdates(EngineUpdates):
         super().__init__(engines, groups, schedule, trace)
         self._store = store
         self._copy = copy
+        self._coming: Buckets | None = None
+        """The newest version whose gathering has begun, until it is looked at."""
+        self._begun = asyncio.Event()
+
+    def begin(self, coming: Buckets) -> None:
+        """The trainer begins to make a version."""
+        self._coming = coming
+        self._begun.set()
+
+    async def send_ahead(self) -> None:
+        """Runs as long as the run does. Engines that will take a version at once get its buckets while it is made, so that little
+        is left to send when it is published. What comes of it later is as if they had got nothing."""
+        while True:
+            await self._begun.wait()
+            self._begun.clear()
+            await self._send_coming()
+
+    async def _send_coming(self) -> None:
+        async with self._exchange:
+            coming, self._coming = self._coming, None
+            if coming is not None and (engines := self._ahead(coming.version)):
+                with self._trace.during("weights", f"send version {coming.version} {AHEAD}", engines=engines):
+                    await self._engines.send_ahead(coming, engines)
+
+    def _ahead(self, version: int) -> list[int]:
+        """None where engines may put the version off; where they share devices with the trainer, and sleep while it gathers; and
+        with a broadcast, which needs all that is to be sent."""
+        together = self._engines.shares_devices or self._engines.broadcast is not None
+        return [] if together or not self._schedule.awaits(version) else self._pulls.ahead(version)
 
     async def publish(self, weights: NewWeights) -> int | None:
         """Returns the version when all engines serve it, or immediately None if no caller has to wait for that."""

@@ -30,7 +30,7 @@ from roll.rollout.schedule import StepSchedule
 from roll.weights.bucket import Bucket, WeightManifest, make_buckets, manifest_of
 from roll.weights.directory import BucketFile
 from roll.weights.folder_files import stored_tensors, weight_files
-from roll.weights.store import Receive
+from roll.weights.store import Buckets, Receive
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,7 @@ class ModelFolders:
         async with self._reading:
             if version not in self._read:
                 self._read[version] = await asyncio.to_thread(self._buckets, self._folders[version])
-        for bucket in self._read[version]:
-            await into(version, bucket)
+        await Buckets(version, self._read[version]).hand_over(into)
         return self.manifest(version)
 
     def manifest(self, version: int) -> WeightManifest:

@@ -10,6 +10,7 @@ from typing import Any
 from roll.algorithms.correction import Correction, Filter, ImportanceWeight
 from roll.algorithms.loss import LossSpec
 from roll.configs.arguments import EngineArguments, HFInferConfig, ModelArguments, StrategyArguments
+from roll.configs.backend_arguments import MegatronConfig
 from roll.configs.derived import Derived
 from roll.configs.losses import TrainInferCorrectionConfig
 from roll.configs.ppo import PPOConfig
@@ -35,6 +36,7 @@ TRAINER = frozenset({"actor_train", "actor_log_prob", "critic", "reference"})
 """The roles without which a step cannot end."""
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Both names of the variable that torch's allocator reads."""
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 TRAIN_WORKER = "roll.strategies.workers.TrainWorker"
 CRITIC_WORKER = "roll.strategies.workers.CriticWorker"
 LOG_PROB_WORKER = "roll.strategies.workers.LogProbWorker"
@@ -110,7 +112,7 @@ def train_specs(
     placements = place(worker.devices, inventory)
     first = placements[0].node
     address, port = backend.node_address(first), backend.free_port(first)
-    environment = allocator(inventory.kind)
+    environment = allocator(inventory.kind) | queues(inventory.kind, worker.strategy_args.options)
     spec = train_spec(config, derived, worker, model_path)
     specs = []
     for placement in placements:
@@ -149,6 +151,13 @@ def allocator(kind: str) -> dict[str, str]:
     if kind == "cpu" or any(name in os.environ for name in ALLOCATOR):
         return {}
     return {ALLOCATOR[0]: "expandable_segments:True"}
+
+
+def queues(kind: str, options: object) -> dict[str, str]:
+    """Variables for Megatron's ranks that divide layers: a collective goes on beside the product that was asked for after it only
+    if the device begins what it is asked in that order. Not where the user has said something else."""
+    divided = isinstance(options, MegatronConfig) and options.tensor_model_parallel_size > 1
+    return {QUEUES: "1"} if divided and kind == "cuda" and QUEUES not in os.environ else {}
 
 
 def borrows_cores(config: PPOConfig, inventory: Inventory) -> bool:

@@ -191,6 +191,7 @@ class BothHalves(_WithTrainer):
                 first = await self.trainer.gather_weights(state.first_step)
             await store.publish(first.manifest, first.buckets)
             await engines.load()
+        self.trainer.announce = self.weights.begin
         self.explorer = self.counter = explorer = await self._explorer(engines, self.weights)
         self.parts = replace(NO_PARTS, explorer=explorer, trainer=self.trainer, publisher=self.weights)
         return True
@@ -201,7 +202,7 @@ class BothHalves(_WithTrainer):
 
     def watchers(self) -> Watchers:
         assert self.engines is not None
-        return [self.engines.supervise(), self.weights.run(), *super().watchers()]
+        return [self.engines.supervise(), self.weights.run(), self.weights.send_ahead(), *super().watchers()]
 
     async def close(self) -> None:
         assert self.engines is not None

@@ -11,7 +11,7 @@ from roll.configs.arguments import CACHE_BYTES, FSDP2Config, cpu_cache_tokens
 from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
 from roll.configs.derived import Derived, element_bytes, optimizer_batch_size
 from roll.configs.ppo import PPOConfig
-from roll.configs.sizes import MIB
+from roll.configs.sizes import MIB, WINDOW
 from roll.configs.worker import ActorTrainConfig, CriticConfig, ScoringConfig, TrainedConfig, WorkerConfig
 from roll.plan import memory
 from roll.plan.counts import RolePlan, prompt_sharing
@@ -70,8 +70,9 @@ def host_memory(
     accelerators: bool,
 ) -> list[Part]:
     """Bytes of host memory on one node: the newest weights on their way to the engines (all of them if it has all the trainer's
-    ranks), those that actor_log_prob lacks, its ranks' part of what checkpoints are written from (adapters: all of it, if it has
-    the first rank), and what roles that take turns move off their devices. Nothing if the trained model is unknown."""
+    ranks), what an explorer's engines have fetched and not put into place, those that actor_log_prob lacks, its ranks' part of
+    what checkpoints are written from (adapters: all of it, if it has the first rank), and what roles that take turns move off
+    their devices. Nothing if the trained model is unknown."""
     trained = models[config.model_folder(config.actor_train)]
     if isinstance(trained, str):
         return []
@@ -82,6 +83,8 @@ def host_memory(
         f"{element} B × {trained.parameters:,} parameters, in {buckets} bucket{'s' * (buckets > 1)} of at most {limit:,} MiB"
     )
     parts = [Part("newest weights", size, formula)]
+    if config.mode == "explore":
+        parts += [_arriving(role, per_node, min(size, limit * MIB)) for role in roles if role.role == "actor_infer"]
     if config.actor_log_prob is not None:
         parts.append(Part("older weights", size, "the version that actor_log_prob has not taken yet"))
     for name, worker in config.roles().items():
@@ -97,6 +100,12 @@ def host_memory(
             count = _most_on_a_node(role.devices, per_node)
             parts.append(Part(f"{role.role} asleep", each.moved * count, f"moved off {count} devices"))
     return parts
+
+
+def _arriving(engines: RolePlan, per_node: int, bucket: int) -> Part:
+    """Each engine of an explorer fetches by itself; in one driver the buckets are those of the newest weights."""
+    count = -(-_most_on_a_node(engines.devices, per_node) * engines.data // len(engines.devices))
+    return Part("arriving weights", count * WINDOW * bucket, f"{WINDOW} buckets for each of {count} engines")
 
 
 def _most_on_a_node(devices: Sequence[int], per_node: int) -> int:

@@ -165,6 +165,11 @@ class WeightPulls:
             and (version < self._awaited or self._groups[engine] >= self._interval or (starving and version == fleet.version))
         ]
 
+    def ahead(self, version: int) -> list[int]:
+        """The engines that will be due when `version` is published as an awaited one; none if it is published."""
+        versions, newer = self._fleet.versions, version > self.newest
+        return [engine for engine in self._fleet.serving if newer and versions[engine] < version]
+
     def begin(self) -> int:
         """The version to load: always the newest, so one that was overtaken is never asked for."""
         self._loading = (self.newest,)

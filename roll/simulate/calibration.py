@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -17,6 +18,7 @@ from statistics import correlation, fmean, linear_regression, median
 from typing import Any
 
 from roll.configs.problems import ConfigError, Problem
+from roll.engines.weight_updates import AHEAD
 from roll.simulate.costs import MIB, Costs, Spread
 from roll.simulate.figures import step_rows
 
@@ -55,7 +57,7 @@ def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Seq
     passes = [seconds for stage in ("log_prob", "reference", "value") if (seconds := _mean(later, f"time/{stage}_s"))]
     trained_s = max(_mean(later, "time/train_s"), 1e-9)
     updates = summary["weight_updates"]
-    sends = [event["dur"] / 1e6 for event in events if str(event["name"]).startswith("send version")]
+    sends = _sends(events)
     episodes = _episodes(events)
     found: dict[str, tuple[object, str]] = {
         "response_tokens": (_spread(tokens), "groups.jsonl: mean length of each group's responses"),
@@ -89,6 +91,20 @@ def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Seq
     given = {each.name: "default" for each in fields(Costs) if each.name != "measured"}
     measured = given | {name: where for name, (_, where) in found.items()}
     return replace(Costs(), **values, measured=measured)
+
+
+def _sends(events: Sequence[Row]) -> list[float]:
+    """Seconds of each load; what was sent while the version was made counts with what was left."""
+    found: list[float] = []
+    ahead: dict[str, float] = {}
+    for event in events:
+        if match := re.fullmatch(rf"send version (\d+)( {AHEAD})?", str(event["name"])):
+            version, seconds = match[1], event["dur"] / 1e6
+            if match[2]:
+                ahead[version] = seconds
+            else:
+                found.append(seconds + ahead.pop(version, 0.0))
+    return found
 
 
 def _episodes(events: Sequence[Row]) -> dict[str, list[float]]:

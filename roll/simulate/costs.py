@@ -86,7 +86,7 @@ class Costs:
     weights_mb_per_s: float = 0.0
     """To each engine; engines take a version side by side."""
     gather_s: float = 0.0
-    """To gather a version on the trainer's ranks."""
+    """To gather a version on the trainer's ranks, before its first byte is sent: a rank makes one bucket."""
     flip_s: float = 0.0
     """An engine stands still to take a version that it has received."""
     turn_s: float = 0.0

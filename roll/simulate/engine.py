@@ -55,6 +55,7 @@ class ScriptedEngine:
         self.version = version
         self._wrong = wrong
         self._received: ReceivedBuckets[set[int]] = ReceivedBuckets()
+        self._link = asyncio.Lock()
         self._arriving: dict[str, _Served] = {}
         self._queue: WaitingLine[str, _Served] = WaitingLine()
         self._running: dict[str, _Served] = {}
@@ -97,7 +98,8 @@ class ScriptedEngine:
 
     async def receive_bucket(self, version: int, bucket: Bucket) -> None:
         bucket.verify()
-        await asyncio.sleep(self._costs.pull_s)
+        async with self._link:  # which carries one after the other
+            await asyncio.sleep(self._costs.pull_s)
         self._received.make_room(version, bucket)
         self._received.keep(bucket, {int(trained) for trained in bucket.tensors.values()})
 

@@ -49,6 +49,7 @@ class ScriptedTrainWorker:
         self._snapshot = 0
         self._export: list[Bucket] = []
         self._received: ReceivedBuckets[None] = ReceivedBuckets()
+        self._link = asyncio.Lock()
 
     async def log_probs(self, batch: TokenBatch) -> Tensor:
         return await self._scored(batch, -1.0)
@@ -85,7 +86,8 @@ class ScriptedTrainWorker:
 
     async def receive_bucket(self, version: int, bucket: Bucket) -> None:
         bucket.verify()
-        await asyncio.sleep(self._costs.pull_s)
+        async with self._link:  # as of an engine
+            await asyncio.sleep(self._costs.pull_s)
         self._received.make_room(version, bucket)
         self._received.keep(bucket, None)
 

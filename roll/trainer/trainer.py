@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -42,7 +42,7 @@ from roll.trainer import batch as batching
 from roll.trainer.advantages import Advantages
 from roll.trainer.checkpoint_writer import CheckpointWriter
 from roll.trainer.optimise import optimise
-from roll.weights.store import WeightStore
+from roll.weights.store import Buckets, WeightStore
 from roll.weights.transport import NewWeights, gather_weights
 
 MIB = 1 << 20
@@ -134,6 +134,8 @@ class Trainer:
         """When the step before was scored ahead."""
         self._ess: float | None = None
         """Of the importance weights of the step before."""
+        self.announce: Callable[[Buckets], None] = lambda coming: None
+        """Is told that the gathering of a version begins."""
 
     async def lease(self) -> Step:
         """The next step, with its groups. Raises `Closed` after the last."""
@@ -265,7 +267,9 @@ class Trainer:
         return await self.gather(await self.update(step))
 
     async def gather_weights(self, version: int) -> NewWeights:
-        return await gather_weights(self._policy, self._store, version, self._config.model_update_buffer_size_mb * MIB)
+        coming = Buckets(version)
+        self.announce(coming)
+        return await gather_weights(self._policy, self._store, version, self._config.model_update_buffer_size_mb * MIB, coming)
 
     async def _finish(self, step: Step) -> None:
         self._step_s = monotonic() - max(step.lease.leased_at, self._done_at)

@@ -27,7 +27,7 @@ from roll.weights.bucket_server import BucketServer, Endpoint, ServedBucket
 from roll.weights.delta import WORTH, Chain, Link
 from roll.weights.folder_files import stored_tensors, weight_files
 from roll.weights.layout import MEMORY, write_file
-from roll.weights.store import BucketRef, Receive
+from roll.weights.store import BucketRef, Buckets, Receive
 
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
 SERVER = "server.json"
@@ -100,8 +100,7 @@ class WeightFolder:
     async def pull(self, version: int, into: Receive) -> WeightManifest:
         """Raises `Unreachable`, too, as the receiver may."""
         published = self._read(version)
-        for bucket in self._buckets(published):
-            await into(version, bucket)
+        await Buckets(version, self._buckets(published)).hand_over(into)
         return _manifest(published)
 
     def manifest(self, version: int) -> WeightManifest:

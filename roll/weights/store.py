@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
+import asyncio
+import itertools
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from roll.configs.sizes import WINDOW
 from roll.errors import VersionGone
 from roll.weights.bucket import Described, Readable, WeightManifest
 from roll.weights.delta import Link
@@ -40,11 +43,57 @@ Receive = Callable[[int, BucketRef], Coroutine[object, object, None]]
 """`receive(version, bucket)`: one receiver's way to take a bucket."""
 
 
+class Buckets:
+    """Those of a version: all, or those that are made by now, and more to come."""
+
+    def __init__(self, version: int, made: Iterable[BucketRef] | None = None) -> None:
+        """`made`: all of them; None: they come by `add`, and `end` says that there are no more."""
+        self.version = version
+        self.whole = made is not None
+        self._made = list(made or ())
+        self._ended = self.whole
+        self._changed = asyncio.Event()
+
+    def add(self, bucket: BucketRef) -> None:
+        self._made.append(bucket)
+        self._notify()
+
+    def end(self, whole: bool) -> None:
+        self._ended, self.whole = True, whole
+        self._notify()
+
+    async def hand_over(self, into: Receive) -> None:
+        """To one receiver, begun in their order, `WINDOW` at a time. When one fails no other is begun, and the failure is raised
+        when none is under way: nothing arrives late."""
+        places, goes_on = itertools.count(), True
+
+        async def carry() -> None:
+            nonlocal goes_on
+            try:
+                for place in places:
+                    while goes_on and not self._ended and place >= len(self._made):
+                        await self._changed.wait()
+                    if not goes_on or place >= len(self._made):
+                        break
+                    await into(self.version, self._made[place])
+            finally:
+                goes_on = False
+                self._notify()
+
+        ended = await asyncio.gather(*(carry() for _ in range(WINDOW)), return_exceptions=True)
+        for failure in filter(None, ended):
+            raise failure
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
 class WeightSource(Protocol):
     """Where engines find versions."""
 
     async def pull(self, version: int, into: Receive) -> WeightManifest:
-        """Hands every bucket of `version` to the receiver. Raises `VersionGone`."""
+        """Hands every bucket of `version` to the receiver (`Buckets.hand_over`). Raises `VersionGone`."""
 
     def manifest(self, version: int) -> WeightManifest:
         """The manifest of a version. Raises `VersionGone`."""
@@ -95,8 +144,7 @@ class MemoryWeightStore:
 
     async def pull(self, version: int, into: Receive) -> WeightManifest:
         manifest, buckets = self._of(version)
-        for bucket in buckets:
-            await into(version, bucket)
+        await Buckets(version, buckets).hand_over(into)
         return manifest
 
     def manifest(self, version: int) -> WeightManifest:

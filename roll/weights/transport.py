@@ -22,7 +22,7 @@ from roll.distributed.cluster import Cluster
 from roll.weights.assembled import AssembledWeights
 from roll.weights.bucket import WeightManifest, manifest_of
 from roll.weights.directory import BucketFile, DirectoryWeightStore, MemoryFolderStore, ServedWeightStore
-from roll.weights.store import BucketRef, KeptBucket, MemoryWeightStore, WeightSource, WeightStore
+from roll.weights.store import BucketRef, Buckets, KeptBucket, MemoryWeightStore, WeightSource, WeightStore
 
 WEIGHTS = "weights"
 """The folder of versions in that of the run."""
@@ -74,19 +74,33 @@ class NewWeights:
         return f"version {self.manifest.version}"
 
 
-async def gather_weights(cluster: Cluster, store: WeightStore, version: int, bucket_bytes: int) -> NewWeights:
-    """The trainer's weights as buckets that stay where the ranks made or wrote them; only names and checksums come here."""
-    folder, link = store.begin(version), store.link(version)
+async def gather_weights(
+    cluster: Cluster, store: WeightStore, version: int, bucket_bytes: int, coming: Buckets | None = None
+) -> NewWeights:
+    """The trainer's weights as buckets that stay where the ranks made or wrote them; only names and checksums come here.
+    `coming`: gets the buckets as they are made."""
+    coming = Buckets(version) if coming is None else coming
+    try:
+        weights = await _gathered(cluster, store, coming, bucket_bytes)
+    except BaseException:
+        coming.end(whole=False)
+        raise
+    coming.end(whole=True)
+    return weights
+
+
+async def _gathered(cluster: Cluster, store: WeightStore, coming: Buckets, bucket_bytes: int) -> NewWeights:
+    folder, link = store.begin(coming.version), store.link(coming.version)
     how = (bucket_bytes,) if link is None else (bucket_bytes, link)
     async with asyncio.TaskGroup() as group:
-        shares = [group.create_task(_share(cluster, rank, folder, *how)) for rank in range(len(cluster))]
+        shares = [group.create_task(_share(cluster, rank, folder, coming, *how)) for rank in range(len(cluster))]
     # In turns, as they were made: engines that pull them in this order ask one node after the other.
     turns = itertools.zip_longest(*(share.result() for share in shares))
     buckets = [bucket for turn in turns for bucket in turn if bucket is not None]
-    return NewWeights(manifest_of(version, buckets, None if link is None else link.base), buckets)
+    return NewWeights(manifest_of(coming.version, buckets, None if link is None else link.base), buckets)
 
 
-async def _share(cluster: Cluster, rank: int, folder: Path | None, *how: object) -> list[BucketRef]:
+async def _share(cluster: Cluster, rank: int, folder: Path | None, coming: Buckets, *how: object) -> list[BucketRef]:
     """The buckets that a rank exports."""
     await cluster.call(rank, "begin_export", *how)
     share: list[BucketRef] = []
@@ -96,3 +110,4 @@ async def _share(cluster: Cluster, rank: int, folder: Path | None, *how: object)
         if made is None:
             return share
         share.append(BucketFile(path, *made) if path else KeptBucket(rank, reference, *made))
+        coming.add(share[-1])

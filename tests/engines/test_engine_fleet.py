@@ -8,12 +8,12 @@ from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
 from roll.engines import engine_fleet
 from roll.engines.engine_fleet import EngineFleet
-from roll.errors import NodeLost, WorkerDied, WorkersLost, WorkerStartError
+from roll.errors import NodeLost, VersionGone, WorkerDied, WorkersLost, WorkerStartError
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import EngineState, Fleet
 from roll.strategies.infer.interface import EngineStats
-from roll.weights.bucket import WeightManifest
-from roll.weights.store import MemoryWeightStore
+from roll.weights.bucket import WeightManifest, manifest_of
+from roll.weights.store import Buckets, KeptBucket, MemoryWeightStore
 
 
 class Engine:
@@ -244,5 +244,106 @@ def test_an_answer_that_comes_after_the_engine_was_given_up_counts_for_nothing()
         engine.call = call
         assert await fleet.flip(1, [0]) == []
         assert (fleet.fleet.states[0], fleet.fleet.versions[0]) == (EngineState.DEAD, 0)
+
+    run(main())
+
+
+class Aside:
+    """An engine that keeps what it receives, and refuses to serve anything else."""
+
+    def __init__(self, name="engine"):
+        self.name = name
+        self.version, self.received = 0, []
+        self.gone = asyncio.Event()
+
+    async def call(self, method, *args):
+        await asyncio.sleep(0)
+        if self.gone.is_set():
+            raise WorkerDied("gone")
+        if method == "receive_bucket":
+            self.received = [*(each for each in self.received if each[0] == args[0] and each != args), args]
+        elif method == "activate_weights":
+            assert sorted(self.received) == [(args[0].version, name) for name in sorted(args[0].names)]
+            self.version, self.received = args[0].version, []
+            return 0.0
+        return EngineStats(version=self.version)
+
+    async def died(self):
+        await self.gone.wait()
+
+    def kill(self):
+        self.gone.set()
+
+
+async def turns(count=50):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def kept(*names):
+    return [KeptBucket(0, name, (name,), 0, 1) for name in names]
+
+
+def test_a_version_that_was_sent_while_it_was_made_is_served_without_being_sent_again():
+    async def main():
+        engines = [Aside(), Aside()]
+        fleet, coming, (a, b) = make_fleet(engines), Buckets(1), kept("a", "b")
+        ahead = asyncio.create_task(fleet.send_ahead(coming, [0, 1]))
+        coming.add(a)
+        await turns()
+        assert [engine.received for engine in engines] == [[(1, "a")]] * 2
+        coming.add(b)
+        coming.end(whole=True)
+        await ahead
+        await fleet.store.publish(manifest_of(1, [a, b]), [a, b])
+        await fleet.send(1, [0, 1])
+        assert [engine.received for engine in engines] == [[(1, "a"), (1, "b")]] * 2
+        assert await fleet.flip(1, [0, 1]) == [0.0, 0.0] and fleet.fleet.version == 1
+
+    run(main())
+
+
+def test_what_was_sent_of_a_version_whose_gathering_failed_is_never_served():
+    async def main():
+        engine = Aside()
+        fleet, coming, (a, b, c) = make_fleet([engine]), Buckets(1), kept("a", "b", "c")
+        coming.add(a)
+        coming.end(whole=False)
+        await fleet.send_ahead(coming, [0])
+        with pytest.raises(VersionGone):
+            await fleet.flip(1, [0])
+        await fleet.store.publish(manifest_of(1, [a, b, c]), [a, b, c])
+        await fleet.flip(1, [0])
+        assert engine.version == 1, "the part that it had did not count as the whole"
+
+    run(main())
+
+
+@pytest.mark.parametrize("dies", ["between two buckets", "after the last"])
+def test_an_engine_that_dies_while_a_version_is_made_comes_back_with_what_others_serve_and_gets_it_whole(dies):
+    async def main():
+        lost, other, successor = Aside(), Aside(), Aside()
+        fleet, coming, (a, b) = make_fleet([lost, other], [successor]), Buckets(1), kept("a", "b")
+        back = asyncio.Event()
+        fleet.routing.append(Routes(back))
+        supervision = asyncio.create_task(supervised(fleet, asyncio.Event().wait()))
+        ahead = asyncio.create_task(fleet.send_ahead(coming, [0, 1]))
+        coming.add(a)
+        if dies == "after the last":
+            coming.add(b)
+        await turns()
+        lost.kill()
+        await back.wait()
+        assert not ahead.done(), "who starts does not wait for the trainer"
+        if dies == "between two buckets":
+            coming.add(b)
+        coming.end(whole=True)
+        await ahead
+        assert (successor.received, fleet.fleet.states[0]) == ([], EngineState.SERVING)
+        await fleet.store.publish(manifest_of(1, [a, b]), [a, b])
+        await fleet.send(1, [0, 1])
+        await fleet.flip(1, [0, 1])
+        assert (successor.version, other.version, fleet.fleet.restarts) == (1, 1, 1)
+        supervision.cancel()
 
     run(main())

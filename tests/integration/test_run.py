@@ -430,7 +430,7 @@ def test_the_trace_has_every_step_version_validation_and_group(lab, make_config,
     assert [(name, args["version"]) for name, *_, args in rows["steps"]] == [("step 1", 0), ("step 2", 1), ("step 3", 2)]
     assert [name for name, *_ in rows["publish"]] == ["version 1", "version 2", "version 3"]
     loads = [name for name, *_ in rows["weights"]]
-    assert loads[-2:] == ["send version 3", "flip to version 3"]
+    assert loads[-3:] == ["send version 3 as it is made", "send version 3", "flip to version 3"]
     shown = [(name, args["accuracy"]) for name, *_, args in rows["validations"]]
     assert shown == [(f"version {each['step']}", each["accuracy"]) for each in run.summary["validation"]]
     groups = {args["group_id"]: args for name, *_, args in rows["groups"] if name == "group"}

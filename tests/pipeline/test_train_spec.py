@@ -89,8 +89,8 @@ def test_training_in_fp16_is_refused():
         spec(configure({"model_args": {"dtype": "fp16"}}), "actor_train")
 
 
-def ranks(inventory):
-    config = configure({"device_mapping": "0-1"})
+def ranks(inventory, **strategy):
+    config = configure({"device_mapping": "0-1", **({"strategy_args": strategy} if strategy else {})})
     return train_specs("actor_train", config, derive(config), config.actor_train, "base", inventory, LocalBackend())
 
 
@@ -102,6 +102,21 @@ def test_processes_that_train_on_gpus_have_an_allocator_whose_segments_grow(monk
     assert [spec.environment for spec in ranks(CPUS)] == [{}, {}]
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "backend:cudaMallocAsync")
     assert [spec.environment for spec in ranks(GPUS)] == [{}, {}], "the user's own stays"
+
+
+def test_only_ranks_that_divide_layers_have_one_queue_to_the_device(monkeypatch):
+    """FSDP2's collectives overlap with what was asked before them, for which they need queues of their own."""
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+
+    def queues(inventory, size):
+        megatron = {"strategy_name": "megatron_train", "strategy_config": {"tensor_model_parallel_size": size}}
+        return [spec.environment.get("CUDA_DEVICE_MAX_CONNECTIONS") for spec in ranks(inventory, **megatron)]
+
+    assert queues(GPUS, 2) == ["1", "1"]
+    assert queues(GPUS, 1) == queues(CPUS, 2) == [None, None]
+    assert all("CUDA_DEVICE_MAX_CONNECTIONS" not in spec.environment for spec in ranks(GPUS))
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+    assert queues(GPUS, 2) == [None, None], "the user's own stays"
 
 
 def test_engines_draw_numbers_of_their_own_and_know_whether_they_take_turns():

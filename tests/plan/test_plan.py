@@ -328,6 +328,14 @@ def test_the_host_of_the_first_ranks_holds_what_checkpoints_are_written_from():
     assert {part.name: part.bytes for part in with_critic.host}["critic snapshot"] == 12 * SHAPE.parameters
 
 
+def test_the_host_of_an_explorer_holds_what_its_engines_have_fetched_and_not_put_into_place():
+    whole = 4 * SHAPE.parameters
+    engines = {"engines": "0-3", "mode": "explore", "groups_database": "sqlite:///groups.db"}
+    for keys, buckets in (({}, 0), (engines, 2 * 4 * whole)):
+        host = {part.name: part.bytes for part in plan_of(rlvr(**keys)).host}
+        assert (host.get("arriving weights", 0), host["newest weights"]) == (buckets, whole)
+
+
 def test_a_model_that_is_not_there_leaves_the_rest_of_the_plan():
     plan = plan_of(rlvr(), model="unknown: it is not there")
     assert [(role.note, role.awake) for role in plan.memory] == [("unknown: it is not there", 0)] * 2

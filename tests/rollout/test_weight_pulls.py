@@ -160,6 +160,15 @@ def test_an_awaited_version_is_put_off_by_nobody_also_when_a_newer_one_follows()
     assert pull.needed == {3, 4, 5}
 
 
+def test_what_is_sent_while_it_is_made_goes_to_those_who_will_be_due():
+    fleet, pull = pulls([0, 0, 3], 2)
+    assert pull.ahead(3) == [0, 1]
+    fleet.died(0)
+    assert pull.ahead(3) == [1], "an engine that is down loads what the others serve"
+    pull.publish(3)
+    assert pull.ahead(3) == [], "it is there, and sent from the store"
+
+
 def test_the_past_is_not_published_again():
     _, pull = pulls([0], 0)
     pull.publish(3)

@@ -18,6 +18,7 @@ import roll
 import roll.pipeline.clusters
 from roll.distributed.device_locks import LockTable
 from roll.engines.engine_fleet import EngineFleet
+from roll.engines.weight_updates import WeightUpdates
 from roll.flow.stage import Channel
 from roll.rollout.admission import Admission
 from roll.rollout.changes import Changes
@@ -126,6 +127,14 @@ def a_version_is_thrown_away_too_early(patch):
     patch.setattr(WeightPulls, "needed", property(lambda self: frozenset({self.newest})))
 
 
+def a_version_comes_ahead_between_another_and_its_flip(patch):
+    async def send(self):
+        coming, self._coming = self._coming, None
+        await self._engines.send_ahead(coming, self._ahead(coming.version))
+
+    patch.setattr(WeightUpdates, "_send_coming", send)
+
+
 def devices_are_not_given_back(patch):
     release = LockTable.release
 
@@ -175,6 +184,8 @@ COPY = {**AHEAD, "copy": "0"}
 PLAIN = {**AHEAD, "policy": "wait", "newest_first": False, "reuse": 1, "copy": ""}
 PULLED = {**PLAIN, "pull": 2, "engines": 3, "steps": 5, "train_s": 0.5, "eval_steps": 100}
 """Engines serve different versions."""
+VALIDATED = {**AHEAD, "eval_steps": 2, "train_s": 0.5, "validated": 12}
+"""Versions wait for a validation of the one before."""
 SHARED = {"ratio": 0.0, "push": 1, "shared": True}
 SIGNALS = tuple(Fault(at_s, "signal", 0) for at_s in (30.0, 50.0, 65.0))
 RESUMED = {**PLAIN, "steps": 5, "save_steps": 1, "train_s": 6.0, "latency_s": 0.0, "faults": SIGNALS}
@@ -192,6 +203,7 @@ MUTATIONS = {
     the_checkpoint_loses_a_group: RESUMED,
     tasks_in_flight_are_not_served_again: RESUMED,
     a_version_is_thrown_away_too_early: PULLED,
+    a_version_comes_ahead_between_another_and_its_flip: VALIDATED,
     devices_are_not_given_back: SHARED,
     a_served_version_is_the_newest_instead_of_the_oldest: PULLED,
     whoever_got_a_place_is_not_told: {},
@@ -215,7 +227,7 @@ NOTIFIES = {
     "Groups.set_published": AHEAD,
     "Groups.set_served": {},
     "Groups.stop": {},
-    "EngineUpdates.release": {**AHEAD, "eval_steps": 2, "train_s": 0.5, "validated": 12},
+    "EngineUpdates.release": VALIDATED,
     "WeightUpdates.publish": {},
     "EngineFleet._restart": {**AHEAD, "synchronous_after": 1},
     "PolicyCopy.follow": COPY,

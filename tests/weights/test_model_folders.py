@@ -48,7 +48,8 @@ def test_an_engine_reads_all_tensors_from_the_folder_in_bounded_buckets(folders,
     assert len(tensors) == 10 and tensors["a.steps"].tolist() == [10]
     assert {tensor.dtype for name, tensor in tensors.items() if "steps" not in name} == {getattr(torch, dtype)}
     _, others = pulled(source, 0)
-    assert not torch.equal(others[0].tensors["a.0"], tensors["a.0"])
+    [other] = [bucket.tensors["a.0"] for bucket in others if "a.0" in bucket.tensors]
+    assert not torch.equal(other, tensors["a.0"])
 
 
 def test_files_that_changed_after_they_were_read_are_noticed(folders):
@@ -58,8 +59,9 @@ def test_files_that_changed_after_they_were_read_are_noticed(folders):
         {f"a.{i}": torch.zeros(16, 16) for i in range(4)} | {"a.steps": torch.tensor([10])}, folders[10] / "model-a.safetensors"
     )
     _, buckets = pulled(source, 10)
+    [changed] = [bucket for bucket in buckets if "a.0" in bucket.tensors]
     with pytest.raises(ValueError, match="corrupt"):
-        buckets[0].verify()
+        changed.verify()
     (folders[10] / "model-a.safetensors").unlink()
     with pytest.raises(ValueError, match="cannot be read"):
         pulled(source, 10)

@@ -1,5 +1,7 @@
 """Weights staged as files for an engine in another process."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -26,8 +28,8 @@ def read(folder):
 
 def test_what_was_received_is_what_lies_in_the_folder(staged):
     buckets = buckets_of(1)
-    for bucket in [*buckets, buckets[2]]:  # one of them twice, as after a retry
-        staged.receive(3, bucket)
+    with ThreadPoolExecutor() as threads:  # side by side, one of them twice, as after a retry
+        list(threads.map(lambda bucket: staged.receive(3, bucket), [*buckets, buckets[2]]))
     found = read(staged.complete(manifest_of(3, buckets)))
     assert len(found) == 5
     for bucket in buckets:

@@ -64,6 +64,7 @@ def distributed_adamw(wrapped: DistributedDataParallel, training: TrainingArgume
     for group in optimizer.param_groups:
         # 0 for vectors. Megatron leaves this to its own learning-rate scheduler, which is not used.
         group["weight_decay"] *= group["wd_mult"]
+        group["fused"] = True  # one pass over memory, as in every back end; Megatron has no word for torch's
     return optimizer
 
 
@@ -123,7 +124,7 @@ class MasterState:
         master = self._master(parameter)
         if master is not None:
             state = self._adam(parameter).state[master]
-            state["step"] = torch.tensor(float(step))
+            state["step"] = torch.tensor(float(step), device=master.device)
             state[moment] = self._part(parameter, value).detach().clone(memory_format=torch.contiguous_format)
 
     @torch.no_grad()

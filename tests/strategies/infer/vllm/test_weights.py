@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,8 @@ def test_the_files_hold_what_was_sent_under_the_names_of_the_folder(lab: Any, re
     model = lab.model(seed=1, tied=tied)
     buckets, manifest = lab.weights(model, 4)
     assert len(buckets) > 2
-    for bucket in buckets:
-        received.receive(4, bucket)
+    with ThreadPoolExecutor() as threads:  # in any order, side by side
+        list(threads.map(lambda bucket: received.receive(4, bucket), buckets[::-1]))
     content: dict[str, torch.Tensor] = {}
     for path in received.take(manifest):
         content |= load_file(path)

@@ -76,6 +76,20 @@ def test_every_way_to_run_a_step_takes_the_same_step(make, fsdp2, rank_program, 
         torch.testing.assert_close(tensor, expected[name], rtol=0, atol=2e-5 * float(expected[name].abs().max()), msg=name)
 
 
+@pytest.mark.parametrize("distributed", [True, False])
+def test_the_optimiser_updates_all_weights_by_the_fused_kernel(make, rank_program, monkeypatch, distributed):
+    kernel, updated = torch._fused_adamw_, []
+
+    def counted(masters, *others, **options):
+        updated.extend(masters)
+        kernel(masters, *others, **options)
+
+    monkeypatch.setattr(torch, "_fused_adamw_", counted)
+    strategy = make("qwen3_moe", use_distributed_optimizer=distributed)
+    train(strategy, rank_program, [0])
+    assert sum(each.numel() for each in updated) == sum(each.numel() for each in weights(strategy).values())
+
+
 @pytest.mark.parametrize("model", ["qwen2-untied", "qwen3-tied", "llama-untied", "qwen2_moe", "qwen3_moe"])
 def test_log_probs_and_weights_are_those_of_the_hugging_face_model(make, megatron_models, rank_program, model):
     path = str(megatron_models / model)
