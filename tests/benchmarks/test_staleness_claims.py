@@ -81,3 +81,38 @@ def test_a_loss_has_the_settings_that_are_it_with_something_set_on_its_page():
     lines = figures_table("additions", rows, {"cispo"}).splitlines()[2:]
     assert [line.split(" | ")[0] for line in lines] == ["| `cispo`", "| `cispo_wide`"]
     assert "0.50 (0.50 to 0.50)" in lines[0]
+
+
+def test_what_the_page_says_in_words_is_so():
+    from staleness_claims import CLAIMS, FRESH, LAG, claims_table, of
+    from staleness_report import mean, read_rows
+
+    rows, sweep = (read_rows(PAGES / f"claims_additions{kind}.csv") for kind in ("", "_sweep"))
+
+    def ended(variant, lag=LAG):
+        return mean([row.final for row in of(rows, (variant, lag))])
+
+    def rate(variant, lag=LAG):
+        return of(rows, (variant, lag))[0].learning_rate
+
+    page = (PAGES / "choosing.md").read_text()
+    assert f"It is {mean([row.accuracy[0] for row in rows]):.2f} before training" in page
+    assert all(len(of(rows, side)) == 5 for claim in CLAIMS["additions"] for side in (claim.better, claim.worse))
+    verdicts = [line.split(" | ")[-1].removesuffix(" |") for line in claims_table("additions", rows).splitlines()[2:]]
+    assert verdicts.count("held") == len(verdicts) - 2
+    assert [claim.says[:6] for claim, verdict in zip(CLAIMS["additions"], verdicts, strict=True) if verdict == "open"] == [
+        "`gspo`"
+    ] * 2
+    weighed = ("vanilla", "tis", "cispo", "cispo_wide", "decoupled_ppo", "ppo_recomputed")
+    masked = ("ppo", "cispo_masked", "gspo", "gspo_wide")
+    assert {rate(variant) for variant in weighed} == {1.5e-4} and min(map(rate, masked)) == 3e-4
+    lost = [row.final for variant in weighed for row in of(sweep, (variant, LAG)) if row.learning_rate == 6e-4]
+    assert sum(final < 0.1 for final in lost) == 5 and len(lost) == 6
+    assert (rate("ppo", 1.0), rate(*FRESH)) == (6e-4, 3e-4)
+    at_four = {variant: ended(variant) for variant, lag in {(row.variant, row.ratio) for row in rows} if lag == LAG}
+    assert max(at_four, key=at_four.__getitem__) == "decoupled_ppo_4_steps"
+    assert abs(ended("decoupled_ppo") - ended("ppo_recomputed")) < 0.01, "the same loss"
+    assert ended("topr", 1.0) < ended("ppo", 1.0) and ended("topr") < ended("ppo") and ended("topr", 8.0) > ended("ppo", 8.0)
+    # What the variants' pages say.
+    assert sorted(at_four, key=at_four.__getitem__)[:2] == ["vanilla", "cispo"]
+    assert ended("gspo", 1.0) < ended("ppo", 1.0)
