@@ -6,7 +6,8 @@ made again, so the table can be made in pieces, one configuration at a time, whi
 load before and after the runs. The table is of all that has been made so far, with the misses: a step time off by more than
 10 %, an idle share by more than 5 points.
 
-    python benchmarks/simulate_vs_reality.py [--only "long tails, ratio 4" ...] [--steps 40] [--seeds 3] [--runs 1] [--local]
+    python benchmarks/simulate_vs_reality.py [--only "long tails, ratio 4" ...] [--steps 40] [--seeds 3] [--runs 1]
+        [--local] [--same_ratio]
 
 `--only` without a name prints the table. Remove a configuration's folder in --out, or a calibration's, to make it again.
 """
@@ -115,14 +116,15 @@ def given(case: Case, steps: int) -> list[str]:
     return [*JOBS[case.job].changes, *case.changes, *always]
 
 
-def trace_of(job: str, out: Path, steps: int, local: bool) -> Path:
-    """The run that calibrates the job, made if it is not there."""
-    run = out / "calibration" / job
+def trace_of(job: str, ratio: float, out: Path, steps: int, local: bool) -> Path:
+    """The run that calibrates the job, made if it is not there; at another ratio than 1 with a seed of its own."""
+    name, seed = (job, FIRST_SEED) if ratio == 1 else (f"{job}, ratio {ratio:g}", FIRST_SEED - 1)
+    run = out / "calibration" / name
     if not (run / "load.json").exists():
-        print(f"calibrating: {job}", flush=True)
+        print(f"calibrating: {name}", flush=True)
         subprocess.run([sys.executable, f"examples/embedded/{JOBS[job].model}"], cwd=ROOT, check=True)
         begin = os.getloadavg()[0]
-        real(Case(job, 1), run, steps, local)
+        real(Case(job, ratio, (*BESIDE, f"seed={seed}")), run, steps, local)
         written(run / "load.json", [begin, os.getloadavg()[0]])
     return run / "run"
 
@@ -198,10 +200,10 @@ def written(file: Path, value: object) -> None:
     file.write_text(json.dumps(value, indent=1))
 
 
-def rows(out: Path) -> Iterator[dict[str, Any]]:
+def rows(out: Path, prediction: str) -> Iterator[dict[str, Any]]:
     """Of the configurations that are predicted and run."""
     for name in CASES:
-        told, seen = out / name / "predicted.json", sorted((out / name).glob("real *.json"))
+        told, seen = out / name / prediction, sorted((out / name).glob("real *.json"))
         if told.exists() and seen:
             yield compared(name, json.loads(told.read_text()), [json.loads(file.read_text()) for file in seen])
 
@@ -231,8 +233,8 @@ def compared(name: str, told: list[dict[str, Any]], seen: Sequence[Mapping[str, 
     return {"case": name, "line": line, "error": error, "idle_gaps": gaps, "predicted": told, "real": found, "load": load}
 
 
-def show(out: Path, steps: int) -> None:
-    made = list(rows(out))
+def show(out: Path, steps: int, prediction: str) -> None:
+    made = list(rows(out, prediction))
     print("\n| run | step predicted | real | error | trainer idle | engines idle | lag | misses | load |\n" + "|---" * 9 + "|")
     print("\n".join(row["line"] for row in made))
     if made:
@@ -251,16 +253,19 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=CASES, default=list(CASES), metavar="NAME", help=", ".join(CASES))
     parser.add_argument("--local", action="store_true", help="one process instead of Ray's")
     parser.add_argument("--out", type=Path, default=ROOT / "build/simulate_vs_reality")
+    parser.add_argument("--same_ratio", action="store_true", help="calibrate at the ratio that is predicted, not at 1")
     options = parser.parse_args()
+    prediction = "predicted, same ratio.json" if options.same_ratio else "predicted.json"
     out = options.out / (f"{options.steps} steps" + ", one process" * options.local)
     for name in options.only:
-        if not (out / name / "predicted.json").exists():
-            trace = trace_of(CASES[name].job, out, options.steps, options.local)
+        if not (out / name / prediction).exists():
+            case = CASES[name]
+            trace = trace_of(case.job, case.ratio if options.same_ratio else 1, out, options.steps, options.local)
             print(f"predicting: {name}", flush=True)
-            written(out / name / "predicted.json", predicted(CASES[name], trace, options.steps, options.seeds))
+            written(out / name / prediction, predicted(case, trace, options.steps, options.seeds))
     for name, number in itertools.product(options.only, range(options.runs)):
         make(name, out, options.steps, options.local, number)
-    show(out, options.steps)
+    show(out, options.steps, prediction)
 
 
 if __name__ == "__main__":

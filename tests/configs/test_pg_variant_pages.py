@@ -35,4 +35,4 @@ def test_the_index_links_every_page_and_says_which_need_recomputed_log_probs():
     assert {name for name, needs in rows.items() if needs == "yes"} == {
         name for name, loss in POLICY_LOSSES.items() if loss.needs_proximal
     }
-    assert {path.stem for path in PAGES.glob("*.md")} == {*POLICY_LOSSES, "index", "choosing"}
+    assert {path.stem for path in PAGES.glob("*.md")} == {*POLICY_LOSSES, "index", "choosing", "claims_sums"}
