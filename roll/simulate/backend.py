@@ -17,6 +17,8 @@ from roll.simulate.costs import Costs
 
 Make = Callable[[WorkerSpec], object]
 """Makes the worker of a specification."""
+WHOLE = frozenset({"receive_bucket", "activate_weights"})
+"""Calls whose measured seconds are those of the call."""
 Fault = Callable[[str, str], Exception | None]
 """(worker's name, method) -> what this call raises in its worker."""
 
@@ -85,12 +87,13 @@ class SimulatedHandle:
         self.kill()
 
     async def _work(self, answer: asyncio.Future[Any], method: str, args: tuple[object, ...]) -> None:
+        message_s = 0.0 if method in WHOLE else self._message_s
         try:
-            await self._links.pass_one(self._message_s)
+            await self._links.pass_one(message_s)
             if error := self._links.fault(self.name, method):
                 raise error
             result = await getattr(self.worker, method)(*args)
-            await self._links.pass_one(self._message_s)
+            await self._links.pass_one(message_s)
         except asyncio.CancelledError:
             return  # it has died, or hangs
         except Exception as error:  # boundary: what the worker raises is its caller's

@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
@@ -86,7 +86,8 @@ def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Seq
         found |= _of_episodes(episodes, fmean(tokens))
     if busy := [engine for engine in summary.get("engines") or [] if engine["busy_s"]]:
         generating_s = sum(episodes["generation_s"]) or size * sum(end - begin for begin, end in spans["rollout"].values())
-        found["tokens_per_s"] = _rates(busy, generating_s, _by_concurrency(events, spans["rollout"], len(busy)))
+        most = size * _most_at_once(spans["rollout"].values()) / len(busy)
+        found["tokens_per_s"] = _rates(busy, generating_s, most, _by_concurrency(events, spans["rollout"], len(busy)))
     values: dict[str, Any] = {name: value for name, (value, _) in found.items()}
     given = {each.name: "default" for each in fields(Costs) if each.name != "measured"}
     measured = given | {name: where for name, (_, where) in found.items()}
@@ -113,11 +114,18 @@ def _episodes(events: Sequence[Row]) -> dict[str, list[float]]:
     return {name: [value for event in events for value in event.get("args", {}).get(name, ())] for name in names}
 
 
-def _rates(engines: Sequence[Row], generating_s: float, by_concurrency: tuple[float, float] | None) -> tuple[object, str]:
-    """Of an engine while it was busy, with the requests that ran together then (Little's law), at least one; and with fewer,
-    where that is known."""
+def _most_at_once(spans: Iterable[tuple[float, float]]) -> int:
+    moments = sorted((moment, step) for span in spans for moment, step in zip(span, (1, -1), strict=True))
+    return max(accumulate(step for _, step in moments), default=0)
+
+
+def _rates(
+    engines: Sequence[Row], generating_s: float, most: float, by_concurrency: tuple[float, float] | None
+) -> tuple[object, str]:
+    """Of an engine while it was busy, with the requests that ran together then (Little's law), at least one, and no more than
+    there were (a request is under way longer than its engine works on it); and with fewer, where that is known."""
     rate = fmean(engine["generated_tokens"] / engine["busy_s"] for engine in engines)
-    together = max(1.0, generating_s / sum(engine["busy_s"] for engine in engines))
+    together = max(1.0, min(most, generating_s / sum(engine["busy_s"] for engine in engines)))
     where = f"summary.json: engines, with about {together:.1f} requests that run"
     if by_concurrency is None:
         return ((together, rate),), where
