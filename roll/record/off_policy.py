@@ -17,7 +17,6 @@ from roll.algorithms.loss_metrics import LEFT, LENGTHS
 from roll.data.sample import SampleGroup
 
 MEAN_OF_ENGINE = "actor/engine_mismatch/"
-DEPTH = "scheduler/pipeline_depth"
 LEAST_TOKENS, PATIENCE = 0.8, 3
 """With a smaller effective share of the tokens, so many steps in a row, a correction is proposed."""
 
@@ -133,16 +132,16 @@ class Unreached:
         self._target = target
         self._steps = 0
 
-    def sentence(self, metrics: Mapping[str, float]) -> str | None:
-        """After a step."""
+    def sentence(self, metrics: Mapping[str, float], fresh: bool) -> str | None:
+        """After a step. `fresh`: all its samples were made with the weights that it started from."""
         ess = metrics.get(ESS, 1.0)
-        if self._target is None or ess >= self._target or metrics[DEPTH] > 0:
+        if self._target is None or ess >= self._target or not fresh:
             self._steps = 0
             return None
         self._steps += 1
         if self._steps < PATIENCE:
             return None
-        said = f"{ESS} is {ess:.2f} although no rollouts are started ahead (staleness_tuning.target_ess {self._target:g})"
+        said = f"{ESS} is {ess:.2f}, though no sample is older than the weights (staleness_tuning.target_ess {self._target:g})"
         self._target = None
         return f"{said}, {PATIENCE} steps in a row; fix: a target_ess below what such steps have"
 

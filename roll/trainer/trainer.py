@@ -33,7 +33,7 @@ from roll.distributed.cluster import Cluster
 from roll.engines.policy_copy import PolicyCopy
 from roll.errors import Closed
 from roll.record.callbacks import Reports
-from roll.record.off_policy import DEPTH, Correcting, Fading, Unreached, suspects
+from roll.record.off_policy import Correcting, Fading, Unreached, suspects
 from roll.rollout.groups import Groups
 from roll.rollout.lease import Lease
 from roll.rollout.pipeline_depth import StepTimes
@@ -288,7 +288,7 @@ class Trainer:
                 "time/step_s": self._step_s,
                 "staleness/engines_behind": float(step.number - admission.version),
                 "scheduler/async_ratio": admission.ratio,
-                DEPTH: self._groups.depth.depth,
+                "scheduler/pipeline_depth": self._groups.depth.depth,
                 "scheduler/buffered_groups": float(counts["buffered"]),
                 "scheduler/in_flight_groups": float(counts["in_flight"]),
                 "scheduler/dropped_groups": float(sum(counts["dropped"].values())),
@@ -297,16 +297,16 @@ class Trainer:
         )
         if self._copy is not None:
             metrics["staleness/proximal_lag"] = float(step.number - self._scored_with(step.number))
-        self._warn_of_mismatch(step, metrics)
+        self._warn_of_mismatch(step)
         await self._reports.step(step.number, groups, step.batch, metrics)
         if self._schedule.saves(step.number + 1):
             await self._checkpoints.begin()
         self._done_at = monotonic()
         self._passed(Milestone.DONE)
 
-    def _warn_of_mismatch(self, step: Step, metrics: Mapping[str, float]) -> None:
+    def _warn_of_mismatch(self, step: Step) -> None:
         alarm = self._config.mismatch_alarm
-        for engine, nats in suspects(metrics, alarm) if alarm is not None else ():
+        for engine, nats in suspects(step.metrics, alarm) if alarm is not None else ():
             logger.warning(
                 "step %d: the log-probs of actor_infer engine %d differ from the trainer's by %.3g nats a token under the same "
                 "weights (mismatch_alarm %g): another dtype, or weights that are not what they should be",
@@ -315,7 +315,9 @@ class Trainer:
                 nats,
                 alarm,
             )
-        said = [*self._fading.sentences(metrics), self._correcting.proposal(metrics), self._unreached.sentence(metrics)]
+        said = [*self._fading.sentences(step.metrics), self._correcting.proposal(step.metrics)]
+        fresh = all(group.start_version == step.number for group in step.lease.groups)
+        said.append(self._unreached.sentence(step.metrics, fresh))
         for sentence in filter(None, said):
             logger.warning("step %d: %s", step.number + 1, sentence)
 

@@ -115,4 +115,5 @@ def test_what_the_page_says_in_words_is_so():
     assert ended("topr", 1.0) < ended("ppo", 1.0) and ended("topr") < ended("ppo") and ended("topr", 8.0) > ended("ppo", 8.0)
     # What the variants' pages say.
     assert sorted(at_four, key=at_four.__getitem__)[:2] == ["vanilla", "cispo"]
-    assert ended("gspo", 1.0) < ended("ppo", 1.0)
+    assert ended("gspo", 1.0) < ended("ppo", 1.0) and ended("gspo") < ended("ppo")
+    assert sum(rate(*setting) == 3e-4 for setting in {(row.variant, row.ratio) for row in rows}) == 6

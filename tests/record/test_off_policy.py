@@ -85,16 +85,19 @@ FAR = {"actor/train_infer_ess_token": 0.5, "actor/train_infer_k3": 0.1}
 
 
 def test_a_target_that_no_pipeline_is_shallow_enough_for_is_told_once():
-    def said(target, *rows):
+    def said(target, *steps):
         unreached = Unreached(target)
-        return [sentence for row in rows if (sentence := unreached.sentence(row)) is not None]
+        metrics = ({"actor/train_infer_ess_sequence": ess} for ess, _ in steps)
+        sentences = (unreached.sentence(row, fresh) for row, (_, fresh) in zip(metrics, steps, strict=True))
+        return [sentence for sentence in sentences if sentence is not None]
 
-    numerics = {"actor/train_infer_ess_sequence": 0.6, "scheduler/pipeline_depth": 0.0}
+    numerics = (0.6, True)
     assert said(0.5, *[numerics] * 9) == said(None, *[numerics] * 9) == []
     (sentence,) = said(0.9, *[numerics] * 9)
     assert "0.60" in sentence and "target_ess 0.9" in sentence
-    deep, reached = numerics | {"scheduler/pipeline_depth": 0.5}, numerics | {"actor/train_infer_ess_sequence": 0.95}
-    for between in (deep, reached):
+    stale, reached = (0.6, False), (0.95, True)
+    assert said(0.9, *[stale] * 9) == [], "a shallower pipeline may help"
+    for between in (stale, reached):
         assert said(0.9, numerics, numerics, between, numerics, numerics) == []
 
 
