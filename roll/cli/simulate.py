@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         shown = {"costs": asdict(costs), "predictions": [asdict(each) for each in predictions]}
         print(json.dumps(shown, indent=2))
     else:
-        print("\n".join(_told(predictions, costs)))
+        print("\n".join([*_told(predictions, costs), *_unsaid(config, costs)]))
     return 0 if all(each.status == "finished" for each in predictions) else 1
 
 
@@ -125,7 +125,7 @@ def _costs(options: argparse.Namespace) -> Costs:
         from roll.loading.compose import load
 
         config, _ = load(options.trace, "config", [])
-        costs = calibrated(options.trace, len(config.actor_train.devices))
+        costs = calibrated(options.trace, config)
     if options.costs is not None:
         try:
             text = options.costs.read_text()
@@ -213,6 +213,13 @@ def _told(predictions: Sequence[Prediction], costs: Costs) -> Iterator[str]:
     yield f"{seconds:,.0f} virtual seconds in {real_s:.1f} s each; figures are those of the later half of the steps"
     if costs.measured:
         yield "costs of the run: " + "; ".join(f"{name}: {where}" for name, where in costs.measured.items() if where != "default")
+
+
+def _unsaid(config: Config, costs: Costs) -> Iterator[str]:
+    """What matters, and neither a run nor a table has said."""
+    devices = [device for worker in config.roles().values() for device in worker.devices]
+    if costs.turn_s == 0 and len({*devices}) < len(devices):
+        yield "turn_s is 0: roles that share devices sleep and wake in the time of a call; a trace of such a run says how long"
 
 
 def _cells(found: Mapping[str, Any], roles: Sequence[str]) -> list[str]:

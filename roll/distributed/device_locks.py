@@ -24,6 +24,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from roll.distributed.clock import monotonic
+
 
 @dataclass(eq=False, slots=True)
 class Request:
@@ -92,6 +94,8 @@ class DeviceLocks:
         self._sleepers: dict[str, tuple[Turn, Turn]] = {}
         self._asleep: set[str] = set()
         self._turning = asyncio.Lock()
+        self.turns_s: list[float] = []
+        """Seconds of each time that a role slept or woke."""
 
     def on_turn(self, role: str, sleep: Turn, wake: Turn) -> None:
         """Has `role` sleep (free memory) before another role uses its devices, and wake before it uses them again. A role that
@@ -121,11 +125,16 @@ class DeviceLocks:
         async with self._turning:
             for other in self._sleepers:
                 if other not in self._asleep and other not in self.table.held and self.table.conflict(other, role):
-                    await self._sleepers[other][0]()
+                    await self._timed(self._sleepers[other][0])
                     self._asleep.add(other)
             if role in self._asleep:
-                await self._sleepers[role][1]()
+                await self._timed(self._sleepers[role][1])
                 self._asleep.discard(role)
+
+    async def _timed(self, turn: Turn) -> None:
+        began = monotonic()
+        await turn()
+        self.turns_s.append(monotonic() - began)
 
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from roll.configs.ppo import PPOConfig
@@ -112,6 +113,8 @@ def figures(
     if "actor_train" not in here:  # an explorer: these figures are its trainer's
         del summary["staleness"], summary["throughput"]
     summary["weight_updates"] = updates
+    if turns := flow.devices.turns_s:
+        summary["device_turns"] = {"count": len(turns), "mean_s": fmean(turns)}
     if engines is not None:
         if broadcasts := carried_over.and_broadcasts(engines):
             updates["broadcasts"] = broadcasts

@@ -108,14 +108,20 @@ class SimulatedHandle:
 class Links:
     """What lies between the driver and the workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver_s: float) -> None:
+        """`driver_s`: the driver's for each message; it handles one after the other."""
         self.latency: Callable[[], float] = float
         """Seconds of the next message."""
         self.fault: Fault = lambda name, method: None
+        self._driver_s = driver_s
+        self._free_at = 0.0
+        """When the driver has handled all messages that there are."""
 
     async def pass_one(self, message_s: float = 0.0) -> None:
         """`message_s`: what it takes besides."""
-        if seconds := message_s + self.latency():
+        now = asyncio.get_running_loop().time()
+        self._free_at = max(now, self._free_at) + self._driver_s
+        if seconds := message_s + self.latency() + self._free_at - now:
             await asyncio.sleep(seconds)
 
 
@@ -126,7 +132,7 @@ class SimulatedBackend:
         self._inventory = inventory
         self._costs = costs
         self._make = make
-        self.links = Links()
+        self.links = Links(costs.message_s)
         self.workers: dict[str, SimulatedHandle] = {}
         """The newest of each name."""
         self.without_node: set[str] = set()

@@ -1,7 +1,8 @@
 """The costs of a run, read off what it left behind: `--trace RUN`.
 
-A short run shows what one schedule has shown: rates at the concurrency that it had, times on a machine as busy as it was. What a
-file does not say stays at its default, and `Costs.measured` says where each figure is from.
+A short run shows what one schedule has shown: rates at the concurrency that it had, times on a machine as busy as it was. What
+changes while a policy learns is that of the later half of its steps, as predictions are. What a file does not say stays at its
+default, and `Costs.measured` says where each figure is from.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from dataclasses import fields, replace
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from statistics import correlation, fmean, linear_regression, median
-from typing import Any
+from typing import Any, TypeAlias
 
+from roll.configs.derived import derive
+from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
-from roll.engines.weight_updates import AHEAD
 from roll.simulate.costs import MIB, Costs, Spread
 from roll.simulate.figures import step_rows
 
@@ -26,21 +28,27 @@ Row = dict[str, Any]
 Span = tuple[float, float]
 Spans = dict[str, dict[int, Span]]
 """By phase and group."""
+Line: TypeAlias = tuple[float, float] | None
 FEWEST, LEAST_CORRELATION = 16, 0.3
 """Episodes, and what their seconds have to do with the number of requests, for a line through them."""
+FORWARD = 3
+"""A forward pass takes two operations for each weight and token, forward and backward together six."""
+IN_A_ROW = 4
+"""Median by first decile of what lies between two beginnings; if they came at random it would be 6.6."""
 MOST_VALUES = 4096
 """Of a quantity that is drawn from what was seen."""
 
 
-def calibrated(run: Path, ranks: int) -> Costs:
-    """`ranks`: of its trainer. Raises `ConfigError` if the folder is no run that has trained some steps."""
+def calibrated(run: Path, config: PPOConfig) -> Costs:
+    """`config`: that of the run. Raises `ConfigError` if the folder is no run that has trained some steps."""
+    ranks, places = len(config.actor_train.devices), derive(config).requests_per_engine
     try:
         rows, summary = step_rows(run), json.loads((run / "summary.json").read_text())
         groups = [row for row in _rows(run / "groups.jsonl") if row.get("tokens")]
         events = [event for file in sorted((run / "trace").glob("*.json.gz")) for event in _events(file)]
         if len(rows) < 3 or not groups:
             raise ValueError(f"it has trained {len(rows)} steps, and 3 say little enough")
-        return _costs(rows, summary, groups, events, ranks)
+        return _costs(rows, summary, groups, events, ranks, places)
     except (OSError, ValueError, LookupError, TypeError) as error:
         what = f"cannot be read as a run: {type(error).__name__}: {error}"
         raise ConfigError(
@@ -48,63 +56,78 @@ def calibrated(run: Path, ranks: int) -> Costs:
         ) from error
 
 
-def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Sequence[Row], ranks: int) -> Costs:
-    later = rows[1:]  # the first step warms up
-    spans = _spans(events)
-    size = max(len(row["rewards"]) for row in groups)
-    tokens = [row["tokens"] / len(row["rewards"]) for row in groups]
-    step_tokens = fmean(tokens) * size * len([row for row in groups if row["fate"] == "trained"]) / len(rows)
-    passes = [seconds for stage in ("log_prob", "reference", "value") if (seconds := _mean(later, f"time/{stage}_s"))]
-    trained_s = max(_mean(later, "time/train_s"), 1e-9)
-    updates = summary["weight_updates"]
-    sends = _sends(events)
-    episodes = _episodes(events)
-    found: dict[str, tuple[object, str]] = {
+def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Sequence[Row], ranks: int, places: int) -> Costs:
+    later = rows[max(1, len(rows) // 2) :]
+    lately = [row for row in groups if row["step"] >= later[0]["step"]]
+    named = {row["group_id"] for row in lately}
+    episodes = _episodes([event for event in events if event.get("id") in named])
+    size, spans = max(len(row["rewards"]) for row in groups), _spans(events)
+    tokens = [row["tokens"] / len(row["rewards"]) for row in lately]
+    found: dict[str, tuple[Any, str]] = {
         "response_tokens": (_spread(tokens), "groups.jsonl: mean length of each group's responses"),
-        "pass_rate": (_shares([row["rewards"] for row in groups]), "groups.jsonl: each group's rewards above the middle"),
-        "train_s": (_mean(later, "time/advantage_s"), "metrics.jsonl: time/advantage_s"),
-        "train_tokens_per_s": (
-            step_tokens / trained_s / ranks,
-            f"metrics.jsonl: time/train_s; each of {ranks} ranks has its part",
-        ),
-        "flip_s": (updates["pause_s_mean"], "summary.json: weight_updates"),
+        "pass_rate": (_shares([row["rewards"] for row in lately]), "groups.jsonl: each group's rewards above the middle"),
         "start_s": (summary["started_s"], "summary.json: started_s"),
+        **_training(later, sum(row["tokens"] for row in lately if row["fate"] == "trained") / len(later) / ranks, ranks),
+        **_weights(summary["weight_updates"], events),
+        **(_of_episodes(episodes, fmean(tokens)) if episodes["turns"] else {}),
     }
-    if passes:
-        found["score_tokens_per_s"] = (step_tokens / fmean(passes) / ranks, "metrics.jsonl: time/log_prob_s, reference, value")
-    if sends and updates["count"]:
-        megabytes = updates["bytes"] / updates["count"] / MIB
-        found["weights_mb"] = (megabytes, "summary.json: weight_updates")
-        found["weights_mb_per_s"] = (megabytes / max(median(sends), 1e-9), "trace: median time to send a version")
-    judged = [seconds for event in events for seconds in event.get("args", {}).get("judged_s", ())]
     if calls := _calls(events, spans["reward"]):  # those that waited for a place are no measure
         where = "trace: what judging a group takes besides its slowest sample, first decile"
         found["call_s"] = (calls[len(calls) // 10], where)
-    if judged:
+    if driver := message_s(spans["rollout"].values(), size):
+        found["message_s"] = (driver, "trace: median time between two requests that begin in a row")
+    if judged := [seconds for event in events for seconds in event.get("args", {}).get("judged_s", ())]:
         found["reward_s"] = (_spread(judged), "trace: each sample's reward")
-    if episodes["turns"]:
-        found |= _of_episodes(episodes, fmean(tokens))
     if busy := [engine for engine in summary.get("engines") or [] if engine["busy_s"]]:
-        generating_s = sum(episodes["generation_s"]) or size * sum(end - begin for begin, end in spans["rollout"].values())
-        most = size * _most_at_once(spans["rollout"].values()) / len(busy)
-        found["tokens_per_s"] = _rates(busy, generating_s, most, _by_concurrency(events, spans["rollout"], len(busy)))
+        rollouts = spans["rollout"]
+        generating_s = sum(_episodes(events)["generation_s"]) or size * sum(end - begin for begin, end in rollouts.values())
+        most = min(float(places), size * _most_at_once(rollouts.values()) / len(busy))
+        found["tokens_per_s"] = _rates(busy, generating_s, most, _by_concurrency(events, rollouts, len(busy)))
+    if turns := summary.get("device_turns"):
+        call_s = found.get("call_s", (0.0,))[0]
+        found["turn_s"] = (max(0.0, turns["mean_s"] - call_s), "summary.json: device_turns, less a call")
     values: dict[str, Any] = {name: value for name, (value, _) in found.items()}
     given = {each.name: "default" for each in fields(Costs) if each.name != "measured"}
     measured = given | {name: where for name, (_, where) in found.items()}
     return replace(Costs(), **values, measured=measured)
 
 
-def _sends(events: Sequence[Row]) -> list[float]:
-    """Seconds of each load; what was sent while the version was made counts with what was left."""
-    found: list[float] = []
-    ahead: dict[str, float] = {}
+def _training(rows: Sequence[Row], tokens: float, ranks: int) -> dict[str, tuple[Any, str]]:
+    """`tokens`: of a step, for each rank."""
+    rate = tokens / max(_mean(rows, "time/train_s"), 1e-9)
+    scored = (FORWARD * rate, "no pass in the run: a third of training's time")
+    if passes := [seconds for stage in ("log_prob", "reference", "value") if (seconds := _mean(rows, f"time/{stage}_s"))]:
+        scored = (tokens / fmean(passes), "metrics.jsonl: time/log_prob_s, reference, value")
+    return {
+        "train_s": (_mean(rows, "time/advantage_s"), "metrics.jsonl: time/advantage_s"),
+        "train_tokens_per_s": (rate, f"metrics.jsonl: time/train_s; each of {ranks} ranks has its part"),
+        "score_tokens_per_s": scored,
+    }
+
+
+def _weights(updates: Mapping[str, float], events: Sequence[Row]) -> dict[str, tuple[Any, str]]:
+    """What is sent while a version is made takes no time of its own: that of training has the gathering in it."""
+    pause_s = updates["pause_s_mean"]
+    found: dict[str, tuple[Any, str]] = {"flip_s": (pause_s, "summary.json: weight_updates")}
+    made, sent, flipped = (_spans_of(events, what) for what in ("version", "send version", "flip to version"))
+    sends = [end - max(begin, made.get(version, (begin,))[0]) for version, (begin, end) in sent.items()]
+    flips = sorted(end - begin for begin, end in flipped.values())
+    if sends and flips and updates["count"]:
+        megabytes = updates["bytes"] / updates["count"] / MIB
+        load_s = max(1e-9, median(sends)) + max(0.0, flips[len(flips) // 10] - pause_s)
+        where = "trace: what sending takes once a version is made, and a call to flip"
+        found |= {"weights_mb": (megabytes, "summary.json: weight_updates"), "weights_mb_per_s": (megabytes / load_s, where)}
+    return found
+
+
+def _spans_of(events: Sequence[Row], what: str) -> dict[str, Span]:
+    """By version: from the first to the last of what is so called."""
+    found: dict[str, Span] = {}
     for event in events:
-        if match := re.fullmatch(rf"send version (\d+)( {AHEAD})?", str(event["name"])):
-            version, seconds = match[1], event["dur"] / 1e6
-            if match[2]:
-                ahead[version] = seconds
-            else:
-                found.append(seconds + ahead.pop(version, 0.0))
+        if match := re.match(rf"{what} (\d+)\b", str(event["name"])):
+            begin, end = event["ts"] / 1e6, (event["ts"] + event["dur"]) / 1e6
+            earlier = found.get(match[1], (begin, end))
+            found[match[1]] = min(begin, earlier[0]), max(end, earlier[1])
     return found
 
 
@@ -119,20 +142,17 @@ def _most_at_once(spans: Iterable[tuple[float, float]]) -> int:
     return max(accumulate(step for _, step in moments), default=0)
 
 
-def _rates(
-    engines: Sequence[Row], generating_s: float, most: float, by_concurrency: tuple[float, float] | None
-) -> tuple[object, str]:
+def _rates(engines: Sequence[Row], generating_s: float, most: float, by_concurrency: Line) -> tuple[object, str]:
     """Of an engine while it was busy, with the requests that ran together then (Little's law), at least one, and no more than
-    there were (a request is under way longer than its engine works on it); and with fewer, where that is known."""
+    there were, or could be (a request is under way longer than its engine works on it); and with fewer, where that is known."""
     rate = fmean(engine["generated_tokens"] / engine["busy_s"] for engine in engines)
     together = max(1.0, min(most, generating_s / sum(engine["busy_s"] for engine in engines)))
     where = f"summary.json: engines, with about {together:.1f} requests that run"
     if by_concurrency is None:
         return ((together, rate),), where
     anyway, each = by_concurrency
-    whole = rate * (anyway + each * together) / together
     counts = [*(float(1 << power) for power in range(12) if 1 << power < together), together]
-    return tuple((count, whole * count / (anyway + each * count)) for count in counts), f"{where}; trace: with fewer"
+    return tuple((count, count / (anyway + each * count)) for count in counts), "trace: a line through the seconds of answers"
 
 
 def _of_episodes(episodes: Mapping[str, Sequence[float]], tokens: float) -> dict[str, tuple[object, str]]:
@@ -167,7 +187,15 @@ def _calls(events: Sequence[Row], judging: Mapping[int, Span]) -> list[float]:
     return sorted(max(0.0, end - begin - slowest[group]) for group, (begin, end) in judging.items() if group in slowest)
 
 
-def _by_concurrency(events: Sequence[Row], playing: Mapping[int, Span], engines: int) -> tuple[float, float] | None:
+def message_s(rollouts: Iterable[Span], size: int) -> float:
+    """The driver's seconds for a request, where groups begin in a row, one as soon as the one before is under way; 0 where they
+    do not."""
+    begins = sorted(begin for begin, _ in rollouts)
+    gaps = sorted(after - before for before, after in pairwise(begins))
+    return gaps[len(gaps) // 2] / size if gaps and gaps[len(gaps) // 2] < IN_A_ROW * gaps[len(gaps) // 10] else 0.0
+
+
+def _by_concurrency(events: Sequence[Row], playing: Mapping[int, Span], engines: int) -> Line:
     """Seconds of a token of an answer: those that it takes anyway, and those for each request that runs on its engine, a line
     through what the episodes had. None where the line says nothing."""
     noted = {event["id"]: event["args"] for event in events if event.get("args", {}).get("generation_s")}
@@ -187,8 +215,9 @@ def _by_concurrency(events: Sequence[Row], playing: Mapping[int, Span], engines:
     seconds = [asked / tokens for _, _, asked, tokens in episodes]
     if max(together) < 2 * min(together) or len({*seconds}) == 1 or correlation(together, seconds) < LEAST_CORRELATION:
         return None
-    each, anyway = linear_regression(together, seconds)
-    return max(anyway, min(seconds) / 2), each
+    anyway = max(linear_regression(together, seconds).intercept, min(seconds) / 2)
+    weights = [tokens for *_, tokens in episodes]
+    return anyway, (fmean(seconds, weights) - anyway) / fmean(together, weights)
 
 
 def _played(begin: float, args: Mapping[str, Sequence[Any]]) -> Iterator[tuple[float, float, float, int]]:
@@ -213,12 +242,22 @@ def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
 
 
 def _shares(rewards: Sequence[Sequence[float | None]]) -> Spread:
-    """Of each group: of groups of one size those with equal rewards are more than if all samples were alike."""
+    """Of each group. Of the groups that are drawn from these, as many are all right, and all wrong, as in the run: those drawn
+    from mixed ones are so by chance, too, and fewer are drawn from the others. With U mixed ones, and their chances r and w to be
+    all right and all wrong, (1 - r - w) n - U r are kept of n that are all right, so that each kind has the share that it had."""
     known = [of_group for group in rewards if (of_group := [reward for reward in group if reward is not None])]
     least, most = min(map(min, known)), max(map(max, known))
     if least == most:
         return Spread(1.0)
-    return _spread([fmean(reward > (least + most) / 2 for reward in of_group) for of_group in known])
+    shares = [fmean(reward > (least + most) / 2 for reward in of_group) for of_group in known]
+    mixed, size = [share for share in shares if 0 < share < 1], max(map(len, known))
+    right, wrong = (sum(share**size for share in of) / max(len(of), 1) for of in (mixed, [1 - share for share in mixed]))
+
+    def kept(value: float, chance: float) -> list[float]:
+        equal = shares.count(value)
+        return [value] * round(max(0.0, equal * (1 - right - wrong) - len(mixed) * chance))
+
+    return _spread([*mixed, *kept(1.0, right), *kept(0.0, wrong)])
 
 
 def _spread(values: Sequence[float]) -> Spread:

@@ -72,8 +72,10 @@ class Costs:
     pass_rate: Spread = Spread(0.5)
     """Share of a group's samples that are right, drawn for each group: what group filters see."""
     call_s: float = 0.0
-    """A call to an engine, an environment or a judge, besides its work: the way there and back, and the driver's. A trainer's,
-    and those that bring weights, are in their seconds."""
+    """A call to an engine, an environment or a judge, or one that has a role sleep or wake, besides its work: the way there and
+    back, and the driver's. A trainer's other calls, and those that bring weights, are in their seconds."""
+    message_s: float = 0.0
+    """The driver's, for a message to a worker or from one: it handles them one after the other."""
     train_s: float = 0.0
     """Of a step, besides its tokens."""
     train_tokens_per_s: float = 0.0

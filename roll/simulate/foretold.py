@@ -39,7 +39,7 @@ def foretold(run_dir: Path, advised: Mapping[str, str]) -> str:
             return ""
         if (steps := MOST_RESPONSES // config.rollouts_per_step) < FEWEST_STEPS:
             return ""
-        costs = calibrated(run_dir, len(config.actor_train.devices))
+        costs = calibrated(run_dir, config)
         seen = steady(step_rows(run_dir), config.rollouts_per_step, 0.0)
         now = _simulated(config, costs, steps)
         if abs(now.step_s / seen.step_s - 1) > FARTHEST:

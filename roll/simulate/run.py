@@ -163,7 +163,8 @@ class Simulation:
             assert isinstance(config, RLVRConfig)
             side_by_side = config.rewards[role.removeprefix("rewards.")].max_concurrency
             return ScriptedRewardWorker(costs, config.seed, side_by_side)
-        return ScriptedTrainWorker(spec.name, costs, self.grain)
+        unseen = int(isinstance(config, AgenticConfig) and not self._grains)
+        return ScriptedTrainWorker(spec.name, costs, self.grain, unseen)
 
     def _tasks(self) -> TaskSource:
         config = self.config

@@ -40,8 +40,10 @@ class ScriptedInferWorker(InferWorker):
 class ScriptedTrainWorker:
     """A rank of actor_train, actor_log_prob, reference or critic."""
 
-    def __init__(self, name: str, costs: Costs, grain: int) -> None:
+    def __init__(self, name: str, costs: Costs, grain: int, unseen: int) -> None:
+        """`unseen`: grains of a sample that take no time: what an episode begins with, which is never nothing."""
         self._name = name
+        self._unseen = unseen
         self._costs = costs
         self._grain = grain
         self._trained = 0
@@ -110,17 +112,17 @@ class ScriptedTrainWorker:
         self._trained = int(next(Path(directory).glob(f"*.{TRAINED}")).read_text())
 
     async def offload(self) -> None:
-        await asyncio.sleep(self._costs.turn_s)
+        await asyncio.sleep(self._costs.call_s + self._costs.turn_s)
 
     async def reload(self) -> None:
-        await asyncio.sleep(self._costs.turn_s)
+        await self.offload()
 
     async def _scored(self, batch: TokenBatch, value: float) -> Tensor:
         await self._work(self._costs.score_s, self._costs.score_tokens_per_s, batch)
         return torch.full((batch.num_tokens,), value)
 
     async def _work(self, fixed_s: float, tokens_per_s: float, *batches: TokenBatch) -> None:
-        tokens = self._grain * sum(batch.num_tokens for batch in batches)
+        tokens = self._grain * sum(batch.num_tokens - self._unseen * len(batch) for batch in batches)
         await asyncio.sleep(fixed_s + (tokens / tokens_per_s if tokens_per_s else 0.0))
 
 

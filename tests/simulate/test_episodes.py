@@ -12,6 +12,7 @@ from roll.cli.verify import read_run, violations
 from roll.configs.agentic import AgenticConfig
 from roll.configs.loading import load_config
 from roll.configs.problems import ConfigError
+from roll.loading.compose import load
 from roll.simulate.calibration import calibrated
 from roll.simulate.costs import Costs, Spread
 from roll.simulate.figures import steady, step_rows
@@ -134,7 +135,7 @@ def test_each_turn_may_be_a_sample_of_its_own_and_environments_are_validated(mem
 def test_what_a_run_left_behind_says_the_costs_of_its_episodes(memory_folder):
     spread = replace(COSTS, turns=Spread(4.0, 0.0, (2, 4, 6)), environment_s=Spread(0.5, 0.5), observation_tokens=6.0)
     short, run_dir, _ = played(memory_folder / "short", spread, async_generation_ratio=1, max_steps=24)
-    found = calibrated(run_dir, ranks=1)
+    found = calibrated(run_dir, load(run_dir, "config", [])[0])
     assert found.turns.mean == pytest.approx(4, rel=0.1) and set(found.turns.values) == {2, 4, 6}
     assert found.environment_s.mean == pytest.approx(0.5, rel=0.1)
     assert found.response_tokens.mean == pytest.approx(TOKENS) and found.observation_tokens == pytest.approx(6.0, rel=0.1)
@@ -154,10 +155,10 @@ def test_a_trace_in_which_many_and_few_requests_ran_says_the_rates_of_both(memor
     manager = {"num_env_groups": 16, "group_size": 4}
     sizes = {"rollout_batch_size": 64, "max_steps": 16, "sequence_length": 4096}
     short, run_dir, _ = played(memory_folder / "short", true, manager=manager, **sizes)
-    found = calibrated(run_dir, ranks=1)
+    found = calibrated(run_dir, load(run_dir, "config", [])[0])
     assert found.decode_rate(32) == pytest.approx(true.decode_rate(32), rel=0.25)
     # The same as with 32 would be 1.5; what an episode had is a mean over its time.
-    assert 5 < found.decode_rate(4) < true.decode_rate(4)
+    assert 3 < found.decode_rate(4) < true.decode_rate(4)
     again, _, _ = played(memory_folder / "again", found, manager=manager, **{**sizes, "max_steps": 32})
     assert again.step_s == pytest.approx(short.step_s, rel=0.15)
 

@@ -1,6 +1,8 @@
 """A simulation of a run whose times are known says what arithmetic says, and a run says its own costs."""
 
+import random
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from test_faults import QUIET
 
 from roll.configs.problems import ConfigError
 from roll.data.sample import PER_TOKEN, Prompt, Sample, VersionSpan
-from roll.simulate.calibration import calibrated
+from roll.simulate.calibration import calibrated, message_s
 from roll.simulate.costs import Costs, Spread, with_figures
 from roll.simulate.figures import TOKEN_BYTES, steady, step_rows
 from roll.simulate.run import Simulation, simulate, simulated
@@ -63,8 +65,8 @@ def test_what_a_run_left_behind_says_its_costs_and_they_say_its_steps(memory_fol
     costs = replace(
         COSTS, reward_s=Spread(1.0, 1.0), train_s=0.0, train_tokens_per_s=80.0, flip_s=0.2, weights_mb=10.0, weights_mb_per_s=50.0
     )
-    short, run_dir, _ = predicted(memory_folder / "short", costs, ratio=1.0, steps=16)
-    found = calibrated(run_dir, ranks=1)
+    short, run_dir, simulation = predicted(memory_folder / "short", costs, ratio=1.0, steps=16)
+    found = calibrated(run_dir, simulation.config)
     assert found.response_tokens.mean == pytest.approx(TOKENS, rel=0.05)
     assert found.train_tokens_per_s == pytest.approx(80.0, rel=0.05)
     assert found.flip_s == pytest.approx(0.2, rel=0.05) and found.pull_s == pytest.approx(0.2, rel=0.05)
@@ -77,30 +79,62 @@ def test_what_a_run_left_behind_says_its_costs_and_they_say_its_steps(memory_fol
 
 def test_how_many_are_judged_side_by_side_counts_although_the_trace_is_of_another_number(memory_folder):
     """Two workers with a place each judge the 8 samples of a step, 1 s each, in 4 s; with room for all they took 1 s."""
-    _, run_dir, _ = predicted(memory_folder / "short", ratio=0.0)
-    narrow, _, _ = predicted(memory_folder / "narrow", calibrated(run_dir, ranks=1), side_by_side=1, ratio=0.0)
+    _, run_dir, short = predicted(memory_folder / "short", ratio=0.0)
+    narrow, _, _ = predicted(memory_folder / "narrow", calibrated(run_dir, short.config), side_by_side=1, ratio=0.0)
     assert narrow.step_s == pytest.approx(2 + 4 + 2, rel=0.02)
 
 
 def test_groups_that_all_have_equal_rewards_are_as_many_as_in_the_trace(memory_folder):
-    """Half of the tasks are always right: nobody would find that in the mean, of which few groups of four have equal rewards."""
+    """Half of the tasks are always right: nobody would find that in the mean, of which few groups have equal rewards. Of groups
+    of two whose tasks are right by half, half are equal by chance: they are counted in."""
     tasks = replace(COSTS, pass_rate=Spread(0.75, 0.0, (1.0, 0.5)))
-    _, run_dir, _ = predicted(memory_folder / "short", tasks, steps=16)
-    found = calibrated(run_dir, ranks=1).pass_rate
+    _, run_dir, short = predicted(memory_folder / "short", tasks, steps=32)
+    found = calibrated(run_dir, short.config).pass_rate
     assert found.mean == pytest.approx(0.75, abs=0.08)
-    equal = sum(value in (0.0, 1.0) for value in found.values) / len(found.values)
+    equal = sum(value**SAMPLES + (1 - value) ** SAMPLES for value in found.values) / len(found.values)
     assert equal == pytest.approx(0.5 + 0.5 * 2 * 0.5**SAMPLES, abs=0.12)
 
 
 def test_calls_take_their_time_and_a_trace_says_it(memory_folder):
     """Of a step at ratio 0: to generate, and to judge. Training and weights are measured with their calls."""
     fast, _, _ = predicted(memory_folder / "fast", ratio=0.0)
-    slow, run_dir, _ = predicted(memory_folder / "slow", replace(COSTS, call_s=0.1), ratio=0.0)
+    slow, run_dir, simulation = predicted(memory_folder / "slow", replace(COSTS, call_s=0.1), ratio=0.0)
     assert slow.step_s == pytest.approx(fast.step_s + 0.2, abs=0.05)
-    found = calibrated(run_dir, ranks=1)
+    found = calibrated(run_dir, simulation.config)
     assert found.call_s == pytest.approx(0.1, abs=0.02)
     # A request that is on its way for longer than it is worked on does not make more of them run.
     assert found.tokens_per_s[-1][0] <= BATCH * SAMPLES
+
+
+def test_a_role_that_a_trace_does_not_have_scores_in_a_third_of_the_time_of_training(memory_folder):
+    """A token takes a forward pass two operations for each weight, training six: 80 tokens a second are 240."""
+    _, run_dir, simulation = predicted(memory_folder, replace(COSTS, train_s=0.0, train_tokens_per_s=80.0), ratio=0.0)
+    found = calibrated(run_dir, simulation.config)
+    assert found.score_tokens_per_s == pytest.approx(240.0, rel=0.05) and "third" in found.measured["score_tokens_per_s"]
+
+
+def test_roles_that_take_turns_on_a_device_sleep_and_wake_and_a_trace_says_how_long(memory_folder):
+    """The engine sleeps and the trainer wakes, then the other way round: four times 0.4 s a step, and a call of 0.1 s each."""
+    costs = replace(COSTS, call_s=0.1, turn_s=0.4)
+    apart, _, _ = predicted(memory_folder / "apart", costs, ratio=0.0, engines=1)
+    turns, run_dir, simulation = predicted(memory_folder / "turns", costs, ratio=0.0, engines=1, shared=True)
+    assert turns.step_s == pytest.approx(apart.step_s + 4 * 0.5, rel=0.02)
+    assert calibrated(run_dir, simulation.config).turn_s == pytest.approx(0.4, abs=0.02)
+
+
+def test_the_driver_handles_messages_one_after_the_other(memory_folder):
+    """Eight requests go out, eight answers come in, and four groups are judged: 24 messages, some beside the work."""
+    plain, _, _ = predicted(memory_folder / "plain", ratio=0.0)
+    busy, _, _ = predicted(memory_folder / "busy", replace(COSTS, message_s=0.01), ratio=0.0)
+    assert plain.step_s + 0.1 < busy.step_s < plain.step_s + 0.4
+
+
+def test_groups_that_begin_in_a_row_say_the_drivers_seconds_for_a_request_and_others_do_not():
+    row = [(at + 0.016 * i, at + 1.0) for at in (0.0, 3.0, 6.0) for i in range(16)]
+    assert message_s(row, size=8) == pytest.approx(0.002)
+    draw = random.Random(0)
+    at_random = [(begin, begin + 1.0) for begin in accumulate(draw.expovariate(1.0) for _ in range(500))]
+    assert message_s(at_random, size=8) == 0
 
 
 def test_a_pass_rate_is_a_share():
