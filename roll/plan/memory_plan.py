@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from roll.configs.arguments import CACHE_BYTES, FSDP2Config, cpu_cache_tokens
@@ -70,7 +70,7 @@ def host_memory(
     accelerators: bool,
 ) -> list[Part]:
     """Bytes of host memory on one node: the newest weights on their way to the engines (all of them if it has all the trainer's
-    ranks), what an explorer's engines have fetched and not put into place, those that actor_log_prob lacks, its ranks' part of
+    ranks), what an explorer's engines have fetched and what vLLM and SGLang keep until they flip, those that actor_log_prob lacks, its ranks' part of
     what checkpoints are written from (adapters: all of it, if it has the first rank), and what roles that take turns move off
     their devices. Nothing if the trained model is unknown."""
     trained = models[config.model_folder(config.actor_train)]
@@ -83,8 +83,9 @@ def host_memory(
         f"{element} B × {trained.parameters:,} parameters, in {buckets} bucket{'s' * (buckets > 1)} of at most {limit:,} MiB"
     )
     parts = [Part("newest weights", size, formula)]
-    if config.mode == "explore":
-        parts += [_arriving(role, per_node, min(size, limit * MIB)) for role in roles if role.role == "actor_infer"]
+    for role in roles:
+        if role.role == "actor_infer":
+            parts += _on_the_way(config, role, per_node, size, min(size, limit * MIB))
     if config.actor_log_prob is not None:
         parts.append(Part("older weights", size, "the version that actor_log_prob has not taken yet"))
     for name, worker in config.roles().items():
@@ -102,10 +103,16 @@ def host_memory(
     return parts
 
 
-def _arriving(engines: RolePlan, per_node: int, bucket: int) -> Part:
-    """Each engine of an explorer fetches by itself; in one driver the buckets are those of the newest weights."""
+def _on_the_way(config: PPOConfig, engines: RolePlan, per_node: int, version: int, bucket: int) -> Iterator[Part]:
+    """Each engine of an explorer fetches by itself; in one driver the buckets are those of the newest weights. An engine of another
+    process keeps a version in memory files until it flips, its own unless the trainer's are such files; hf_infer keeps it on its
+    device."""
     count = -(-_most_on_a_node(engines.devices, per_node) * engines.data // len(engines.devices))
-    return Part("arriving weights", count * WINDOW * bucket, f"{WINDOW} buckets for each of {count} engines")
+    if config.mode == "explore":
+        yield Part("arriving weights", count * WINDOW * bucket, f"{WINDOW} buckets for each of {count} engines")
+    if engines.strategy != "hf_infer" and config.model_update_transport != "shared_memory":
+        fix = "; none with model_update_transport: shared_memory" if config.num_nodes == 1 else ""
+        yield Part("staged weights", count * version, f"a version for each of {count} engines, until it flips{fix}")
 
 
 def _most_on_a_node(devices: Sequence[int], per_node: int) -> int:

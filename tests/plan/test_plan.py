@@ -336,6 +336,17 @@ def test_the_host_of_an_explorer_holds_what_its_engines_have_fetched_and_not_put
         assert (host.get("arriving weights", 0), host["newest weights"]) == (buckets, whole)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "transport", "copies"),
+    [("hf_infer", "object_store", 0), ("vllm", "object_store", 2), ("vllm", "shared_memory", 0), ("sglang", "object_store", 2)],
+)
+def test_the_host_of_engines_that_are_other_processes_holds_a_version_for_each_until_it_flips(strategy, transport, copies):
+    engines = {"device_mapping": "1-2", "strategy_args": {"strategy_name": strategy}}
+    config = rlvr(actor_infer=engines, model_update_transport=transport)
+    host = {part.name: part.bytes for part in plan_of(config, accelerators=True).host}
+    assert host.get("staged weights", 0) == copies * host["newest weights"]
+
+
 def test_a_model_that_is_not_there_leaves_the_rest_of_the_plan():
     plan = plan_of(rlvr(), model="unknown: it is not there")
     assert [(role.note, role.awake) for role in plan.memory] == [("unknown: it is not there", 0)] * 2
