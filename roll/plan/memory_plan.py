@@ -70,9 +70,9 @@ def host_memory(
     accelerators: bool,
 ) -> list[Part]:
     """Bytes of host memory on one node: the newest weights on their way to the engines (all of them if it has all the trainer's
-    ranks), what an explorer's engines have fetched and what vLLM and SGLang keep until they flip, those that actor_log_prob lacks, its ranks' part of
-    what checkpoints are written from (adapters: all of it, if it has the first rank), and what roles that take turns move off
-    their devices. Nothing if the trained model is unknown."""
+    ranks), what an explorer's engines have fetched and not put into place, what vLLM and SGLang map until they flip, those that
+    actor_log_prob lacks, its ranks' part of what checkpoints are written from (adapters: all of it, if it has the first rank),
+    and what roles that take turns move off their devices. Nothing if the trained model is unknown."""
     trained = models[config.model_folder(config.actor_train)]
     if isinstance(trained, str):
         return []
@@ -104,15 +104,14 @@ def host_memory(
 
 
 def _on_the_way(config: PPOConfig, engines: RolePlan, per_node: int, version: int, bucket: int) -> Iterator[Part]:
-    """Each engine of an explorer fetches by itself; in one driver the buckets are those of the newest weights. An engine of another
-    process keeps a version in memory files until it flips, its own unless the trainer's are such files; hf_infer keeps it on its
+    """Each engine of an explorer fetches by itself; in one driver the buckets are those of the newest weights. Engines of other
+    processes map one copy of a version until they flip, the trainer's if that is in memory files; hf_infer keeps it on its
     device."""
     count = -(-_most_on_a_node(engines.devices, per_node) * engines.data // len(engines.devices))
     if config.mode == "explore":
         yield Part("arriving weights", count * WINDOW * bucket, f"{WINDOW} buckets for each of {count} engines")
     if engines.strategy != "hf_infer" and config.model_update_transport != "shared_memory":
-        fix = "; none with model_update_transport: shared_memory" if config.num_nodes == 1 else ""
-        yield Part("staged weights", count * version, f"a version for each of {count} engines, until it flips{fix}")
+        yield Part("staged weights", version, "the version that the engines map until they flip")
 
 
 def _most_on_a_node(devices: Sequence[int], per_node: int) -> int:

@@ -6,9 +6,8 @@ For an engine that is another process they become files in memory, verified befo
 from __future__ import annotations
 
 import os
-import shutil
 import threading
-from contextlib import suppress
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -18,7 +17,7 @@ from torch import Tensor
 from roll.distributed.temp_folder import TempFolder
 from roll.weights.adapter import A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter, merge
 from roll.weights.bucket import Bucket, WeightManifest
-from roll.weights.layout import MEMORY, write_file
+from roll.weights.node_files import node_file
 
 T = TypeVar("T")
 
@@ -64,54 +63,47 @@ class ReceivedBuckets(Generic[T]):
 
 
 class StagedWeights:
-    """Keeps the buckets of one version, each a safetensors file. Thread-safe."""
+    """Keeps the buckets of one version, each a safetensors file in memory under a name in a folder. Thread-safe."""
 
-    def __init__(self, room: int) -> None:
-        """`room`: bytes that a version may take. Where memory files have less (a container's /dev/shm may have 64 MB), the
-        files lie in the folder of temporary files."""
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= room
-        self._own = TempFolder("weights", MEMORY if in_memory else None)
-        self._folder = self._own.path
-        self._files: ReceivedBuckets[Path] = ReceivedBuckets()
+        self._own = TempFolder("weights")
+        self._files: ReceivedBuckets[tuple[Path, int]] = ReceivedBuckets()
+        """Names and descriptors."""
         self._count = 0
 
     def receive(self, version: int, bucket: Bucket) -> None:
         """`ValueError` if the bucket is corrupt. One of another version than the one before begins a new set; one that was
         received before replaces what it held."""
         bucket.verify()
+        descriptor = node_file(bucket)
         with self._lock:
-            for replaced in self._files.make_room(version, bucket):
-                replaced.unlink()
-            file = self._folder / f"{self._count:05}.safetensors"
+            _remove(self._files.make_room(version, bucket))
+            name = self._own.path / f"{self._count:05}.safetensors"
             self._count += 1
-            if not _linked(bucket.file, file):
-                write_file(bucket.tensors, file)
-            self._files.keep(bucket, file)
+            name.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
+            self._files.keep(bucket, (name, descriptor))
 
     def complete(self, manifest: WeightManifest) -> Path:
         """The folder with the files. `ValueError` unless exactly what the manifest names was received, intact."""
         with self._lock:
             self._files.check(manifest)
-            return self._folder
+            return self._own.path
 
     def discard(self) -> None:
         """Gives the memory back."""
         with self._lock:
-            for file in self._files.clear():
-                file.unlink()
+            _remove(self._files.clear())
 
     def close(self) -> None:
+        self.discard()
         self._own.remove()
 
 
-def _linked(file: str | None, place: Path) -> bool:
-    """Whether the file is there under this second name, too, which keeps it when the first one goes."""
-    if file is not None:
-        with suppress(OSError):  # another file system
-            os.link(file, place)
-            return True
-    return False
+def _remove(files: Iterable[tuple[Path, int]]) -> None:
+    for name, descriptor in files:
+        name.unlink()
+        os.close(descriptor)
 
 
 class ReceivedWeights:

@@ -86,7 +86,7 @@ def test_a_version_is_written_once_and_mapped_by_vllm(model, store, written):
 def test_a_server_in_another_process_gets_the_same_files_under_other_names(model, store, written):
     files = publish(store, model, 1)
     written.clear()
-    staged = StagedWeights(room=1 << 20)
+    staged = StagedWeights()
     try:
         manifest = pull(store, 1, staged.receive)
         folder = staged.complete(manifest)

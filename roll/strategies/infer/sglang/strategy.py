@@ -80,7 +80,7 @@ class SGLangInferStrategy:
         self._server = SGLangServer(python, arguments, devices, threads, timeout_s)
         self._client = self._server.client()
         # The trainer's tensors may be twice as wide as the folder's.
-        self._staged = StagedWeights(2 * sum(file.stat().st_size for file in self._model_path.glob("*.safetensors")))
+        self._staged = StagedWeights()
         self._stats = EngineStats(version=version)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:

@@ -23,7 +23,7 @@ from torch import Tensor
 from roll.distributed.temp_folder import TempFolder
 from roll.weights.adapter import BASE, A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter
 from roll.weights.bucket import Bucket, WeightManifest, checksum
-from roll.weights.layout import write_memory_file
+from roll.weights.node_files import node_file, shared_file
 from roll.weights.received import ReceivedBuckets
 
 HEAD = "lm_head.weight"
@@ -49,8 +49,8 @@ class ReceivedWeights:
         """Name of a tied weight -> checksum of what came under it."""
 
     def receive(self, version: int, bucket: Bucket) -> None:
-        """Keeps a bucket, by a copy unless its file can be kept. `ValueError` if it is corrupt or does not fit the model; nothing
-        is kept then.
+        """Keeps a bucket, by a copy unless there is a file of it. `ValueError` if it is corrupt or does not fit the model;
+        nothing is kept then.
 
         A bucket of another version than the one before begins a new set; what was received of the other one is forgotten."""
         bucket.verify()
@@ -88,9 +88,9 @@ class ReceivedWeights:
             self._tied = {}
 
     def _file(self, bucket: Bucket) -> int:
-        if bucket.file is not None and self._aliases.keys().isdisjoint(bucket.tensors):
-            return os.open(bucket.file, os.O_RDONLY)
-        return write_memory_file({self._aliases.get(name, name): tensor for name, tensor in bucket.tensors.items()})
+        if self._aliases.keys().isdisjoint(bucket.tensors):
+            return node_file(bucket)
+        return shared_file({self._aliases.get(name, name): tensor for name, tensor in bucket.tensors.items()}, bucket.checksum)
 
     def _tied_names(self) -> Sequence[str]:
         return [*self._aliases.keys(), *self._aliases.values()]
