@@ -11,6 +11,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import xxhash
@@ -33,15 +34,20 @@ def shared_file(tensors: Mapping[str, Tensor], checksum: int) -> int:
     """The descriptor of a memory file, that of another process of this user if one has it. `checksum`: of the tensors' bytes."""
     what = [(name, str(tensor.dtype), *tensor.shape) for name, tensor in tensors.items()]
     key = f"{checksum:x}-{xxhash.xxh3_128_hexdigest(repr(what).encode())}"
-    note = os.open(_notes() / str(xxhash.xxh3_64_intdigest(key.encode()) % NOTES), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        name = str(xxhash.xxh3_64_intdigest(key.encode()) % NOTES)
+        note = os.open(_notes() / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError:  # a full disk, or the folder is another user's: nothing is shared
+        return write_memory_file(tensors)
     try:
         fcntl.flock(note, fcntl.LOCK_EX)  # the others wait until the first has written
         if (there := _opened(os.pread(note, 4096, 0).decode(errors="replace"), key)) is not None:
             return there
         file = write_memory_file(tensors)
         found = os.fstat(file)
-        os.ftruncate(note, 0)
-        os.pwrite(note, f"{key} {os.getpid()} {file} {found.st_dev} {found.st_ino}".encode(), 0)
+        with suppress(OSError):
+            os.ftruncate(note, 0)
+            os.pwrite(note, f"{key} {os.getpid()} {file} {found.st_dev} {found.st_ino}".encode(), 0)
         return file
     finally:
         os.close(note)

@@ -79,6 +79,17 @@ def test_a_bucket_with_other_bytes_or_names_has_a_file_of_its_own(monkeypatch):
         os.close(file)
 
 
+def test_where_no_note_can_be_left_a_bucket_is_not_shared(tmp_path, monkeypatch):
+    """Somebody else made the folder first: here it leads elsewhere."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"roll-buckets-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    files = [node_file(bucket_of(3)) for _ in range(2)]
+    assert inode(files[0]) != inode(files[1]) and not list((tmp_path / "elsewhere").iterdir())
+    for file in files:
+        assert torch.equal(content(file), torch.full((1000,), 3.0))
+        os.close(file)
+
+
 def test_a_note_of_a_file_that_was_closed_is_no_file_although_its_number_was_given_again():
     file = node_file(bucket_of(3))
     os.close(file)
