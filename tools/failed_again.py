@@ -21,14 +21,20 @@ def without_group(name: str) -> str:
     return test + bracket or name.partition("@")[0]
 
 
+def last_failed() -> list[str]:
+    return [without_group(name) for name in json.loads(FAILED.read_text())] if FAILED.exists() else []
+
+
 def main(most: int) -> int:
-    failed = [without_group(name) for name in json.loads(FAILED.read_text())] if FAILED.exists() else []
+    failed = last_failed()
     if not 0 < len(failed) <= most:
         print(f"{len(failed)} tests failed; up to {most} are run again", flush=True)
         return 1
+    FAILED.unlink()  # a name with its group would stay
     code = subprocess.run([sys.executable, "-m", "pytest", "-q", "-n", "0", *failed]).returncode
-    said = "failed, and failed again" if code else "failed beside others, and passed alone"
-    print("\n".join(f"{said}: {name}" for name in failed), flush=True)
+    again = (last_failed() or failed) if code else []
+    said = ("failed beside others, and passed alone", "failed, and failed again")
+    print("\n".join(f"{said[name in again]}: {name}" for name in failed), flush=True)
     return code
 
 

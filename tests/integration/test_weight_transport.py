@@ -24,7 +24,7 @@ from roll.rollout.changes import Changes
 from roll.rollout.fleet import Fleet
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.train.interface import RankContext
-from roll.weights import directory, received
+from roll.weights import directory
 from roll.weights.assembled import AssembledWeights
 from roll.weights.directory import DirectoryWeightStore, ServedWeightStore
 from roll.weights.layout import MEMORY
@@ -216,8 +216,7 @@ def test_engines_that_die_in_a_broadcast_or_start_empty_are_filled_from_the_stor
 
 def test_a_whole_run_over_the_memory_of_the_machine(lab, make_config, monkeypatch):
     with tempfile.TemporaryDirectory(dir=MEMORY) as own:  # others use the machine's memory meanwhile
-        for module in (directory, received):
-            monkeypatch.setattr(module, "MEMORY", Path(own))
+        monkeypatch.setattr(directory, "MEMORY", Path(own))
         _run_over_memory(lab, make_config, Path(own))
 
 

@@ -60,3 +60,4 @@ def test_what_passes_alone_is_named(tmp_path: Path) -> None:
 def test_what_is_broken_stays_a_failure(tmp_path: Path, most: int, says: str) -> None:
     code, said = again(tmp_path, TESTS + BROKEN, most)
     assert code == 1 and says in said, said
+    assert most == 3 or "passed alone: test_some.py::test_starved_too\n" in said, said
