@@ -5,7 +5,7 @@ Every setting gets the learning rate that suits it: of a grid, the one that ends
 figures are those of other seeds at that rate. Intervals are percentiles of 10,000 bootstrap samples over the seeds; a claim is
 held if its whole interval is on its side, refuted if it is on the other, and open otherwise.
 
-    python benchmarks/staleness_claims.py     # 200 runs of ten seconds; stop it whenever you like, it goes on where it was
+    python benchmarks/staleness_claims.py     # 250 runs of ten seconds; stop it whenever you like, it goes on where it was
     make smollm2 && python benchmarks/staleness_claims.py --task sums     # 77 runs of some minutes
     python benchmarks/staleness_claims.py --page      # runs nothing: the task's pages anew from their CSV files
 
@@ -39,7 +39,7 @@ from staleness_report import (
 
 LAG = 4.0
 SELECTION, EVALUATION = {"sums": (1, 2), "additions": (1,)}, (3, 4, 5, 6, 7)
-RATES = {"sums": (5e-6, 1e-5, 2e-5), "additions": (1.5e-4, 3e-4, 6e-4)}
+RATES = {"sums": (5e-6, 1e-5, 2e-5), "additions": (7.5e-5, 1.5e-4, 3e-4, 6e-4, 1.2e-3)}
 SHIPPED = ROOT / "docs_roll" / "pg_variants"
 PAGES, PICTURE = {"sums": "claims_sums.md", "additions": "choosing.md"}, "staleness_lab.png"
 

@@ -105,7 +105,9 @@ def test_what_the_page_says_in_words_is_so():
     ] * 2
     weighed = ("vanilla", "tis", "cispo", "cispo_wide", "decoupled_ppo", "ppo_recomputed")
     masked = ("ppo", "cispo_masked", "gspo", "gspo_wide")
-    assert {rate(variant) for variant in weighed} == {1.5e-4} and min(map(rate, masked)) == 3e-4
+    assert {rate(variant) for variant in weighed} == {7.5e-5, 1.5e-4} and {rate(variant) for variant in masked} == {3e-4, 6e-4}
+    assert max(map(ended, weighed)) < min(ended("ppo"), ended("cispo_masked"))
+    assert not any(row.collapsed for row in rows)
     lost = [row.final for variant in weighed for row in of(sweep, (variant, LAG)) if row.learning_rate == 6e-4]
     assert sum(final < 0.1 for final in lost) == 5 and len(lost) == 6
     assert (rate("ppo", 1.0), rate(*FRESH)) == (6e-4, 3e-4)
@@ -114,6 +116,9 @@ def test_what_the_page_says_in_words_is_so():
     assert abs(ended("decoupled_ppo") - ended("ppo_recomputed")) < 0.01, "the same loss"
     assert ended("topr", 1.0) < ended("ppo", 1.0) and ended("topr") < ended("ppo") and ended("topr", 8.0) > ended("ppo", 8.0)
     # What the variants' pages say.
-    assert sorted(at_four, key=at_four.__getitem__)[:2] == ["vanilla", "cispo"]
+    start = mean([row.accuracy[0] for row in rows])
+    assert (ended("cispo") - start) / (ended("cispo_masked") - start) == pytest.approx(1 / 3, abs=0.03)
+    assert min(at_four, key=at_four.__getitem__) == "vanilla" and ended("cispo") - ended("vanilla") < 0.03
     assert ended("gspo", 1.0) < ended("ppo", 1.0) and ended("gspo") < ended("ppo")
-    assert sum(rate(*setting) == 3e-4 for setting in {(row.variant, row.ratio) for row in rows}) == 6
+    edges = {setting for setting in {(row.variant, row.ratio) for row in rows} if rate(*setting) in (7.5e-5, 1.2e-3)}
+    assert edges == {("vanilla", LAG), ("tis", LAG), ("cispo", LAG), ("kimi15", LAG)} and rate("kimi15") == 1.2e-3
