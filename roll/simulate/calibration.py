@@ -29,6 +29,7 @@ Span = tuple[float, float]
 Spans = dict[str, dict[int, Span]]
 """By phase and group."""
 Line: TypeAlias = tuple[float, float] | None
+"""Seconds of a token that it takes anyway, and those for each request that runs."""
 FEWEST, LEAST_CORRELATION = 16, 0.3
 """Episodes, and what their seconds have to do with the number of requests, for a line through them."""
 FORWARD = 3

@@ -79,7 +79,6 @@ class SGLangInferStrategy:
         self._tokenizer: Tokenizer = AutoTokenizer.from_pretrained(model_path)
         self._server = SGLangServer(python, arguments, devices, threads, timeout_s)
         self._client = self._server.client()
-        # The trainer's tensors may be twice as wide as the folder's.
         self._staged = StagedWeights()
         self._stats = EngineStats(version=version)
 
