@@ -65,14 +65,15 @@ def _notes() -> Path:
 def _opened(note: str, key: str) -> int | None:
     """The file that the note is of, if it is still that one."""
     try:
-        known, process, file, device, inode = note.split()
+        known, *where = note.split()
+        process, file, device, inode = map(int, where)
         if known != key:
             return None
-        descriptor = os.open(f"/proc/{int(process)}/fd/{int(file)}", os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY | os.O_NONBLOCK)
     except (ValueError, OSError):  # nothing yet; the process is gone, or has closed it
         return None
     found = os.fstat(descriptor)
-    if (found.st_dev, found.st_ino) == (int(device), int(inode)):
+    if (found.st_dev, found.st_ino) == (device, inode):
         return descriptor
     os.close(descriptor)
     return None
