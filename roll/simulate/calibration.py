@@ -64,11 +64,12 @@ def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Seq
     episodes = _episodes([event for event in events if event.get("id") in named])
     size, spans = max(len(row["rewards"]) for row in groups), _spans(events)
     tokens = [row["tokens"] / len(row["rewards"]) for row in lately]
+    trained = sum(len(row["rewards"]) for row in lately if row["fate"] == "trained") / len(later)
     found: dict[str, tuple[Any, str]] = {
         "response_tokens": (_spread(tokens), "groups.jsonl: mean length of each group's responses"),
         "pass_rate": (_shares([row["rewards"] for row in lately]), "groups.jsonl: each group's rewards above the middle"),
         "start_s": (summary["started_s"], "summary.json: started_s"),
-        **_training(later, sum(row["tokens"] for row in lately if row["fate"] == "trained") / len(later) / ranks, ranks),
+        **_training(later, trained * fmean(tokens) / ranks, ranks),
         **_weights(summary["weight_updates"], events),
         **(_of_episodes(episodes, fmean(tokens)) if episodes["turns"] else {}),
     }
@@ -94,7 +95,7 @@ def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Seq
 
 
 def _training(rows: Sequence[Row], tokens: float, ranks: int) -> dict[str, tuple[Any, str]]:
-    """`tokens`: of a step, for each rank."""
+    """`tokens`: of a step, for each rank, as they are drawn: from all groups, of which those that are dropped may be shorter."""
     rate = tokens / max(_mean(rows, "time/train_s"), 1e-9)
     scored = (FORWARD * rate, "no pass in the run: a third of training's time")
     if passes := [seconds for stage in ("log_prob", "reference", "value") if (seconds := _mean(rows, f"time/{stage}_s"))]:

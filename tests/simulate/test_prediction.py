@@ -1,5 +1,6 @@
 """A simulation of a run whose times are known says what arithmetic says, and a run says its own costs."""
 
+import json
 import random
 from dataclasses import replace
 from itertools import accumulate
@@ -111,6 +112,19 @@ def test_a_role_that_a_trace_does_not_have_scores_in_a_third_of_the_time_of_trai
     _, run_dir, simulation = predicted(memory_folder, replace(COSTS, train_s=0.0, train_tokens_per_s=80.0), ratio=0.0)
     found = calibrated(run_dir, simulation.config)
     assert found.score_tokens_per_s == pytest.approx(240.0, rel=0.05) and "third" in found.measured["score_tokens_per_s"]
+
+
+def test_dropped_groups_that_are_shorter_make_no_step_of_training_shorter(memory_folder):
+    """Of a policy that falls into the next hole all episodes are short, have equal rewards and are dropped. Lengths are drawn of
+    all groups: a step of so many samples takes the 2 s that it took."""
+    _, run_dir, simulation = predicted(memory_folder, replace(COSTS, train_s=0.0, train_tokens_per_s=80.0), ratio=0.0)
+    groups = run_dir / "groups.jsonl"
+    rows = [json.loads(line) for line in groups.read_text().splitlines()]
+    dropped = [{**row, "fate": "dropped", "tokens": row["tokens"] // 2} for row in rows if row.get("tokens")]
+    groups.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *dropped]))
+    found = calibrated(run_dir, simulation.config)
+    assert found.response_tokens.mean == pytest.approx(TOKENS * 3 / 4, rel=0.05)
+    assert BATCH * SAMPLES * found.response_tokens.mean / found.train_tokens_per_s == pytest.approx(2.0, rel=0.05)
 
 
 def test_roles_that_take_turns_on_a_device_sleep_and_wake_and_a_trace_says_how_long(memory_folder):
