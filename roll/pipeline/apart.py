@@ -120,9 +120,10 @@ class FollowedWeights(EngineUpdates):
         """The newest version of which it is known whether this process validates it."""
 
     async def begin(self) -> bool:
-        """Brings engines without weights the version that exploring begins with; False if the run is over before."""
+        """Brings engines without weights the version that exploring begins with; False if the run is over before. There may be
+        no engine that serves it: one that is lost meanwhile is replaced when exploring has begun."""
         await attended(self._sql, self._engines.load(), self._sql.until(lambda: is_over(self._sql)))
-        return len(self._engines.fleet.serving) > 0
+        return not is_over(self._sql)
 
     async def follow(self) -> None:
         """Runs as long as the run does."""

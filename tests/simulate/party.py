@@ -125,6 +125,8 @@ class Process:
     async def _until_its_end(self) -> None:
         for _ in range(MOST_STARTS):
             self.summary = await self._once()
+            if self.summary["status"] == "finished" and self.run.state.groups.ended is None:
+                self._party.wrong.append(f"{self.name} has finished before the run")
             if self.summary["status"] == "finished" or self.leaves or self.killed or self._party.done:
                 return
             await asyncio.sleep(AGAIN_S)
@@ -213,7 +215,8 @@ class Party:
     async def _events(self) -> None:
         for fault in sorted(self.schedule.faults, key=lambda each: each.at_s):
             await asyncio.sleep(max(0.0, fault.at_s - asyncio.get_running_loop().time()))
-            await self._bring(fault)
+            if self.explorers:
+                await self._bring(fault)
             if not self.explorers:
                 await asyncio.sleep(AGAIN_S)
                 self.join()

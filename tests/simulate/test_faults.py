@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from fault_schedules import Fault, Schedule, schedules
 from hypothesis import HealthCheck, given, settings
-from party import broken_promises_of, parties
+from party import PartySchedule, broken_promises_of, parties
 from promises import BROKEN, FAULTS, broken_promises, held
 from test_mutations import admission_off_by_one
 
@@ -82,6 +82,13 @@ def test_an_engine_that_is_lost_while_it_loads_after_the_trainers_restart_is_rep
     """The weights that it is to load fail right after the trainer has died."""
     faults = (Fault(7.9, "weights fail", 0), Fault(8.0, "weights fail", 1), Fault(8.0, "trainer dies", 0))
     assert broken_promises(replace(QUIET, ratio=ratio, faults=faults), memory_folder) == []
+
+
+def test_an_explorer_whose_only_engine_is_lost_while_it_loads_replaces_it_and_does_not_take_the_run_for_over(memory_folder):
+    """The second explorer joins after the first version was published, and its engine loads."""
+    faults = (Fault(20.0, "explorer joins", 0), Fault(21.5, "engine dies", 1))
+    run = replace(QUIET, engines=1, steps=4, pull=0, ratio=1.0, train_s=6.0)
+    assert broken_promises_of(PartySchedule(run, 1, faults), memory_folder) == []
 
 
 def test_a_trainer_that_hangs_at_the_last_checkpoint_of_an_interrupted_run_fails_it_and_it_can_be_resumed(memory_folder):
