@@ -12,7 +12,7 @@ every sample at the bound even when generation is instant. The depth therefore s
 `target_ess` bounds the depth from above by what the importance weights say of the data. If every version moves the policy by as
 much, and another way, the variance of a response's log-ratio grows in proportion to the lag, and ln ESS falls in proportion
 to it: a step with ESS e at depth d asks for the depth d · ln target / ln e. As long as it is not below the target the bound
-rises by a probe.
+rises by a probe. Who watches that need not begin low: one batch is started ahead before anything is measured.
 
 A step whose batch was filled with groups that were trained before (`max_reuse`) did not wait, but lacked fresh ones all the same:
 replay stands in for rollouts that are late, not for rollouts that were never started.
@@ -70,7 +70,7 @@ class PipelineDepth:
         self.limit = limit
         self.floor = floor
         self.fixed = fixed
-        self.depth = floor if fixed is None else min(fixed, limit)
+        self.depth = min(limit, max(floor, float(target_ess is not None)) if fixed is None else fixed)
         self._target_ess = target_ess
         self._most = limit
         """The depth that the target allows."""
