@@ -50,7 +50,7 @@ class Task:
 
 TASKS = {
     "slow judge": Task(ADDITIONS, reward(0.15, 0.83), 0.5, 80),
-    "long tails, tis": Task(ADDITIONS, (*reward(0.1, 1.5), "actor_train.pg_variant=tis"), 0.5, 80),
+    "long tails, tis": Task(ADDITIONS, (*reward(0.1, 1.5), "actor_train.pg_variant=tis"), 0.5, 120),
     "slow world": Task(
         LAKE, tuple(slow_lake(mean_s=0.4, sigma=1.0)), 0.65, 30, "start_agentic_pipeline.py", "make_frozen_lake.py"
     ),
