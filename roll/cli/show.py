@@ -164,7 +164,7 @@ def _of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
     with reading(address) as connection:
         check_layout(connection)
         run = connection.execute(select(runs)).one()
-        if identity is not None and run.run_id not in ("", identity.id):
+        if identity is not None and run.run_id != identity.id:
             raise ValueError(f"its database {redact_text(address)} is now that of {owner_of(run)}")
         first = {row.name: row.beat for row in connection.execute(select(members))}
         if run.status == "running":

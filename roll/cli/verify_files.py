@@ -188,16 +188,14 @@ def _database(folder: Path, damaged: list[str], notes: list[str]) -> Stored | No
 
 
 def _other_run(connection: sqlite3.Connection, own: str) -> str | None:
-    named = connection.execute("SELECT 1 FROM pragma_table_info('runs') WHERE name = 'run_id'").fetchone()
-    theirs = connection.execute("SELECT run_id FROM runs").fetchone() if named and own else None
-    return theirs[0] if theirs is not None and theirs[0] not in ("", own) else None
+    theirs = connection.execute("SELECT run_id FROM runs").fetchone() if own else None
+    return theirs[0] if theirs is not None and theirs[0] != own else None
 
 
 def _stored(connection: sqlite3.Connection) -> Stored:
     columns = "id, prompt_uid, state, reason, step, start_version, lag"
     found = connection.execute(f"SELECT {columns} FROM groups").fetchall()
-    since_2 = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'replays'").fetchone()
-    replays = set(connection.execute("SELECT group_id, step, lag FROM replays")) if since_2 else set()
+    replays = set(connection.execute("SELECT group_id, step, lag FROM replays"))
     names = ("prompt_uid", "fate", "reason", "step", "start_version", "lag")
     return Stored({group_id: dict(zip(names, values, strict=True)) for group_id, *values in found}, replays)
 

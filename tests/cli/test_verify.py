@@ -304,6 +304,7 @@ def database_of(path, run_id):
         connection.execute("INSERT INTO runs VALUES (?)", (run_id,))
         columns = "id, prompt_uid, state, reason, step, start_version, lag"
         connection.execute(f"CREATE TABLE groups ({columns})")
+        connection.execute("CREATE TABLE replays (group_id, step, lag)")
     return f"sqlite:///{path}"
 
 

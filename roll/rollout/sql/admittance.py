@@ -24,7 +24,7 @@ from sqlalchemy import Connection, Row, inspect, select
 
 from roll.errors import ContractError
 from roll.record.run_identity import RunIdentity
-from roll.rollout.sql.database import LAYOUT, NAMED
+from roll.rollout.sql.database import LAYOUT
 from roll.rollout.sql.tables import members, runs
 
 BEAT_S = 2.0
@@ -51,17 +51,9 @@ class Claim:
 def check_may_join(connection: Connection, contract: Mapping[str, object], claim: Claim) -> None:
     """Before a process takes part, perhaps before there is anything to take part in; outside of any transaction, for it may watch
     others for signs of life. Raises `ContractError`."""
-    begun = layout_of(connection)
-    if begun is None:
+    run = run_in(connection)
+    if run is None:
         return
-    if begun.layout < NAMED:
-        check_contract(begun, contract)
-        if claim.trains and claim.step == 0 and (trained := connection.execute(select(runs.c.trained)).scalar_one()):
-            message = f"its tables have layout {begun.layout}, which does not say whose the {trained} trained groups are"
-            fix = "go on from a checkpoint of that run (resume_from_checkpoint), or give this run a database of its own"
-            raise ContractError(message, fix=fix)
-        return
-    run = connection.execute(select(runs)).one()
     check_owner(connection, run, claim.identity, WATCH_S)
     check_contract(run, contract)
     if claim.trains:
@@ -69,22 +61,19 @@ def check_may_join(connection: Connection, contract: Mapping[str, object], claim
         _check_not_taken_back(run, claim)
 
 
-def layout_of(connection: Connection) -> Row[Any] | None:
-    """What all layouts have of the run that the database holds, if it holds one. Raises `ContractError` for a later layout."""
+def run_in(connection: Connection) -> Row[Any] | None:
+    """The run that the database holds, if it holds one. Raises `ContractError` for tables of another layout."""
     if not inspect(connection).has_table(runs.name):
         return None
-    of_all_layouts = [runs.c[name] for name in ("layout", "contract")]
-    begun = connection.execute(select(*of_all_layouts)).first()
-    if begun is not None and begun.layout > LAYOUT:
-        message = f"its tables have layout {begun.layout}, this version has {LAYOUT}: use the newer version of the others"
-        raise ContractError(message)
-    return begun
+    layout = connection.execute(select(runs.c.layout)).scalar()
+    if layout not in (None, LAYOUT):
+        raise ContractError(f"its tables have layout {layout}, this version has {LAYOUT}: use the version of the others")
+    return connection.execute(select(runs)).first()
 
 
 def check_contract(run: Row[Any], contract: Mapping[str, object]) -> None:
     """Raises `ContractError`."""
     theirs = json.loads(run.contract)
-    theirs.pop("max_steps", None)  # in earlier layouts; the trainer decides it
     for key in {*theirs, *contract}:
         if theirs.get(key) != contract.get(key):
             message = f"the run was begun with {key}: {theirs.get(key)}, here it is {contract.get(key)}"
@@ -92,9 +81,9 @@ def check_contract(run: Row[Any], contract: Mapping[str, object]) -> None:
 
 
 def check_owner(connection: Connection, run: Row[Any], identity: RunIdentity | None, watch_s: float = 0.0) -> None:
-    """Raises `ContractError` if the database is another run's. One that was brought from an earlier layout is nobody's yet.
-    `watch_s`: how long that run's trainer is looked at, to say whether it is alive; outside of any transaction."""
-    if run.run_id == "" or (identity is not None and identity.id == run.run_id):
+    """Raises `ContractError` if the database is another run's. `watch_s`: how long that run's trainer is looked at, to say
+    whether it is alive; outside of any transaction."""
+    if identity is not None and identity.id == run.run_id:
         return
     owner = owner_of(run)
     length = f" of {run.max_steps}" if run.max_steps is not None else ""

@@ -8,9 +8,7 @@ which goes on from there.
 from __future__ import annotations
 
 import secrets
-import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from roll.errors import DatabaseFailed
-from roll.rollout.sql.admittance import check_contract, layout_of
-from roll.rollout.sql.database import LAYOUT, migrate, open_engine
+from roll.rollout.sql.admittance import check_contract, run_in
+from roll.rollout.sql.database import open_engine
 from roll.rollout.sql.joining import leave
 from roll.rollout.sql.rows import superfluous
 from roll.rollout.sql.tables import groups, members, metadata, runs, samples
@@ -67,7 +65,7 @@ def restore_copy(connection: Connection, file: Path) -> None:
     metadata.create_all(connection)
     for table in reversed(metadata.sorted_tables):
         connection.execute(delete(table))
-    with _of_this_layout(file) as source:
+    with _single_file(file).connect() as source:
         for table in metadata.sorted_tables:
             _transfer(table, source, connection)
     connection.execute(update(runs).values(seq=runs.c.seq + 1, branch=secrets.randbelow(1 << 30)))
@@ -78,24 +76,8 @@ def restore_copy(connection: Connection, file: Path) -> None:
 def check_copy(file: Path, contract: Mapping[str, object]) -> None:
     """Raises `ContractError` if the process cannot take part in the run that the copy holds."""
     with _single_file(file).connect() as source:
-        if (begun := layout_of(source)) is not None:
-            check_contract(begun, contract)
-
-
-@contextmanager
-def _of_this_layout(file: Path) -> Iterator[Connection]:
-    """The copy; one with tables of an earlier version is changed in memory."""
-    with _single_file(file).connect() as source:
-        layout = source.execute(select(runs.c.layout)).scalar_one()
-        if layout == LAYOUT:
-            yield source
-            return
-        with create_engine("sqlite://").connect() as memory:
-            there, here = source.connection.driver_connection, memory.connection.driver_connection
-            assert isinstance(there, sqlite3.Connection) and isinstance(here, sqlite3.Connection)
-            there.backup(here)
-            migrate(memory, layout)
-            yield memory
+        if (run := run_in(source)) is not None:
+            check_contract(run, contract)
 
 
 def differs(connection: Connection, seq: int, journal: Mapping[int, Fate]) -> str:

@@ -17,12 +17,12 @@ from roll.errors import ContractError
 from roll.record.run_identity import RunIdentity
 from roll.rollout.admission import Admission
 from roll.rollout.progress import LOST, ROLLED_BACK
-from roll.rollout.sql.admittance import about, check_contract, check_owner, layout_of
-from roll.rollout.sql.database import LAYOUT, migrate
+from roll.rollout.sql.admittance import about, check_contract, check_owner, run_in
+from roll.rollout.sql.database import LAYOUT
 from roll.rollout.sql.tables import groups, members, metadata, replays, runs, samples, tasks, validations
 
 JOINING = 1
-"""Number of the lock that keeps processes from making or changing tables at the same time, whatever their version."""
+"""Number of the lock that keeps processes from making tables at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,14 @@ class Join:
         """Returns the member with its term. Raises `ContractError`."""
         if connection.dialect.name == "postgresql":  # SQLite's transactions exclude each other from the start
             connection.execute(select(func.pg_advisory_xact_lock(JOINING)))
-        _bring_to_layout(connection)
+        run = run_in(connection)
         metadata.create_all(connection)
-        run = connection.execute(select(runs)).first()
         if run is None:
             connection.execute(insert(runs).values(self._new_run()))
         else:
             check_owner(connection, run, self.identity)
             check_contract(run, self.contract)
-            connection.execute(update(runs).values(seq=runs.c.seq + 1, run_id=self.identity.id))
+            connection.execute(update(runs).values(seq=runs.c.seq + 1))
         leave(connection, self.member.name, "left")
         if self.trainer_at is not None:
             connection.execute(update(runs).values(about=about(self.identity), max_steps=self.admission.max_steps))
@@ -150,16 +149,6 @@ class Leave:
         connection.execute(update(runs).values(seq=runs.c.seq + 1))
         leave(connection, self.name, self.state)
         _serve_oldest(connection)
-
-
-def _bring_to_layout(connection: Connection) -> None:
-    """Processes of the earlier version that take part still, if any, are expelled: started again, they are refused by number."""
-    run = layout_of(connection)
-    if run is not None and run.layout < LAYOUT:
-        migrate(connection, run.layout)
-        connection.execute(update(runs).values(seq=runs.c.seq + 1))
-        for name in connection.execute(select(members.c.name).where(members.c.state == "alive")).scalars().all():
-            leave(connection, name, "lost")
 
 
 def leave(connection: Connection, name: str, state: str) -> None:

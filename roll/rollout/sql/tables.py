@@ -3,8 +3,6 @@
 One row of `runs` is locked by every transaction that changes something, so all of them happen one after the other, whatever
 process they come from. `seq` numbers them; rows keep the number of the one that changed them last, and a process that knows
 everything up to number s asks for rows with a larger one.
-
-A table or column that is added here is added to databases that exist by `database.STATEMENTS`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from database_party import STEPS, B, explore, run
 from roll.errors import ContractError, Expelled, TakenBack
 from roll.rollout.sql import admittance
 from roll.rollout.sql.admittance import Claim, check_may_join, shows_life
-from roll.rollout.sql.database import reading
+from roll.rollout.sql.database import LAYOUT, check_layout, reading
 from roll.rollout.sql.tables import members
 
 
@@ -163,5 +163,23 @@ def test_explorers_learn_from_the_trainer_how_many_steps_there_are(make_party):
                 party.steps = 99
                 async with party.joined("second") as second:
                     assert second.admission.max_steps == STEPS
+
+    run(main())
+
+
+@pytest.mark.parametrize("layout", [LAYOUT - 1, LAYOUT + 1])
+def test_tables_of_another_layout_are_refused_by_its_number(make_party, layout):
+    async def main():
+        party = make_party()
+        async with party.joined("explorer"):
+            party.change(f"UPDATE runs SET layout = {layout}")
+            other = party.member("other")
+            with pytest.raises(ContractError, match=f"its tables have layout {layout}, this version has {LAYOUT}"):
+                await other.join(party.contract)
+            with pytest.raises(ContractError, match=f"have layout {layout}"):
+                may_join(party, party.identity)
+            with reading(party.address) as connection, pytest.raises(ValueError, match=f"have layout {layout}"):
+                check_layout(connection)
+            await other._database.close()
 
     run(main())

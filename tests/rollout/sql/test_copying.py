@@ -1,8 +1,6 @@
 """A checkpoint's copy of the database: what is restored from it goes on with every group, and each has one fate."""
 
 import asyncio
-import sqlite3
-from contextlib import closing
 
 import pytest
 from database_party import B, Party, explore, run
@@ -63,25 +61,6 @@ def test_what_was_buffered_at_the_checkpoint_is_trained_and_what_was_in_flight_i
             assert [group.group_id for group in (await trainer.lease(1)).groups] == [2, 3]
             assert (await explorer.start()).prompt.uid == "d/0/4", "the prompt that was in flight"
             assert [(row["group_id"], row["fate"]) for row in trainer._journal.rows] == [(4, "dropped")]
-
-    run(main())
-
-
-def test_a_copy_of_an_earlier_version_is_restored_and_stays_what_it_was(make_party, tmp_path):
-    async def main():
-        party = make_party()
-        known = await until_checkpoint(party, tmp_path)
-        with closing(sqlite3.connect(tmp_path / COPY)) as connection, connection:
-            connection.execute("ALTER TABLE members DROP COLUMN devices")
-            for column in ("run_id", "about", "max_steps", "saved"):
-                connection.execute(f"ALTER TABLE runs DROP COLUMN {column}")
-            connection.execute("UPDATE runs SET layout = 2")
-        before = (tmp_path / COPY).read_bytes()
-        forget(party)
-        restore(party, tmp_path)
-        assert (tmp_path / COPY).read_bytes() == before
-        async with party.trainer((AT, known)) as trainer:
-            assert [group.group_id for group in (await trainer.lease(1)).groups] == [2, 3]
 
     run(main())
 
