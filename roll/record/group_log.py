@@ -33,7 +33,7 @@ class GroupLog:
     """`groups.jsonl`: the fate of every group, in the order in which they ended, and each further use of one that was trained."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._journal = JournalFile(run_dir / GROUPS)
+        self.journal = JournalFile(run_dir / GROUPS)
 
     def write(
         self,
@@ -61,7 +61,7 @@ class GroupLog:
             raise ValueError(f"{who} has met its fate before; now {fate} again")
         if fate not in ("trained", "replayed", "dropped") or (fate == "dropped") != bool(reason):
             raise ValueError(f"{who}: a fate is trained, or dropped for a reason; not {fate!r} with the reason {reason!r}")
-        self._journal.append(
+        self.journal.append(
             {
                 "group_id": group_id,
                 "prompt_uid": prompt_uid,
@@ -76,34 +76,25 @@ class GroupLog:
         self._ended[group_id] = fate != "dropped"
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        return self._journal.rows()
-
-    def position(self) -> int:
-        return self._journal.position()
-
-    def sync(self) -> None:
-        self._journal.sync()
-
-    def digest(self) -> str:
-        return self._journal.digest()
+        return self.journal.rows()
 
     def rewind(self, position: int, digest: str | None = None) -> int:
         """Back to a checkpoint; the groups that ended after it may end again. Returns their number."""
-        cut = self._journal.rewind(position, digest)
+        cut = self.journal.rewind(position, digest)
         self.__dict__.pop("_ended", None)
         return cut
 
     def close(self) -> None:
-        self._journal.close()
+        self.journal.close()
 
     @cached_property
     def _ended(self) -> dict[int, bool]:
         """Groups that have met their fate -> whether they were trained. Read when they are needed: what stands behind a
         checkpoint is cut before."""
         trained: dict[int, bool] = {}
-        for row in self._journal.rows():
+        for row in self.journal.rows():
             if not isinstance(group_id := row.get("group_id"), int):
-                raise ValueError(f"{self._journal.path} has a row whose group_id is {group_id!r}: not a journal of this package")
+                raise ValueError(f"{self.journal.path} has a row whose group_id is {group_id!r}: not a journal of this package")
             trained[group_id] = row.get("fate") != "dropped"
         return trained
 
@@ -120,7 +111,7 @@ class SampleLog:
         self._step = 0
         self._dropped: Draw[tuple[SampleGroup, str]] = Draw(self._rollouts)
         """Groups that were dropped while `_step` was in the making, with the reason. They are written when it is over."""
-        self._journal = RotatedJournal(run_dir / "samples.jsonl", most_bytes)
+        self.journal = RotatedJournal(run_dir / "samples.jsonl", most_bytes)
 
     def record(self, step: int, groups: Sequence[SampleGroup], batch: TokenBatch | None = None) -> int:
         """Groups that `step` has trained. `batch`: their tensors, in the same order, with advantages. Returns the number of
@@ -135,7 +126,7 @@ class SampleLog:
             rows = [as_row(step, "trained", group.group_id, sample) for sample in group.samples]
             if batch is not None:
                 rows = [row | _trained(batch, first + i, group.samples[i]) for i, row in enumerate(rows)]
-            self._journal.append(rows)
+            self.journal.append(rows)
             written += len(rows)
         return written
 
@@ -155,30 +146,18 @@ class SampleLog:
         for uid, group in by_prompt.items():
             drawn.offer(f"{self._seed}/{uid}", len(group), group)
         for group in drawn.take():
-            self._journal.append([as_row(version, VALIDATION, None, sample) for sample in group])
-
-    def position(self) -> int:
-        return self._journal.position()
-
-    def sync(self) -> None:
-        self._journal.sync()
-
-    def digest(self) -> str:
-        return self._journal.digest()
-
-    def rewind(self, position: int, digest: str | None = None) -> int:
-        return self._journal.rewind(position, digest)
+            self.journal.append([as_row(version, VALIDATION, None, sample) for sample in group])
 
     def close(self) -> None:
         """Writes what it still has. Raises as `JournalFile.append` does, and is closed then, too."""
         try:
             self._write_dropped()
         finally:
-            self._journal.close()
+            self.journal.close()
 
     def _write_dropped(self) -> None:
         for group, reason in self._dropped.take():
-            self._journal.append([as_row(self._step, f"dropped: {reason}", group.group_id, each) for each in group.samples])
+            self.journal.append([as_row(self._step, f"dropped: {reason}", group.group_id, each) for each in group.samples])
 
 
 class _Offer(NamedTuple, Generic[T]):

@@ -12,8 +12,8 @@ from roll.configs.derived import Derived
 from roll.configs.ppo import PPOConfig
 from roll.configs.redact import redact
 from roll.record.group_log import GroupLog, SampleLog
-from roll.record.journal import JournalFile, write_atomically
-from roll.record.trackers import Status, Trackers, make_trackers
+from roll.record.journal import JournalFile, RotatedJournal, write_atomically
+from roll.record.trackers import Status, make_trackers
 from roll.record.training_warnings import ALARMS, Alarm
 
 
@@ -30,7 +30,7 @@ class Journals:
         self.metrics = make_trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, *logged)
         write_atomically(run_dir / "config.yaml", yaml.safe_dump(redact(written), sort_keys=False).encode())
         self.groups.rewind(at.get("groups", 0), digests.get("groups"))
-        self.samples.rewind(at.get("samples", 0), digests.get("samples"))
+        self.samples.journal.rewind(at.get("samples", 0), digests.get("samples"))
         self._alarms = JournalFile(run_dir / ALARMS) if config.alarms else None
         if self._alarms is not None:
             self._alarms.retain(lambda row: isinstance(row.get("step"), int) and row["step"] <= step)
@@ -46,8 +46,8 @@ class Journals:
             journal.sync()
 
     @property
-    def _wound_back(self) -> dict[str, GroupLog | SampleLog | Trackers]:
-        return {"groups": self.groups, "samples": self.samples, "metrics": self.metrics}
+    def _wound_back(self) -> dict[str, JournalFile | RotatedJournal]:
+        return {"groups": self.groups.journal, "samples": self.samples.journal, "metrics": self.metrics.jsonl.journal}
 
     def alarm(self, alarm: Alarm) -> None:
         assert self._alarms is not None

@@ -44,32 +44,23 @@ class JsonlTracker:
     """`metrics.jsonl`: `{"step": 3, "<metric>": value, ...}` a line, on disk as soon as it is logged."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._journal = JournalFile(run_dir / "metrics.jsonl")
+        self.journal = JournalFile(run_dir / "metrics.jsonl")
 
     def log(self, step: int, metrics: Mapping[str, object]) -> None:
-        self._journal.append({"step": step, **metrics})
-
-    def position(self) -> int:
-        return self._journal.position()
-
-    def sync(self) -> None:
-        self._journal.sync()
-
-    def digest(self) -> str:
-        return self._journal.digest()
+        self.journal.append({"step": step, **metrics})
 
     def rewind(self, position: int, step: int, digest: str | None = None) -> int:
         """Back to the checkpoint of `step`, which recorded `position` and `digest`: keeps the lines of steps up to `step`, of
         which some (a validation that ended late) may stand behind the position. The others, and lines that are no metrics, go to
         `metrics.rolled-back.jsonl`. Returns their number. Lines that were lost or changed cost the run nothing but a warning."""
         try:
-            check_prefix(self._journal.path, position, digest)
+            check_prefix(self.journal.path, position, digest)
         except ValueError as error:
             logger.warning("%s; the run goes on, it needs none of them", error)
-        return self._journal.retain(lambda row: isinstance(row.get("step"), int) and row["step"] <= step)
+        return self.journal.retain(lambda row: isinstance(row.get("step"), int) and row["step"] <= step)
 
     def finish(self, status: Status) -> None:
-        self._journal.close()
+        self.journal.close()
 
 
 class Background:
@@ -143,16 +134,6 @@ class Trackers:
     def __init__(self, jsonl: JsonlTracker, others: list[Background]) -> None:
         self.jsonl = jsonl
         self.others = others
-
-    def position(self) -> int:
-        """The position in metrics.jsonl, for a checkpoint."""
-        return self.jsonl.position()
-
-    def sync(self) -> None:
-        self.jsonl.sync()
-
-    def digest(self) -> str:
-        return self.jsonl.digest()
 
     def log(self, step: int, metrics: Mapping[str, object]) -> None:
         metrics = dict(metrics)

@@ -142,9 +142,9 @@ def test_zero_samples_a_step_and_rewind(tmp_path):
     assert SampleLog(tmp_path, per_step=0).record(1, groups(2, 2)) == 0
     log = SampleLog(tmp_path, per_step=2)
     log.record(1, groups(2, 2))
-    position = log.position()
+    position = log.journal.position()
     log.record(2, groups(2, 2))
-    assert log.rewind(position) == 2
+    assert log.journal.rewind(position) == 2
     assert {row["step"] for row in read(tmp_path)} == {1}
 
 
@@ -203,7 +203,7 @@ def test_only_a_group_that_was_trained_is_replayed_also_across_a_restart(tmp_pat
 def test_groups_after_the_checkpoint_may_end_anew(tmp_path):
     log = GroupLog(tmp_path)
     log.write(**fate(0))
-    position = log.position()
+    position = log.journal.position()
     log.write(**fate(1))
     assert log.rewind(position) == 1
     log.write(**fate(1, "dropped", "stale"))

@@ -63,7 +63,7 @@ def test_metrics_that_were_lost_since_the_checkpoint_are_noticed_and_the_others_
     run = make_trackers([], tmp_path, "e", CONFIG)
     for step in range(4):
         run.log(step, {"loss": 0.0})
-    position, digest = run.position(), run.digest()
+    position, digest = run.jsonl.journal.position(), run.jsonl.journal.digest()
     run.log(2, {"late": 1.0})  # a validation that ended after the checkpoint of step 3
     run.log(4, {"loss": 0.0})
     run.finish("interrupted")
