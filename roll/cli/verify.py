@@ -143,7 +143,7 @@ def _checkpoints(run: Run) -> Iterator[str]:
             written = prefix(run.folder / "groups.jsonl", record["groups"])
             before = Counter(row["group_id"] for row in written)
             fates = sum(row["fate"] != REPLAYED for row in written)
-            digests = record.get("digests", {})
+            digests = record["digests"]
             changed = [
                 name for name in digests if blake2b(run.folder / f"{name}.jsonl", record[name]) not in (digests[name], None)
             ]

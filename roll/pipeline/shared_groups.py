@@ -104,8 +104,6 @@ def mend_database(address: str, checkpoint: Checkpoint, journal: Path) -> None:
     why = _unlike(address, checkpoint, journal)
     if not why:
         return
-    if not checkpoint.database.is_file():
-        raise ValueError(f"{place}: {why}; {checkpoint.path} was made by an earlier version and has no copy of it")
     file = file_of(engine)
     if file is None and why != EMPTY:
         raise ValueError(f"{place}: {why}; restore its backup, or empty it: then it is filled from {checkpoint.database}")

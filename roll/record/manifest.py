@@ -49,7 +49,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     found = read_json(folder / MANIFEST)
     if not isinstance(found, dict):
         raise CheckpointError(f"{MANIFEST} holds a {type(found).__name__}, not an object")
-    step, token, files = found.get("step"), found.get("token", 0), found.get("files")
+    step, token, files = found.get("step"), found.get("token"), found.get("files")
     for name, number in (("step", step), ("token", token)):
         if not is_count(number):
             raise CheckpointError(f"{MANIFEST}: {name} is {shown(number)}, not a whole number from 0")
@@ -58,7 +58,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     for name, digest in files.items():
         if not _is_inside(name) or not isinstance(digest, str) or not _HASH.fullmatch(digest):
             raise CheckpointError(f"{MANIFEST}: {shown(name)}: {shown(digest)} is not a file of the folder and its SHA-256")
-    assert isinstance(step, int)
+    assert isinstance(step, int) and isinstance(token, int)
     return CheckpointManifest(step, token, files)
 
 

@@ -322,9 +322,8 @@ class Admission:
         processes roll out. `trained`: trained groups whose samples are there."""
         self.next_group_id = state["next_group_id"]
         self.trained = state["trained"]
-        replayed = state.get("replayed", 0)  # a checkpoint of an earlier release has none
-        self.next_step = (self.trained + replayed) // self.batch_groups
-        self.replay.restore(replayed, trained, self.next_step)
+        self.next_step = (self.trained + state["replayed"]) // self.batch_groups
+        self.replay.restore(state["replayed"], trained, self.next_step)
         self.dropped = Counter(state["dropped"])
         self._ready = sorted(buffered)
         tickets = [Ticket(i, version, GroupState.BUFFERED) for i, version in buffered.items()]

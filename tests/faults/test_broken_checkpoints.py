@@ -130,8 +130,7 @@ def test_manifests_of_any_shape(answer, tmp_path):
             accepted.append(name)
     path.write_bytes(b"\xff\xfe\x00")
     assert answer() is not None
-    # Without a token it is a checkpoint of an earlier version.
-    assert accepted == ["token missing"]
+    assert not accepted
     assert len(texts) > 60
     print(len(texts), "broken manifests")
 
@@ -151,17 +150,9 @@ def test_states_of_any_shape(answer, tmp_path):
     assert len(texts) > 60
     # Other values of the right shape, and what need not be there.
     numbers = ["kl_coef = -1", "kl_coef = 1.5", "mean = -1", "mean = 1.5", "squares = -1", "squares = 1.5"]
-    optional = ["dropped/filter_mean_high missing", "dropped/filter_mean_low missing", "metrics missing", "samples/0 missing"]
+    optional = ["dropped/filter_mean_high missing", "dropped/filter_mean_low missing", "samples/0 missing"]
     optional += ["tokens/0 missing", "rewards/even missing", "= {}", "returned = []", "advantages/rewards missing"]
-    optional += [
-        "digests missing",
-        "digests/groups missing",
-        "digests/samples missing",
-        "digests/samples = x",
-        "digests/metrics = x",
-        "replayed missing",
-        "run missing",
-    ]
+    optional += ["digests/samples = x", "digests/metrics = x", "run missing"]
     assert all(name.endswith((*numbers, *optional)) for name in accepted), accepted
     assert not {"admission = {}", "record = {}", "cursor = {}", "all of it = {}", "advantages/rewards/even = {}"} & {*accepted}
 

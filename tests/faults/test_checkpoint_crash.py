@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import load_file
 
 from roll.cli.train import main
-from roll.record.run_record import RunRecord
 
 AUTO = "resume_from_checkpoint=auto"
 
@@ -200,17 +199,6 @@ def test_without_a_copy_a_damaged_database_is_refused_and_nothing_is_changed(in_
         code, err = in_process(AUTO, "max_steps=4", inside)
         assert code == 2 and len(err.splitlines()) == 1 and key in err, err
         assert contents(tmp_path / "output") == before
-
-
-def test_a_checkpoint_without_digests_is_resumed_from(in_process, accounts, tmp_path, monkeypatch):
-    """As runs of earlier versions wrote them."""
-    state = RunRecord.state
-    monkeypatch.setattr(RunRecord, "state", lambda self: {k: v for k, v in state(self).items() if k != "digests"})
-    assert in_process("max_steps=4")[0] == 0
-    assert "digests" not in (tmp_path / "output/run/checkpoints/step-4/pipeline.json").read_text()
-    monkeypatch.undo()
-    assert in_process(AUTO) == (0, "")
-    accounts(tmp_path / "output/run", validated=(0, 4, 6, 12))
 
 
 DETERMINISTIC = ("deterministic=true", "async_generation_ratio=0", "max_steps=8")
