@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roll.record.verdict import STEP_S, WAIT_S, Curve
+from roll.record.verdict import Curve
 from roll.view.journal import Journal, Place, Row, number, shown, whole
 
 MOST_VALUES = 10_000_000
@@ -71,17 +71,13 @@ class Metrics(Journal):
         return Curve(steps[at:], values[at:])
 
     def clock(self) -> dict[int, tuple[float, float]]:
-        """Step -> seconds and response tokens since the run began, a run that was resumed going on where it had been. Runs that
-        did not note the time are measured by their steps and the waits before them."""
-        noted, speed = dict(zip(*self.curve(ELAPSED), strict=True)), dict(zip(*self.curve(SPEED), strict=True))
-        waits = dict(zip(*self.curve(WAIT_S), strict=True))
+        """Step -> seconds and response tokens since the run began, a run that was resumed going on where it had been."""
+        speed = dict(zip(*self.curve(SPEED), strict=True))
         seconds = tokens = before = 0.0
         found = {}
-        for step, took in zip(*self.curve(STEP_S), strict=True):
-            spent = took + waits.get(step, 0.0)
-            if step in noted:
-                spent = noted[step] - before if noted[step] >= before else noted[step]
-                before = noted[step]
+        for step, noted in zip(*self.curve(ELAPSED), strict=True):
+            spent = noted - before if noted >= before else noted
+            before = noted
             seconds += spent
             tokens += speed.get(step, 0.0) * spent
             found[step] = seconds, tokens

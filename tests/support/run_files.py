@@ -19,6 +19,7 @@ def lines(path: Path, rows) -> Path:
 
 def metric(step, **more):
     row = {"step": step, "critic/score/mean": step / 100, "time/step_s": 2.0, "time/wait_for_batch_s": 1.0}
+    row["time/elapsed_s"] = 3.0 * step
     return row | {"staleness/mean": 1.0, "throughput/response_tokens_per_s": 10.0} | more
 
 
