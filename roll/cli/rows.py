@@ -16,8 +16,8 @@ from roll.data.sample import Sample, SampleGroup, VersionSpan
 from roll.record.run_identity import groups_address
 from roll.view.content import turns
 from roll.view.groups import GroupQuery, of_samples
-from roll.view.journal import Row, number, shown, text, whole
-from roll.view.run import RunReader, mapping
+from roll.view.journal import Row, mapping, number, shown, text, whole
+from roll.view.run import RunReader
 from roll.view.runs import check_run
 from roll.view.samples import SORTS, Kept, KeptGroup, Rollouts
 

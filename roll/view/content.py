@@ -13,7 +13,7 @@ from typing import Any
 from roll.configs.redact import visible
 from roll.data.untrusted import open_inside
 from roll.errors import boundary
-from roll.view.journal import Row, number, text, whole
+from roll.view.journal import Row, list_of, mapping, number, text, whole
 from roll.view.samples import KeptGroup, Samples
 
 MOST_TEXT = 2_000_000
@@ -42,7 +42,7 @@ def first_rollout(samples: Samples, group: KeptGroup) -> dict[str, object]:
     row = samples.row(group, group.samples[0])
     facts = {"key": group.key, "step": group.step, "fate": group.fate, "reason": group.reason}
     said = {name: shown_text(row.get(name)) for name in ("response", "finish_reason")}
-    found = said | {"reward": number(row.get("reward")), "turns": turns(_mapping(row.get("trajectory")))}
+    found = said | {"reward": number(row.get("reward")), "turns": turns(mapping(row.get("trajectory")))}
     return facts | {"prompt": shown_text(row.get("prompt")), "ground_truth": shown_text(row.get("ground_truth")), "sample": found}
 
 
@@ -53,7 +53,7 @@ def shown_text(value: object) -> str:
 
 
 def _sample(row: Row, first: Row, pieces: Pieces) -> dict[str, object]:
-    parts, trajectory = row.get("reward_parts"), _mapping(row.get("trajectory"))
+    parts, trajectory = row.get("reward_parts"), mapping(row.get("trajectory"))
     all_turns = turns(trajectory, exchanges=True)
     alone = bool(all_turns) and whole(trajectory.get("num_turns")) != len(all_turns)  # a turn that is a sample of its own
     found: dict[str, object] = {
@@ -75,11 +75,11 @@ def _sample(row: Row, first: Row, pieces: Pieces) -> dict[str, object]:
 
 def _tokens(row: Row, pieces: Pieces) -> dict[str, object]:
     """Columns, one value per token; a column that the file lacks is empty."""
-    ids = [whole(one) or 0 for one in _list(row.get("response_ids"))]
+    ids = [whole(one) or 0 for one in list_of(row.get("response_ids"))]
     names = {"logprobs": "behaviour_logprobs", "trainer": "trainer_logprobs", "advantages": "advantages"}
-    figures = {name: [number(one) for one in _list(row.get(key))][: len(ids)] for name, key in names.items()}
-    mask = [one is True for one in _list(row.get("loss_mask"))][: len(ids)]
-    spans = [span for span in _list(row.get("versions")) if isinstance(span, list) and len(span) >= 3]
+    figures = {name: [number(one) for one in list_of(row.get(key))][: len(ids)] for name, key in names.items()}
+    mask = [one is True for one in list_of(row.get("loss_mask"))][: len(ids)]
+    spans = [span for span in list_of(row.get("versions")) if isinstance(span, list) and len(span) >= 3]
     numbers = [[number(part) or 0 for part in span[:4]] for span in spans]
     words = [visible(piece) if piece.strip() else piece for piece in pieces.of(ids)]
     return {"ids": ids, "text": words, **figures, "mask": mask, "versions": numbers}
@@ -97,13 +97,13 @@ def turns(trajectory: Mapping[str, object], exchanges: bool = False) -> list[dic
             "tokens": whole(turn.get("tokens")),
             **({"exchange": _exchange(turn["exchange"])} if exchanges and isinstance(turn.get("exchange"), Mapping) else {}),
         }
-        for turn in _list(trajectory.get("turns"))
+        for turn in list_of(trajectory.get("turns"))
         if isinstance(turn, Mapping)
     ]
 
 
 def _exchange(exchange: Mapping[str, object]) -> dict[str, str]:
-    repeats = _mapping(exchange.get("repeats"))
+    repeats = mapping(exchange.get("repeats"))
     fields = ", ".join(f"{name} ({count})" for name, count in repeats.items() if name != "of")
     return {
         "path": shown_text(exchange.get("path")),
@@ -118,14 +118,6 @@ def _json(value: object) -> str:
         return shown_text(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
     except RecursionError:
         return "(nested too deeply to be shown)"
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> Sequence[object]:
-    return value if isinstance(value, list) else []
 
 
 LARGEST = 256 << 20

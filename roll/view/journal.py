@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -114,6 +115,14 @@ def number(value: Any) -> float | None:
 
 def whole(value: object) -> int | None:
     return value if type(value) is int and -LARGEST_WHOLE < value < LARGEST_WHOLE else None
+
+
+def mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def list_of(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else []
 
 
 def shown(value: object) -> str:

@@ -22,7 +22,7 @@ from roll.record.run_identity import DATABASE
 from roll.record.verdict import CUT, STEP_S, Curve, Verdict, verdict
 from roll.view.content import Pieces, content, first_rollout, pieces
 from roll.view.groups import Fates, GroupPage, GroupQuery, GroupRow, all_groups, page, prompt_of
-from roll.view.journal import number, shown, text, whole
+from roll.view.journal import list_of, mapping, number, shown, text, whole
 from roll.view.lanes import Lanes
 from roll.view.metrics import Metrics, panels, thinned
 from roll.view.samples import Samples
@@ -258,14 +258,6 @@ def left_s(summary: Mapping[str, object], max_steps: int | None) -> float | None
 def last_step(metrics: Metrics) -> int | None:
     steps = metrics.curve(STEP_S).steps or metrics.curve(ACCURACY).steps
     return steps[-1] if len(steps) else None
-
-
-def mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def list_of(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
 
 
 def _audit(name: str, audit: Mapping[str, object]) -> dict[str, object]:
