@@ -53,16 +53,13 @@ class Arena(Protocol):
     takes_all: bool
     """Whether there has to be a reward whatever is written."""
 
-    @property
-    def known(self) -> Sequence[str]:
-        """Some answers as a good player writes them; none if what an answer is like is not known."""
+    known: list[str]
+    """Some answers as a good player writes them; none if what an answer is like is not known."""
+    seconds: list[float]
+    """That each step, or each judgement, has taken so far."""
 
     def draw(self, rng: random.Random) -> str:
         """Any answer."""
-
-    @property
-    def seconds(self) -> Sequence[float]:
-        """That each step, or each judgement, has taken so far."""
 
 
 class EnvArena:
@@ -77,21 +74,13 @@ class EnvArena:
         self._most_turns = most_turns
         self._sample = getattr(self._env, "sample_action", None)
         self._drawn: list[Episode] = []
-        self._seconds: list[float] = []
+        self.seconds: list[float] = []
         self.words = [word for word in self._env.instructions.split() if word.isalnum()]
         rng = random.Random(seed)
-        self._known = [] if self._sample is None else [self._sample(rng) for _ in range(KNOWN_ANSWERS)]
-
-    @property
-    def known(self) -> Sequence[str]:
-        return self._known
+        self.known = [] if self._sample is None else [self._sample(rng) for _ in range(KNOWN_ANSWERS)]
 
     def draw(self, rng: random.Random) -> str:
         return str(self._sample(rng) if self._sample is not None else rng.choice(self.words or WORDS))
-
-    @property
-    def seconds(self) -> Sequence[float]:
-        return self._seconds
 
     async def earned(self, player: Player) -> Earned:
         episodes = [await self._episode(seed, player.begin(task)) for task, seed in enumerate(self._seeds)]
@@ -102,7 +91,7 @@ class EnvArena:
     async def _episode(self, seed: int, move: Policy) -> Episode:
         episode = await play(self._env, seed, move, self._most_turns)
         if episode.turns:
-            self._seconds.append(episode.steps_s / len(episode.turns))
+            self.seconds.append(episode.steps_s / len(episode.turns))
         return episode
 
     async def references(self) -> Earned | None:
@@ -133,23 +122,15 @@ class RewardArena:
         """The worker is started."""
         self._worker, self._prompts = worker, prompts
         solutions = [worker.solution(prompt.ground_truth) for prompt in prompts]
-        self._solutions = [text for text in solutions if text] if None not in solutions else []
+        self.known = [text for text in solutions if text] if None not in solutions else []
         self.words = [word for prompt in prompts[:KNOWN_ANSWERS] for word in prompt.text.split() if word.isalnum()]
         self._drawn: list[tuple[Sample, RewardResult]] = []
-        self._seconds: list[float] = []
-
-    @property
-    def known(self) -> Sequence[str]:
-        return self._solutions
+        self.seconds: list[float] = []
 
     def draw(self, rng: random.Random) -> str:
-        if self._solutions:
-            return rng.choice(self._solutions)
+        if self.known:
+            return rng.choice(self.known)
         return " ".join(rng.choices(self.words or WORDS, k=rng.randint(1, 30)))
-
-    @property
-    def seconds(self) -> Sequence[float]:
-        return self._seconds
 
     async def earned(self, player: Player) -> Earned:
         texts = [player.begin(task)(prompt.text) for task, prompt in enumerate(self._prompts)]
@@ -165,11 +146,11 @@ class RewardArena:
         for sample in samples:
             started = time.perf_counter()
             results.append(await self._worker.result(sample))
-            self._seconds.append(time.perf_counter() - started)
+            self.seconds.append(time.perf_counter() - started)
         return results
 
     async def references(self) -> Earned | None:
-        if not self._solutions:
+        if not self.known:
             return None
         answers = [_answer(prompt, self._worker.solution(prompt.ground_truth) or "") for prompt in self._prompts]
         return _of_results(await self._judged(answers), "")
