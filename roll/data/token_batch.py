@@ -23,7 +23,9 @@ PER_SAMPLE = ("lengths", "scores", "temperatures", "rollout_tokens")
 
 
 @dataclass(slots=True)
-class TokenBatch:
+class _Tensors:
+    """Of S samples with N tokens together."""
+
     lengths: Tensor
     """[S] int64, tokens of each sample (prompt + response)."""
     scores: Tensor
@@ -55,6 +57,9 @@ class TokenBatch:
     routes: Tensor | None = None
     """[N, layers, k] the experts that the policy computes each token with (see `routes`); None: those that its routers choose."""
 
+
+@dataclass(slots=True)
+class TokenBatch(_Tensors):
     def __len__(self) -> int:
         return int(self.lengths.numel())
 
@@ -144,28 +149,12 @@ def _joined_sets(batches: Sequence[TokenBatch]) -> KeptSets | None:
     return KeptSets.joined([batch.kept or KeptSets.whole(batch.num_tokens) for batch in batches])
 
 
-@dataclass(slots=True)
-class Padded:
-    """A micro-batch of `B` samples, right-padded to `T` tokens. Fields as in `TokenBatch`, per-token ones [B, T]."""
+@dataclass(slots=True, kw_only=True)
+class Padded(_Tensors):
+    """A micro-batch of `B` samples, right-padded to `T` tokens. Per-token fields are [B, T] or, as `routes`, [B, T, layers, k];
+    `kept` is of the trained tokens, in the order of the loss mask."""
 
     attention_mask: Tensor
-    lengths: Tensor
-    scores: Tensor
-    temperatures: Tensor
-    tokens: Tensor
-    loss_mask: Tensor
-    behaviour_logprobs: Tensor
-    advantages: Tensor
-    proximal_logprobs: Tensor | None = None
-    reference_logprobs: Tensor | None = None
-    values: Tensor | None = None
-    returns: Tensor | None = None
-    fresh_from: Tensor | None = None
-    rollout_tokens: Tensor | None = None
-    kept: KeptSets | None = None
-    """Of the trained tokens, in the order of the loss mask."""
-    routes: Tensor | None = None
-    """[B, T, layers, k]"""
 
     def to(self, device: torch.device) -> Padded:
         names = [f.name for f in fields(self) if f.name != "kept"]

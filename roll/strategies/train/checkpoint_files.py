@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -42,6 +43,14 @@ class TrainerState:
     """Optimiser steps taken; also the position in the learning-rate schedule."""
     skipped_steps: int = 0
     """Steps not taken because the gradient was not finite."""
+
+    def count(self, role: str, norm: float, lr: float) -> dict[str, float]:
+        """Counts a step, which is skipped unless its gradient's norm is finite. Returns its metrics."""
+        if math.isfinite(norm):
+            self.optimizer_step += 1
+        else:
+            self.skipped_steps += 1
+        return {f"{role}/grad_norm": norm, f"{role}/lr": lr, f"{role}/skipped_steps": float(self.skipped_steps)}
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=2) + "\n")

@@ -7,7 +7,6 @@ micro-batches (the missing ones without a token) so that their collectives match
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -235,15 +234,7 @@ class HFTrainStrategy(ABC):
             group["lr"] = lr
         with self._cores.computing():
             norm = self._step()
-        if math.isfinite(norm):
-            self._state.optimizer_step += 1
-        else:
-            self._state.skipped_steps += 1
-        return metrics | {
-            f"{self.metrics_of}/grad_norm": norm,
-            f"{self.metrics_of}/lr": lr,
-            f"{self.metrics_of}/skipped_steps": float(self._state.skipped_steps),
-        }
+        return metrics | self._state.count(self.metrics_of, norm, lr)
 
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
         """Exports weights in the type that layers compute in, tied weights once; adapters alone in float32."""

@@ -179,14 +179,7 @@ class MegatronStrategy:
             for group in self._optimizer.param_groups:
                 group["lr"] = lr
             self._optimizer.step_with_ready_grads()
-            self._state.optimizer_step += 1
-        else:
-            self._state.skipped_steps += 1
-        return metrics | {
-            f"{self.metrics_of}/grad_norm": norm,
-            f"{self.metrics_of}/lr": lr,
-            f"{self.metrics_of}/skipped_steps": float(self._state.skipped_steps),
-        }
+        return metrics | self._state.count(self.metrics_of, norm, lr)
 
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
         """Exports weights in the type that layers compute in, tied weights once; the ranks of a stage share its buckets."""
