@@ -70,10 +70,9 @@ def check_database(config: PPOConfig, address: str, claim: Claim, checkpoint: Ch
     """That the database can be used, and that this process may take part in the run it holds, if there is one. `checkpoint`: the
     one of its own that the run goes on from; with its copy, a damaged database is restored. Raises `ConfigError`."""
     key, given = "groups_database", redact_text(address)
-    copy = checkpoint.database if checkpoint is not None and checkpoint.database.is_file() else None
     try:
-        if copy is not None:
-            check_copy(copy, config.contract())
+        if checkpoint is not None:
+            check_copy(checkpoint.database, config.contract())
         file = file_of(open_engine(address))
         anew = claim.identity is None and config.has_both_halves
         if file is not None and (not file.exists() or (anew and Path(config.run_dir).resolve() in file.parents)):
@@ -87,7 +86,7 @@ def check_database(config: PPOConfig, address: str, claim: Claim, checkpoint: Ch
         )
         raise ConfigError([Problem(error.key or key, error.value if error.key else given, str(error), fix)]) from error
     except DatabaseDamaged as error:
-        if copy is None:
+        if checkpoint is None:
             trainer = "start the trainer with resume_from_checkpoint: auto, it restores the database from its newest checkpoint"
             fix = trainer if config.only_explores else "restore the file from a copy, or start over with another exp_name"
             raise ConfigError([Problem(key, given, f"the database is damaged: {error}", fix)]) from error
