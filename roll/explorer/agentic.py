@@ -135,7 +135,7 @@ class AgenticExplorer(Explorer):
             if result is None or not self.groups.is_live(group.group_id):
                 return None
             if not result.samples:
-                await self.groups.drop(group.group_id, "environment_failure", result.last_failure)
+                await self.groups.drop(group.group_id, "environment_failure", result.outcome.last_failure)
                 return None
             group.samples = result.samples
             self._trace.note(group.group_id, **episode_facts(group.samples))
@@ -205,5 +205,5 @@ class AgenticExplorer(Explorer):
                     result = await self._coordinators.play(task)
                 except Replaced:
                     continue
-                return result.samples, result.lost
+                return result.samples, result.outcome.lost
         return [], of.n

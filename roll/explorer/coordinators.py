@@ -44,10 +44,11 @@ class Coordinators(ReplacedWorkers):
         finally:
             self._load[rank] -= 1
         if not task.validation:
-            if new := result.failures.keys() - self.failures.keys():
-                logger.warning("an environment failed (%s): %s", ", ".join(sorted(new)), result.last_failure)
-            self.failures += result.failures
-            self.aborted += result.aborted
+            outcome = result.outcome
+            if new := outcome.failures.keys() - self.failures.keys():
+                logger.warning("an environment failed (%s): %s", ", ".join(sorted(new)), outcome.last_failure)
+            self.failures += outcome.failures
+            self.aborted += outcome.aborted
         return result
 
     def close(self, engine: int) -> None:

@@ -135,10 +135,7 @@ class GroupTask:
 class GroupResult:
     samples: list[Sample]
     """Empty if the group could not be played, or was cancelled."""
-    failures: Counter[str] = field(default_factory=Counter)
-    last_failure: str = ""
-    lost: int = 0
-    aborted: int = 0
+    outcome: GroupOutcome = field(default_factory=GroupOutcome)
 
 
 class EnvironmentWorker:
@@ -235,8 +232,7 @@ class EnvironmentWorker:
         episodes, outcome = await play_group(
             lambda episode, attempt: self._play_episode(task, env, episode, attempt), task.started, task.needed, rule
         )
-        samples = [sample for episode in episodes for sample in episode]
-        return GroupResult(samples, outcome.failures, outcome.last_failure, outcome.lost, outcome.aborted)
+        return GroupResult([sample for episode in episodes for sample in episode], outcome)
 
     async def _play_episode(self, task: GroupTask, env: EnvConfig, episode: int, attempt: int) -> list[Sample]:
         of_group = EpisodeTask(uid=task.uid, tag=task.tag, index=episode, env_seed=task.env_seed)
