@@ -84,8 +84,7 @@ def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> It
     samples = config.samples_per_rollout
     parts = config.groups_per_step if config.train_on_arrival else 1
     share = -(-samples * derived.optimizer_batch_size // parts // data_parallel)
-    group = prompt_sharing(config, train, per_epoch)
-    micro, shown = _micro_batches(share, group, train.max_tokens_per_microbatch_in_train, derived, parts)
+    micro, shown = _micro_batches(share, size, train.max_tokens_per_microbatch_in_train, derived, parts)
     total = micro * optimiser_steps
     name = "micro-batches a rank trains"
     yield Quantity(

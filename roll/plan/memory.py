@@ -215,12 +215,11 @@ def head(model: Model, layout: ModelLayout, micro: Microbatch, element: int, tra
     return Part("head", micro.predicted * (width * each + states), formula)
 
 
-def kv_cache(model: Model, requests: int, sequence: int, element: int, tensor: int = 1) -> Part:
+def kv_cache(model: Model, requests: int, sequence: int, element: int) -> Part:
     """KV cache of an engine that keeps a slot of full length for each running request."""
     tokens = -(-sequence // KV_GRANULE) * KV_GRANULE
     each = model.shape.kv_bytes(element)
-    formula = f"{requests:,} requests × {tokens:,} tokens × {each:,} B{_over(tensor)}"
-    return Part("KV cache", requests * tokens * each // tensor, formula)
+    return Part("KV cache", requests * tokens * each, f"{requests:,} requests × {tokens:,} tokens × {each:,} B")
 
 
 def engine_weights(model: Model, element: int, shadow: bool, tensor: int = 1) -> list[Part]:
@@ -231,7 +230,3 @@ def engine_weights(model: Model, element: int, shadow: bool, tensor: int = 1) ->
 
 def total(parts: Sequence[Part]) -> int:
     return sum(part.bytes for part in parts)
-
-
-def _over(ranks: int) -> str:
-    return f" / {ranks}" if ranks > 1 else ""
