@@ -17,6 +17,7 @@ from roll.algorithms.kl import approx_kl
 from roll.algorithms.loss_metrics import CorrelationMetric, EffectiveSizeMetric, MaxMetric, MeanMetric, Metrics, masked_mean
 from roll.algorithms.ratio import bounded_exp, log_ratio, select, sequence_mean, sequence_sum
 from roll.algorithms.registry import unknown_name
+from roll.algorithms.returns import turn_starts
 from roll.configs.losses import DECOUPLED_BOUND, CorrectionLevel, CorrectionMode
 
 ESS = "actor/train_infer_ess_sequence"
@@ -125,8 +126,7 @@ def at_level(values: Tensor, mask: Tensor, level: CorrectionLevel) -> Tensor:
 
 
 def _segment_mean(values: Tensor, mask: Tensor) -> Tensor:
-    before = torch.cat([torch.zeros_like(mask[:, :1]), mask[:, :-1]], dim=1)
-    segment = (mask & ~before).long().cumsum(dim=1)  # masked tokens join the segment before them, with value and count 0
+    segment = turn_starts(mask).long().cumsum(dim=1)  # masked tokens join the segment before them, with value and count 0
     zeros = values.new_zeros(values.shape[0], values.shape[1] + 1)
     sums = zeros.scatter_add(1, segment, select(values, mask))
     counts = zeros.scatter_add(1, segment, mask.to(values.dtype))

@@ -65,6 +65,15 @@ def turn_returns(turns: Turns, gamma: float) -> Tensor:
     return torch.tensor(rewards, dtype=turns.rewards.dtype)
 
 
+def state_ids(turns: Turns) -> Tensor:
+    """[K] int64: equal for equal states of one task. Raises `ValueError` where states are not known."""
+    if turns.states is None:
+        raise ValueError("adv_estimator 'gigpo' needs the state before each turn")
+    numbers: dict[tuple[int, Hashable], int] = {}
+    keys = zip(turns.task_ids.tolist(), turns.states, strict=True)
+    return torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys], dtype=torch.int64)
+
+
 @step_estimator("agentic_reinforce")
 def agentic_reinforce(turns: Turns, args: TurnArgs) -> Tensor:
     """The return of the turn, computed from normalised rewards."""
@@ -82,17 +91,11 @@ def gigpo(turns: Turns, args: TurnArgs) -> Tensor:
     """w_e · N_task(R of the episode) + w_s · N_(task, state)(return of the turn), N the normalisation over a group (GiGPO,
     arXiv 2505.10978). Each episode counts once in N_task, however many turns it has; equal states of different tasks are
     different states. A state that was seen once adds nothing."""
-    if turns.states is None:
-        raise ValueError("adv_estimator 'gigpo' needs the state before each turn")
     episodes, index = torch.unique(turns.episode_ids, return_inverse=True)
     scores = turns.rewards.new_zeros(len(episodes)).index_add(0, index, turns.rewards)
     task_of_episode = turns.task_ids.new_zeros(len(episodes)).scatter(0, index, turns.task_ids)
     by_episode = normalize_rewards(scores, task_of_episode, args.mean, args.std)[index]
-
-    numbers: dict[tuple[int, Hashable], int] = {}
-    keys = zip(turns.task_ids.tolist(), turns.states, strict=True)
-    state_ids = torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys], dtype=torch.int64)
-    by_state = normalize_rewards(turn_returns(turns, args.gamma), state_ids, args.mean, args.std)
+    by_state = normalize_rewards(turn_returns(turns, args.gamma), state_ids(turns), args.mean, args.std)
     return args.episode_weight * by_episode + args.step_weight * by_state
 
 

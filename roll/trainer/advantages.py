@@ -160,7 +160,7 @@ class RLVRAdvantages(Advantages):
     def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
         """Compares rollouts: one that became several samples counts once, and they share its advantage."""
         config = self._rlvr
-        rollouts, of_sample = _rollouts(groups)
+        rollouts, of_sample = rollouts_of(groups)
         first = torch.tensor([rollout.first for rollout in rollouts])
         scores, group_ids = batch.scores[first], torch.tensor([rollout.group for rollout in rollouts])
         domains = [groups[rollout.group].prompt.domain for rollout in rollouts]
@@ -192,22 +192,22 @@ class RLVRAdvantages(Advantages):
         self._running = {name: RunningMoments(**moments) for name, moments in state["rewards"].items()}
 
 
-class _Rollout(NamedTuple):
+class Rollout(NamedTuple):
     group: int
     first: int
     """Its first sample in the batch."""
 
 
-def _rollouts(groups: Sequence[SampleGroup]) -> tuple[list[_Rollout], Tensor]:
+def rollouts_of(groups: Sequence[SampleGroup]) -> tuple[list[Rollout], Tensor]:
     """The rollouts of a batch, and [S] int64 which of them each sample is of."""
     found: dict[tuple[int, int], int] = {}
-    rollouts: list[_Rollout] = []
+    rollouts: list[Rollout] = []
     of_sample: list[int] = []
     for i, group in enumerate(groups):
         for sample in group.samples:
             if (i, sample.index) not in found:
                 found[i, sample.index] = len(rollouts)
-                rollouts.append(_Rollout(i, len(of_sample)))
+                rollouts.append(Rollout(i, len(of_sample)))
             of_sample.append(found[i, sample.index])
     return rollouts, torch.tensor(of_sample)
 

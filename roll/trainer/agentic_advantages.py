@@ -5,7 +5,7 @@ An episode counts once in every comparison, whether it became one sample (TrajEn
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,13 +15,13 @@ from torch import Tensor
 
 from roll.algorithms.reward_normalization import normalize_rewards
 from roll.algorithms.sequence_advantages import clip, sequence_advantages
-from roll.algorithms.step_advantages import TurnArgs, Turns, step_advantages
+from roll.algorithms.step_advantages import TurnArgs, Turns, state_ids, step_advantages
 from roll.configs.agentic import AgenticConfig
 from roll.configs.estimators import STEP_ESTIMATORS, Scope
 from roll.data.sample import Sample, SampleGroup, Trajectory
 from roll.data.token_batch import TokenBatch
 from roll.record.episode_metrics import episode_metrics
-from roll.trainer.advantages import Advantages, Estimate
+from roll.trainer.advantages import Advantages, Estimate, rollouts_of
 
 
 class _Layout(NamedTuple):
@@ -101,11 +101,7 @@ class AgenticAdvantages(Advantages):
             return torch.zeros_like(turns.task_ids)
         if grouping == "tags":
             return layout.tag_of_episode[turns.episode_ids]
-        if grouping == "traj_group_id":
-            return turns.task_ids
-        numbers: dict[tuple[int, Hashable], int] = {}
-        keys = zip(turns.task_ids.tolist(), turns.states or (), strict=True)
-        return torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys])
+        return turns.task_ids if grouping == "traj_group_id" else state_ids(turns)
 
 
 def _trajectory(sample: Sample) -> Trajectory:
@@ -135,27 +131,17 @@ def _last_turns(samples: Sequence[Sample]) -> Tensor:
 
 
 def _layout(batch: TokenBatch, groups: Sequence[SampleGroup]) -> _Layout:
-    numbers: dict[tuple[int, int], int] = {}
+    episodes, of_sample = rollouts_of(groups)
     tags = sorted({group.prompt.tag for group in groups})
-    episode_of_sample, groups_, tags_, scores = [], [], [], []
-    for i, group in enumerate(groups):
-        for sample, reward in zip(group.samples, group.rewards, strict=True):
-            key = (i, sample.index)
-            if key not in numbers:
-                numbers[key] = len(numbers)
-                groups_.append(i)
-                tags_.append(tags.index(group.prompt.tag))
-                scores.append(reward)
-            episode_of_sample.append(numbers[key])
-    of_sample = torch.tensor(episode_of_sample)
+    rewards = [reward for group in groups for reward in group.rewards]
     trajectories = [_trajectory(sample) for group in groups for sample in group.samples]
     trained = batch.sums_per_sample(batch.loss_mask.long())
     return _Layout(
         of_sample,
-        torch.tensor(groups_),
-        torch.tensor(tags_),
-        torch.tensor(scores, dtype=torch.float32),
-        torch.zeros(len(groups_), dtype=torch.int64).index_add_(0, of_sample, trained),
+        torch.tensor([episode.group for episode in episodes]),
+        torch.tensor([tags.index(groups[episode.group].prompt.tag) for episode in episodes]),
+        torch.tensor([rewards[episode.first] for episode in episodes], dtype=torch.float32),
+        torch.zeros(len(episodes), dtype=torch.int64).index_add_(0, of_sample, trained),
         torch.tensor([one.num_turns - one.first_turn - len(one.turns) for one in trajectories]),
     )
 
