@@ -115,8 +115,6 @@ def lengths(
     model: OpenedModel, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], template: Template, key: str
 ) -> Lengths:
     """Those that fit the rows. `columns`: as in `data_args`. Raises `ConfigError` that names `key`."""
-    from roll.data.prompt_file import read_rows
-
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
         file.write(as_lines(rows[:MOST_ROWS], key))
         file.flush()

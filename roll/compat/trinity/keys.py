@@ -16,7 +16,6 @@ File = Mapping[str, Any]
 TASKS = "buffer.explorer_input.taskset"
 MATH_REWARD = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w-]*/[\w.-]+(?<!\.jsonl)")
-MATH_WORKFLOWS = ("math_workflow", "async_math_workflow")
 
 
 def at(file: File, path: str, default: Any = None) -> Any:
@@ -34,11 +33,6 @@ def is_text(value: object, file: File) -> bool:
 
 def is_one_of(*values: object) -> Any:
     return lambda value, file: value in values
-
-
-def run_folder(value: object, file: File) -> str:
-    """The folder of runs. `value`: of checkpoint_root_dir."""
-    return "/".join(str(part) for part in (value, file.get("project"), file.get("group")) if part)
 
 
 def task_data(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,7 +168,7 @@ def _reward(value: object, file: File) -> Mapping[str, Any]:
 
 
 def _run_folder(value: object, file: File) -> Mapping[str, object]:
-    return {"output_dir": run_folder(value, file)}
+    return {"output_dir": "/".join(str(part) for part in (value, file.get("project"), file.get("group")) if part)}
 
 
 def _database(value: Any, file: File) -> Mapping[str, Any]:
@@ -284,7 +278,8 @@ BUFFER = (
     renamed(f"{TASKS}.format.messages_key", "actor_train.data_args.messages"),
     *(renamed(f"{TASKS}.rollout_args.{name}", f"actor_infer.generating_args.{name}") for name in ("temperature", "top_p")),
     KeyRule(f"{TASKS}.default_workflow_type", "alias", "read as MathRuleRewardWorker: 1 for a right result, else 0; no system "
-            "prompt and no reward for the form, which Trinity's has", _reward, is_one_of(*MATH_WORKFLOWS), "math_workflow"),
+            "prompt and no reward for the form, which Trinity's has", _reward,
+            is_one_of("math_workflow", "async_math_workflow"), "math_workflow"),
     lacking(f"{TASKS}.default_workflow_type", "write rewards.<domain>.worker_cls, a class with `grade`, or an agentic run"),
     *off_or_lacking(f"{TASKS}.default_reward_fn_type", ("math_reward", None), "write rewards.<domain>.worker_cls"),
     lacking("buffer.explorer_input.tasksets", "write rewards by domain, and a list as actor_train.data_args.file_name"),
