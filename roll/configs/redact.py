@@ -121,9 +121,7 @@ def is_secret(name: str, value: object) -> bool:
 def _is_number(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(_is_number(item) for item in value)
-    return isinstance(value, int | float) or (
-        isinstance(value, str) and re.fullmatch(r"[+-]?\d{1,12}(\.\d+)?", value) is not None
-    )
+    return isinstance(value, int | float) or (isinstance(value, str) and _NUMBER.fullmatch(value) is not None)
 
 
 def _hides(found: re.Match[str]) -> bool:

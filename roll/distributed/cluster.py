@@ -147,7 +147,6 @@ class Cluster:
         return [results[self.shard_of.index(shard)] for shard in range(self.num_shards)]
 
     async def call_for_reference(self, rank: int, method: str, *args: object) -> tuple[Ref, Any]:
-        """Calls a method that returns (value, info): the value stays where it was made, and (its reference, info) is returned."""
         return await self._in_time(rank, method, self.workers[rank].call_for_reference(method, *args))
 
     def oldest_call(self) -> OpenCall | None:

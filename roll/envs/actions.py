@@ -164,7 +164,6 @@ class ActionReader:
         return list(getattr(self._language, "words", []))
 
     def read(self, text: str) -> Any:
-        """The action, or None."""
         found = found_in(self._pattern, text)
         return None if found is None else self._language.read(found)
 

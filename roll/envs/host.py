@@ -129,11 +129,7 @@ class EnvHandle:
     async def close(self) -> None:
         """Gives the environment back; its process stays for the next."""
         self._host.forget(self)
-        self._playing = False
-        executor, self._executor = self._executor, None
-        if executor is not None:
-            with suppress(EnvFailure):
-                await executor.leave()
+        await self._give_up()
 
     @property
     def pid(self) -> int | None:

@@ -97,7 +97,6 @@ class RunState:
         self._learn_length()
 
     async def copy_database(self, file: Path, step: int) -> None:
-        """For the checkpoint of `step`, where groups lie in a database."""
         if (address := self._config.groups_address) is not None:
             from roll.rollout.sql.copying import write_copy
 
@@ -142,7 +141,6 @@ class RunState:
             self._learn_length()
 
     def snapshot(self) -> dict[str, Any]:
-        """What a checkpoint of this moment keeps besides the buffered groups."""
         return {
             **self.groups.state(),
             "run": self.identity.id,

@@ -144,11 +144,9 @@ class RolloutClient:
         return cut_at_stop(text, sampling.stop_strings, sampling.include_stop_str_in_output) if completion.stopped else text
 
     def close(self, engine: int) -> None:
-        """No request goes to the engine any more."""
         self._router.close(engine)
 
     def open(self, engine: int) -> None:
-        """The engine is there again."""
         self._wake(self._router.open(engine))
 
     async def _complete(self, route: Route, request: GenerateRequest, affinity: str, priority: int) -> Completion:

@@ -85,11 +85,9 @@ class TrainWorker(CheckpointedWorker):
         return [self.strategy.train_step(batch, loss, total) for batch, total in zip(batches, totals, strict=True)]
 
     def add_gradients(self, batch: TokenBatch, loss: LossSpec) -> None:
-        """Adds the gradients of a part of an optimiser step's batch (this rank's share)."""
         self._accumulating.add_gradients(batch, loss)
 
     def step_on_gradients(self, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
-        """The optimiser step of all parts."""
         return self._accumulating.step_on_gradients(loss, totals)
 
     @property

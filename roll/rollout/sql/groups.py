@@ -87,9 +87,7 @@ class SqlGroups(Groups):
     # -- joining and leaving --------------------------------------------------------------------------------------------
 
     async def join(self, contract: Mapping[str, Any], trainer_at: tuple[int, int] | None = None) -> None:
-        """This process takes part from now on. `trainer_at`: the step that a trainer goes on from, and the number of the last
-        change that its journal knows. Raises `ContractError` if the database is another run's, or the run was begun with other
-        values of `contract`."""
+        """Raises `ContractError` if the database is another run's, or the run was begun with other values of `contract`."""
         async with self._lock:
             known, cursor = trainer_at[1] if trainer_at else None, self._source.cursor()
             ours = (self._member, contract, cursor, self.admission, self.depth.depth)
@@ -100,7 +98,7 @@ class SqlGroups(Groups):
         self._changed()
 
     async def leave(self) -> None:
-        """This process takes part no longer; its groups in flight are dropped, and their tasks served again."""
+        """Its groups in flight are dropped, and their tasks served again."""
         if self._member.term:
             async with self._lock:
                 await self._database.write(joining.Leave(self._member.name, "left"))
@@ -111,7 +109,7 @@ class SqlGroups(Groups):
         await self._database.beside(work)
 
     async def announce_end(self, status: str, reason: str = "") -> None:
-        """The trainer says how the run has ended; explorers end then, too."""
+        """Explorers end then, too."""
         if self._member.term:
             async with self._transaction():
                 self._statements.append(update(runs).values(status=status, reason=reason))

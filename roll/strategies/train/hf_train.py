@@ -175,9 +175,6 @@ class HFTrainStrategy(ABC):
         return self._per_token(batch, lambda micro, layout: self._scorer.logprobs(self._callable, micro, layout, "none")[0])
 
     def train_step(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
-        """Besides the loss's metrics: `actor_train/grad_norm` (before clipping), `actor_train/lr` and
-        `actor_train/skipped_steps`, the number so far of steps not taken, nor counted by the schedule, because the gradient was
-        not finite."""
         return self._optimise(batch, self._policy_loss(loss, totals), loss.rate_scale)
 
     def _policy_loss(self, loss: LossSpec, totals: BatchTotals) -> LossOf:
@@ -274,7 +271,6 @@ class HFTrainStrategy(ABC):
 
     @torch.no_grad()
     def load(self, directory: Path) -> None:
-        """Loads a checkpoint. Changes nothing unless the checkpoint fits; a `ValueError` says why it does not."""
         model_folder.check_model_folder(directory / files.MODEL)
         trained = self._optimizer is not None
         state = files.TrainerState.read(directory / files.TRAINER) if trained else self._state

@@ -55,7 +55,8 @@ class Checkpointed(Protocol):
         """Writes the files that `checkpoint_files` lists; any number of ranks, dividing the model in any way, can load them.
         Nothing that trains is read and nothing is collective, so it may run in a thread of its own while training goes on."""
 
-    def load(self, directory: Path) -> None: ...
+    def load(self, directory: Path) -> None:
+        """Loads what was written. Changes nothing unless it fits; a `ValueError` says why it does not."""
 
     def offload(self) -> None:
         """Frees the accelerator's memory (a no-op on a CPU)."""
@@ -68,7 +69,9 @@ class TrainStrategy(Checkpointed, Protocol):
         """[N] float32, log-prob of each token of this rank's samples under the current weights, 0 where `loss_mask` is False."""
 
     def train_step(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
-        """Takes one optimiser step on this rank's share of the batch; returns the same, reduced metrics on every rank."""
+        """Takes one optimiser step on this rank's share of the batch; returns the same, reduced metrics on every rank. Besides
+        the loss's: `actor_train/grad_norm` (before clipping), `actor_train/lr` and `actor_train/skipped_steps`, the number so far
+        of steps not taken, nor counted by the schedule, because the gradient was not finite."""
 
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
         """Hugging Face-named weights. A collective: every rank must exhaust it, and gets a share of the buckets (possibly none);

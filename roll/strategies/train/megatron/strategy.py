@@ -127,10 +127,6 @@ class MegatronStrategy:
         return self._per_token(batch, lambda micro, at, said: self._place(micro, at, said[:, 0]))
 
     def train_step(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
-        """Besides the loss's metrics: `actor_train/grad_norm` (before clipping), `actor_train/lr` and
-        `actor_train/skipped_steps`, the number so far of steps not taken, nor counted by the schedule, because the gradient was
-        not finite."""
-
         mode: EntropyMode = "differentiable" if loss.entropy_coef else "detached"
 
         def loss_of(micro: Padded, at: Predictors, said: Tensor) -> tuple[Tensor, Metrics]:
@@ -205,7 +201,6 @@ class MegatronStrategy:
 
     @torch.no_grad()
     def load(self, directory: Path) -> None:
-        """Loads a checkpoint. Changes nothing unless the checkpoint fits; a `ValueError` says why it does not."""
         check_model_folder(directory / files.MODEL)
         masters = self._masters
         state = files.TrainerState.read(directory / files.TRAINER) if masters is not None else self._state
