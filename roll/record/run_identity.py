@@ -92,7 +92,7 @@ def standing(config: PPOConfig, checkpoint: Checkpoint | None) -> RunIdentity | 
     goes_on = checkpoint is not None and checkpoint.is_of(Path(config.run_dir))
     if config.only_evaluates or (config.has_both_halves and not goes_on and config.resume_from_checkpoint != "auto"):
         return None
-    known = str(checkpoint.state.get("run", "")) if checkpoint is not None and goes_on else ""
+    known: str = checkpoint.state["run"] if checkpoint is not None and goes_on else ""
     folder = Path(config.shared_dir)
     try:
         found = read_identity(folder)
