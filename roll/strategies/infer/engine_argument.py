@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import ast
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 
 from roll.configs.problems import did_you_mean
 
 LOAD_FORMATS = ("safetensors", "dummy")
 EXACT_LOGPROBS = "every token's log-prob must be that of the sampled policy"
+
+
+def declared(files: Iterable[Path], classes: Collection[str] | None = None) -> frozenset[str]:
+    """The names of the fields that classes in these files declare; nothing is imported. `classes`: of these alone."""
+    found = [node for file in files for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.ClassDef)]
+    return frozenset(
+        statement.target.id
+        for node in found
+        if classes is None or node.name in classes
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and not statement.target.id.startswith("_")
+    )
 
 
 def check_argument(

@@ -5,7 +5,6 @@ SGLang lives in another interpreter, so the names are read from its source there
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -85,14 +84,7 @@ def check_argument(python: str | None, name: str, value: object) -> None:
 @cache
 def argument_names(python: str | None) -> frozenset[str]:
     """The server's arguments, declared in groups by the interpreter's SGLang."""
-    files = (check_interpreter(python) / "srt" / "arg_groups" / "fields").glob("*.py")
-    classes = [node for file in files for node in ast.parse(file.read_text("utf-8")).body if isinstance(node, ast.ClassDef)]
-    return frozenset(
-        statement.target.id
-        for node in classes
-        for statement in node.body
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
-    )
+    return engine_argument.declared((check_interpreter(python) / "srt" / "arg_groups" / "fields").glob("*.py"))
 
 
 def server_arguments(

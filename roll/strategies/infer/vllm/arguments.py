@@ -6,7 +6,6 @@ package's argument names are read from its source, so that a run is refused befo
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -105,17 +104,8 @@ def check_argument(python: str | None, name: str, value: object) -> None:
 @cache
 def argument_names(python: str | None = None) -> frozenset[str]:
     """Names of the installed vLLM's engine arguments."""
-    source = (check_installed(python) / "engine" / "arg_utils.py").read_text(encoding="utf-8")
-    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    return frozenset(
-        statement.target.id
-        for node in classes
-        if node.name in ("EngineArgs", "AsyncEngineArgs")
-        for statement in node.body
-        if isinstance(statement, ast.AnnAssign)
-        and isinstance(statement.target, ast.Name)
-        and not statement.target.id.startswith("_")
-    )
+    source = check_installed(python) / "engine" / "arg_utils.py"
+    return engine_argument.declared([source], ("EngineArgs", "AsyncEngineArgs"))
 
 
 _OURS: dict[str, object] = {
