@@ -89,7 +89,8 @@ def correct(trained: Tensor, behaviour: Tensor, mask: Tensor, correction: Correc
         if rule.ratio is not None:
             kept &= _within(bounded_exp(at_level(log_rho, mask, rule.level)), rule.ratio)
         if rule.difference is not None:
-            kept &= _within(_difference(trained, behaviour, mask, rule.level), rule.difference)
+            difference = _probability(trained, mask) - _probability(behaviour, mask)
+            kept &= _within(at_level(difference, mask, rule.level), rule.difference)
     if correction.veto_threshold is not None:
         vetoed = mask & (bounded_exp(log_rho) < correction.veto_threshold)
         kept &= ~vetoed.any(dim=1, keepdim=True)
@@ -109,10 +110,6 @@ def _within(values: Tensor, bounds: tuple[float, float]) -> Tensor:
 def _probability(logprobs: Tensor, mask: Tensor) -> Tensor:
     """0 where masked. A log-prob above 0, of an engine's rounding, counts as 0."""
     return select(select(logprobs, mask).clamp(max=0).exp(), mask)
-
-
-def _difference(trained: Tensor, behaviour: Tensor, mask: Tensor, level: CorrectionLevel) -> Tensor:
-    return at_level(_probability(trained, mask) - _probability(behaviour, mask), mask, level)
 
 
 def at_level(values: Tensor, mask: Tensor, level: CorrectionLevel) -> Tensor:

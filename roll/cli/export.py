@@ -15,8 +15,6 @@ from roll.configs.sizes import TORCH_NAMES, ComputeDtype
 if TYPE_CHECKING:
     from torch import Tensor
 
-CONFIG = "config.json"
-
 
 @answering
 def main(arguments: Sequence[str]) -> int:
@@ -63,7 +61,7 @@ def export(checkpoint: Path, output: Path, dtype: ComputeDtype) -> int:
 
 def _write(model: Path, folder: Path, dtype: ComputeDtype) -> int:
     from roll.strategies.train.tensor_files import write_tensors
-    from roll.weights.folder_files import INDEX, share_like
+    from roll.weights.folder_files import CONFIG, INDEX, share_like
 
     for path in model.iterdir():
         if path.is_file() and path.suffix != ".safetensors" and path.name not in (INDEX, CONFIG):

@@ -97,13 +97,10 @@ def plan_microbatches(lengths: Sequence[int], max_tokens: int) -> list[list[int]
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be >= 1, got {max_tokens}")
     plan: list[list[int]] = []
-    for index in _longest_first(lengths):
+    longest_first = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
+    for index in longest_first:
         if plan and (len(plan[-1]) + 1) * lengths[plan[-1][0]] <= max_tokens:
             plan[-1].append(index)
         else:
             plan.append([index])
     return plan
-
-
-def _longest_first(lengths: Sequence[int]) -> list[int]:
-    return sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))

@@ -74,9 +74,6 @@ class Room:
             return None
         return self.with_state(ahead, self.boxes - {behind} | {self.player})
 
-    def with_player(self, player: Place) -> Room:
-        return self.with_state(player, self.boxes)
-
     def with_state(self, player: Place, boxes: frozenset[Place]) -> Room:
         return Room(self.rows, self.columns, self.floor, self.targets, boxes, player)
 
@@ -139,7 +136,7 @@ def _reverse_play(rng: np.random.Generator, room: Room, pulls: int) -> Iterator[
     """The states after each of some pulls, every one drawn from all that the player could walk to."""
     yield room
     for _ in range(pulls):
-        walked = [room.with_player(place) for place in sorted(walks(room))]
+        walked = [room.with_state(place, room.boxes) for place in sorted(walks(room))]
         following = [pulled for state in walked for direction in DIRECTIONS if (pulled := state.pulled(direction))]
         if not following:
             return

@@ -146,7 +146,9 @@ class Preparation:
         self.remarks: list[str] = []
         self.warnings = [str(doubt) for doubt in doubts(config)]
         collect("output_dir", config.output_dir, partial(_check_writable, self.run_dir), "name a folder that can be written to")
-        for key, path in {**_worker_classes(config), **own_classes}.items():
+        roles = config.configured_roles()
+        classes = {f"{name}.worker_cls": role.worker_cls for name, role in roles.items() if role.worker_cls}
+        for key, path in {**classes, **own_classes}.items():
             collect(key, path, partial(import_object, path), "package.module.Class, importable here (see PYTHONPATH)")
         self._check_variant_and_engine()
         self._find_beginning()
@@ -302,11 +304,6 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
         raise ValueError("it needs the log-probs of the step's first weights: write old_logprobs: recompute")
     if needs.prepare is not None and config.train_on_arrival:
         raise ValueError("it looks at a whole batch before it is trained: write train_on_arrival: false")
-
-
-def _worker_classes(config: PPOConfig) -> dict[str, str]:
-    """The dotted path of each class that the roles name, by key."""
-    return {f"{name}.worker_cls": role.worker_cls for name, role in config.configured_roles().items() if role.worker_cls}
 
 
 def _model_folders(config: PPOConfig) -> dict[str, str]:

@@ -121,7 +121,7 @@ def train_specs(
             world_size=placement.world_size,
             master_addr=address,
             master_port=port,
-            device=_torch_device(placement, inventory, backend),
+            device=_torch_devices(placement, inventory, backend)[0],
             threads=placement.threads,
             borrows_cores=borrows_cores(config, inventory),
             seed=config.seed,
@@ -236,10 +236,6 @@ def _engine_options(
         "deterministic": config.deterministic,
         "borrows_cores": borrows_cores(config, inventory),
     }
-
-
-def _torch_device(placement: Placement, inventory: Inventory, backend: Backend) -> str:
-    return _torch_devices(placement, inventory, backend)[0]
 
 
 def _torch_devices(placement: Placement, inventory: Inventory, backend: Backend) -> list[str]:

@@ -26,6 +26,7 @@ from roll.algorithms.loss import LossSpec, prepare_batch
 from roll.algorithms.value_loss import ValueLossSpec
 from roll.configs.derived import Derived
 from roll.configs.ppo import PPOConfig
+from roll.configs.sizes import MIB
 from roll.data.seeding import derive_seed
 from roll.data.token_batch import TokenBatch
 from roll.distributed.clock import monotonic
@@ -44,8 +45,6 @@ from roll.trainer.checkpoint_writer import CheckpointWriter
 from roll.trainer.optimise import optimise
 from roll.weights.store import Buckets, WeightStore
 from roll.weights.transport import NewWeights, gather_weights
-
-MIB = 1 << 20
 
 
 class Milestone(StrEnum):

@@ -9,12 +9,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from roll.compat.roll.readings import MATH
 from roll.compat.roll.rule import KeyRule, ignored, lacking, off_or_lacking, renamed, value_at
 
 File = Mapping[str, Any]
 
 TASKS = "buffer.explorer_input.taskset"
-MATH_REWARD = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w-]*/[\w.-]+(?<!\.jsonl)")
 
 
@@ -164,7 +164,7 @@ def _task_data(value: object, file: File) -> Mapping[str, object]:
 
 
 def _reward(value: object, file: File) -> Mapping[str, Any]:
-    return {f"rewards.{str(at(file, f'{TASKS}.name', 'tasks')).replace('.', '_')}.worker_cls": MATH_REWARD}
+    return {f"rewards.{str(at(file, f'{TASKS}.name', 'tasks')).replace('.', '_')}.worker_cls": MATH}
 
 
 def _run_folder(value: object, file: File) -> Mapping[str, object]:

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,8 @@ class ReceivedWeights:
                 raise ValueError(f"weight {name!r} is unknown to the model")
             if list(tensor.shape) != self._shapes[name]:
                 raise ValueError(f"weight {name!r} has shape {list(tensor.shape)}, the model's has {self._shapes[name]}")
-        tied = {name: checksum({"": bucket.tensors[name]}) for name in self._tied_names() if name in bucket.tensors}
+        names = {*self._aliases.keys(), *self._aliases.values()} & bucket.tensors.keys()
+        tied = {name: checksum({"": bucket.tensors[name]}) for name in names}
         with self._lock:
             if version == self._files.version:
                 tied = self._tied | tied
@@ -91,9 +92,6 @@ class ReceivedWeights:
         if self._aliases.keys().isdisjoint(bucket.tensors):
             return node_file(bucket)
         return shared_file({self._aliases.get(name, name): tensor for name, tensor in bucket.tensors.items()}, bucket.checksum)
-
-    def _tied_names(self) -> Sequence[str]:
-        return [*self._aliases.keys(), *self._aliases.values()]
 
 
 def _embedding(names: list[str]) -> str | None:
