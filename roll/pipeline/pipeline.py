@@ -18,8 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+from roll.configs.base import CustomStageConfig
 from roll.configs.derived import Derived, derive
 from roll.configs.loading import to_mapping
 from roll.configs.ppo import AUDITED, AUDITS, PPOConfig
@@ -300,17 +301,7 @@ def outline(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage]) -> F
     return flow
 
 
-class Placed(Protocol):
-    """A stage of the user's own, or its block of the configuration."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def after(self) -> str | None: ...
-
-
-def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[Placed]) -> Iterator[Problem]:
+def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage | CustomStageConfig]) -> Iterator[Problem]:
     """Stages of a name that is taken, or after one that is not there or hands nothing on, or one that none can replace.
     Those of a half that runs in another process are looked at, too."""
     derived = derive(config)

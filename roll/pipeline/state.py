@@ -70,7 +70,7 @@ class RunState:
 
     @property
     def reports(self) -> Reports:
-        return Reports(self.record, self.callbacks, self.groups)
+        return Reports(self.record, self.callbacks, self.groups.stop)
 
     @property
     def shared_groups(self) -> SqlGroups:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from roll.configs.base import FlowConfig
 from roll.configs.dotted_path import import_object
@@ -89,17 +89,12 @@ def checked(callback: Callback) -> Callback:
     return callback
 
 
-class Stoppable(Protocol):
-    def stop(self) -> None:
-        """Nothing begins any more."""
-
-
 class Reports:
-    def __init__(self, record: RunRecord, callbacks: Callbacks, groups: Stoppable) -> None:
-        """`groups`: stopped when an alarm is to end the run."""
+    def __init__(self, record: RunRecord, callbacks: Callbacks, stop: Callable[[], None]) -> None:
+        """`stop`: called when an alarm is to end the run."""
         self.record = record
         self._callbacks = callbacks
-        self._groups = groups
+        self._stop = stop
 
     async def group(self, group: SampleGroup, reason: str | None) -> None:
         """A group was rolled out and judged. `reason`: why it is not to be trained; None if it is."""
@@ -125,4 +120,4 @@ class Reports:
 
     def _apply_alarms(self) -> None:
         if self.record.alarms.stop is not None:
-            self._groups.stop()
+            self._stop()

@@ -104,7 +104,7 @@ def _rebuild(parts: list[tuple[str, object, str, tuple[int, ...]]], checked: int
 
 
 def make_buckets(
-    named: Iterable[tuple[str, Tensor]], bucket_bytes: int, rank: int = 0, ranks: int = 1, copies: HostCopies | None = None
+    named: Iterable[tuple[str, Tensor]], bucket_bytes: int, rank: int = 0, ranks: int = 1, copies: PinnedCopies | None = None
 ) -> Iterator[Bucket]:
     """Groups tensors, in their order, into buckets of at most `bucket_bytes` (a larger tensor gets a bucket of its own).
 
@@ -139,9 +139,9 @@ def _shares(
         yield own
 
 
-def _one_ahead(shares: Iterator[dict[str, Tensor]], copies: HostCopies) -> Iterator[dict[str, Tensor]]:
+def _one_ahead(shares: Iterator[dict[str, Tensor]], copies: PinnedCopies) -> Iterator[dict[str, Tensor]]:
     """Each share, copied, after the copies of the next one have begun."""
-    waiting: list[tuple[Mark, dict[str, Tensor]]] = []
+    waiting: list[tuple[torch.cuda.Event, dict[str, Tensor]]] = []
     for share in shares:
         waiting.append((copies.mark(), share))
         del share
@@ -151,7 +151,7 @@ def _one_ahead(shares: Iterator[dict[str, Tensor]], copies: HostCopies) -> Itera
         yield _copied(*last)
 
 
-def _copied(mark: Mark, share: dict[str, Tensor]) -> dict[str, Tensor]:
+def _copied(mark: torch.cuda.Event, share: dict[str, Tensor]) -> dict[str, Tensor]:
     mark.synchronize()
     return share
 
@@ -166,18 +166,6 @@ def manifest_of(version: int, buckets: Collection[Described], base: int | None =
     return WeightManifest(version, names, checksums, sum(bucket.nbytes for bucket in buckets), base)
 
 
-class Mark(Protocol):
-    def synchronize(self) -> None:
-        """Returns when the copies before it are there."""
-
-
-class HostCopies(Protocol):
-    def copy(self, tensor: Tensor) -> Tensor:
-        """Begins a copy, contiguous and in host memory of its own, which may be read after the next mark."""
-
-    def mark(self) -> Mark: ...
-
-
 class PinnedCopies:
     """Into page-locked memory, by the device's copy engine. The memory is torch's, which has a block for a new tensor again when
     the tensor before is gone and what was to be copied to it is there; so buckets that are handed over one by one share a few
@@ -188,15 +176,16 @@ class PinnedCopies:
         self._device = device
 
     def copy(self, tensor: Tensor) -> Tensor:
+        """Begins a copy, contiguous and in host memory of its own, which may be read when the next mark is reached."""
         pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         return pinned.copy_(tensor.detach(), non_blocking=True)
 
-    def mark(self) -> Mark:
+    def mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
         return event
 
 
-def host_copies(device: torch.device) -> HostCopies | None:
+def host_copies(device: torch.device) -> PinnedCopies | None:
     """None where tensors are in host memory already."""
     return PinnedCopies(device) if device.type == "cuda" else None

@@ -21,10 +21,11 @@ import socketserver
 import struct
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -47,15 +48,10 @@ PIECE = 1 << 22
 SECRET = 32
 """Bytes of a key, of a challenge and of a proof."""
 ASKED, ANSWERED = struct.Struct("<qq"), struct.Struct("<QQ")
+Find = Callable[[int, int], Bucket | None]
+"""`find(version, number)` blocks, and is None if the bucket is not there."""
 
 logger = logging.getLogger(__name__)
-
-
-class Shelf(Protocol):
-    """Where the buckets lie."""
-
-    def bucket(self, version: int, number: int) -> Bucket | None:
-        """Blocks. None if it is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +179,12 @@ class Strangers:
 
 
 class BucketServer(socketserver.ThreadingTCPServer):
-    """Serves the buckets of a shelf in threads of its own until it is closed. Raises `OSError` if it cannot listen."""
+    """Serves the buckets that `find` has in threads of its own until it is closed. Raises `OSError` if it cannot listen."""
 
     daemon_threads, block_on_close, request_queue_size = True, False, 128
 
-    def __init__(self, host: str, shelf: Shelf) -> None:
-        self.shelf = shelf
+    def __init__(self, host: str, find: Find) -> None:
+        self.find = find
         self.strangers = Strangers()
         self.address_family = socket.getaddrinfo(host, None)[0][0]
         super().__init__((host, 0), _Request)
@@ -221,7 +217,7 @@ class _Request(socketserver.BaseRequestHandler):
 
     def _answer(self, connection: socket.socket) -> None:
         theirs, asked, known = self._asked(connection)
-        bucket = self.server.shelf.bucket(*ASKED.unpack(asked)) if known else None
+        bucket = self.server.find(*ASKED.unpack(asked)) if known else None
         layout = lay_out(bucket.tensors) if bucket is not None else None
         answered = ANSWERED.pack(len(layout.header), layout.nbytes) if layout is not None else ANSWERED.pack(0, 0)
         connection.sendall(self.server.endpoint.prove(theirs, answered) + answered)

@@ -264,7 +264,7 @@ class ServedWeightStore(DirectoryWeightStore):
         super().__init__(folder, newest, run_id, anchor_every)
         self._held: dict[int, Sequence[BucketRef]] = {}
         self._backend = backend
-        self._server = BucketServer(host, self)
+        self._server = BucketServer(host, self._find)
         self._server.endpoint.write(folder / SERVER)
 
     def begin(self, version: int) -> None:
@@ -288,7 +288,7 @@ class ServedWeightStore(DirectoryWeightStore):
         self._held = {version: held for version, held in self._held.items() if version in needed}
         await super().retain(self._held)
 
-    def bucket(self, version: int, number: int) -> Bucket | None:
+    def _find(self, version: int, number: int) -> Bucket | None:
         """For the server's threads."""
         held = self._held.get(version, ())
         if not 0 <= number < len(held):

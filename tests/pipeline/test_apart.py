@@ -211,7 +211,7 @@ def test_a_validation_that_ended_after_the_checkpoint_is_recorded_once(config, p
     async def main():
         async with party.trainer() as groups, party.joined("explorer") as explorer:
             record = Record()
-            reports = Reports(record, SimpleNamespace(call=called), groups)
+            reports = Reports(record, SimpleNamespace(call=called), groups.stop)
             for version in (0, 1):
                 assert await explorer.claims_validation(version)
                 await explorer.report_validation(version, asdict(ValidationResult(version, 0.5, 0.5, {}, 0, 1.0, {})))

@@ -31,7 +31,7 @@ class Shelf:
         }
         [self.held] = make_buckets(tensors.items(), 1 << 20)
 
-    def bucket(self, version, number):
+    def find(self, version, number):
         return self.held if (version, number) == (7, 0) else None
 
 
@@ -42,7 +42,7 @@ def shelf():
 
 @pytest.fixture
 def server(shelf):
-    server = BucketServer("127.0.0.1", shelf)
+    server = BucketServer("127.0.0.1", shelf.find)
     yield server
     server.close()
 
@@ -149,7 +149,7 @@ def test_the_key_lies_in_a_file_for_its_owner_and_is_not_shown(server, tmp_path)
 
 def test_an_address_of_another_machine_is_refused(shelf):
     with pytest.raises(OSError, match="assign requested address"):
-        BucketServer("192.0.2.1", shelf)
+        BucketServer("192.0.2.1", shelf.find)
 
 
 def server_threads():
