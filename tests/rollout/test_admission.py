@@ -384,7 +384,7 @@ def test_restored_accounts_balance_and_ids_go_on():
 def test_a_resume_with_a_smaller_ratio_goes_on(starts):
     """The buffer holds more groups of a version than the smaller bound has steps for: the rest is dropped, not waited for."""
     admission = Admission(4, 1, max_steps=10, version=1)
-    admission.restore({"next_group_id": 20, "trained": 4, "dropped": {}}, dict(enumerate(starts)))
+    admission.restore({"next_group_id": 20, "trained": 4, "replayed": 0, "dropped": {}}, dict(enumerate(starts)))
     chosen = admission.select(1)
     assert len(chosen.take) == 4 and set(chosen.drop.values()) == {"stale"}
     for group_id, reason in chosen.drop.items():
