@@ -62,6 +62,10 @@ class ModelArguments:
     def adapter_rank(self) -> int:
         return 8 if self.lora_rank is None else self.lora_rank
 
+    @property
+    def adapter_alpha(self) -> float:
+        return 2.0 * self.adapter_rank if self.lora_alpha is None else self.lora_alpha
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingArguments:

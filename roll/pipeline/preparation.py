@@ -43,6 +43,7 @@ from roll.strategies.installed_backend import backend_problems
 from roll.strategies.model_folder import open_model
 from roll.strategies.routers import check_replayable
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
+from roll.strategies.train.saved_adapters import check_adapters
 from roll.weights.directory import check_room
 from roll.weights.folder_files import CONFIG, beyond_context, read_json
 
@@ -178,6 +179,10 @@ class Preparation:
         resumed = ("resume_from_checkpoint", config.resume_from_checkpoint)
         fix = "another checkpoint, or another exp_name"
         self._identity: RunIdentity | None = collect(*resumed, partial(standing, config, self.checkpoint), fix)
+        if self.checkpoint is not None and config.trains:
+            trained = config.actor_train
+            fits = partial(check_adapters, self.checkpoint.trainer, trained.model_args, config.model_folder(trained))
+            collect(*resumed, fits, "as it was, or trainer/model of the checkpoint as pretrain and false here")
         self._benched: tuple[BenchedModel, ...] = ()
         if config.only_evaluates:
             fix = "name complete checkpoints, runs that have some, or pretrain"

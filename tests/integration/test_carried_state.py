@@ -68,3 +68,16 @@ def test_pass_rates_are_measured_leave_prompts_out_and_go_on_with_a_checkpoint(l
 def test_where_pass_rates_cannot_decide_that_is_said(lab, make_config, changes, says):
     with pytest.raises(ConfigError, match=says):
         lab.run_local(make_config({**MEASURED, **changes}))
+
+
+def test_adapters_that_a_checkpoint_does_not_have_are_refused_before_its_run_is_touched(lab, make_config):
+    """With fewer adapters the run would go on, and lose what the others had learnt."""
+    adapters = {"actor_train.model_args.lora_target": "q_proj,v_proj"}
+    run = lab.run(make_config(adapters, max_steps=1))
+    summary = (run.run_dir / "summary.json").read_bytes()
+    for changes in ({}, {"actor_train.model_args.lora_target": "q_proj"}, {**adapters, "actor_train.model_args.lora_rank": 4}):
+        with pytest.raises(ConfigError, match=r"resume_from_checkpoint = True: .*step-1 was made with lora_"):
+            lab.run_local(make_config(changes, max_steps=2, resume_from_checkpoint=True))
+    assert (run.run_dir / "summary.json").read_bytes() == summary
+    again = lab.run_local(make_config(adapters, max_steps=2, resume_from_checkpoint=True))
+    assert again.summary["status"] == "finished", again.summary["reason"]

@@ -106,7 +106,7 @@ class HFTrainStrategy(ABC):
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # the same adapters on every rank, however many there are
-            return Adapters(self._model, model.lora_target, model.adapter_rank, model.lora_alpha or 2.0 * model.adapter_rank)
+            return Adapters(self._model, model.lora_target, model.adapter_rank, model.adapter_alpha)
 
     def _make_optimizer(self) -> torch.optim.AdamW | None:
         """AdamW over the model's parameters as they are now; None for a frozen model."""
@@ -264,7 +264,7 @@ class HFTrainStrategy(ABC):
         weights = dict(snapshot.weights)
         if self._adapters:
             if snapshot.files_of.first:
-                self._adapters.save(directory, weights)
+                self._adapters.save(directory, weights, Path(self._spec.model_path))
             weights = dict(self._adapters.merged(iter(weights.items())))
         self._write_model(directory / files.MODEL, weights, snapshot.files_of)
         snapshot.write_training(directory, published_moments(self._model_type, snapshot.moments))
@@ -314,7 +314,7 @@ class HFTrainStrategy(ABC):
         """What a checkpoint holds, and the names and shapes that this model takes from it."""
         if self._adapters:
             trained = {name: self._shapes[name] for name in self._trained_names()}
-            return Fused(self._adapters.load(directory), self._model_type, trained), trained
+            return Fused(self._adapters.load(directory, trained), self._model_type, trained), trained
         saved = Fused(TensorFiles.of_model(directory / files.MODEL), self._model_type, self._shapes)
         if not all(name in saved for name in self._shapes):  # transformers, or a value head, has other names in files
             whole = self._load_model(directory / files.MODEL, torch.float32).state_dict()

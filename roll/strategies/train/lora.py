@@ -7,7 +7,7 @@ model's own names, or is the adapters alone (`roll.weights.adapter`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from peft import LoraConfig, inject_adapter_in_model
@@ -16,10 +16,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from roll.strategies.train.checkpoint_files import Share
+from roll.strategies.train.saved_adapters import ADAPTER, BASE, WEIGHTS, target_names
 from roll.weights import adapter
 
-ADAPTER = "adapter"
-WEIGHTS = "adapter_model.safetensors"
 _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
 _PEFT_PREFIX = "base_model.model."
 
@@ -34,12 +33,11 @@ class Adapters:
         Raises:
             ValueError: `target` fits no linear layer, or one whose weights are tied to the embeddings.
         """
-        names = [name.strip() for name in target.split(",")]
-        single = target == "all-linear" or not all(name.replace("_", "").isalnum() for name in names)
-        self.config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=target if single else names, task_type="CAUSAL_LM")  # type: ignore[arg-type]
+        names = target_names(target)
+        self.config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=names or target, task_type="CAUSAL_LM")  # type: ignore[arg-type]
         linear = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
         paths = [f".{name}" for name, _ in model.named_modules()]
-        if unknown := [] if single else [name for name in names if not any(path.endswith(f".{name}") for path in paths)]:
+        if unknown := [name for name in names if not any(path.endswith(f".{name}") for path in paths)]:
             raise ValueError(f"lora_target: no layer '{unknown[0]}'; linear layers: {', '.join(linear)}")
         try:
             inject_adapter_in_model(self.config, model)
@@ -82,17 +80,18 @@ class Adapters:
     def share(self, rank: int, ranks: int) -> Share:
         return _Share(rank, ranks)
 
-    def save(self, directory: Path, tensors: Mapping[str, Tensor]) -> None:
-        """Writes the adapted model's whole float32 tensors as a folder that peft (and engines that serve adapters) can read."""
+    def save(self, directory: Path, tensors: Mapping[str, Tensor], base: Path) -> None:
+        """Writes the adapted model's whole float32 tensors as a folder that peft (and engines that serve adapters) can read.
+        `base`: the model folder that they were trained upon."""
         folder = directory / ADAPTER
         folder.mkdir(exist_ok=True)
         named = {_PEFT_PREFIX + name.replace(".default.", "."): t for name, t in tensors.items() if _is_adapter(name)}
-        save_file(named, folder / WEIGHTS, metadata={"format": "pt"})
+        save_file(named, folder / WEIGHTS, metadata={"format": "pt", BASE: str(adapter.BaseWeights(base).fingerprint)})
         self.config.save_pretrained(str(folder))
 
-    def load(self, directory: Path) -> dict[str, Tensor]:
-        """The adapters of a checkpoint under the adapted model's names. `ValueError` if the checkpoint has no adapters, or has
-        adapters of another rank or scale."""
+    def load(self, directory: Path, trained: Collection[str]) -> dict[str, Tensor]:
+        """The adapters of a checkpoint under the adapted model's names. `trained`: the names that this model has. `ValueError` if
+        the checkpoint has no adapters, or has adapters of more layers or of another scale."""
         folder = directory / ADAPTER
         if not (folder / WEIGHTS).is_file():
             raise ValueError(f"checkpoint '{directory}' was saved without LoRA; remove lora_target, or train its model folder")
@@ -100,8 +99,11 @@ class Adapters:
         if saved.lora_alpha / saved.r != self.scale:
             message = f"lora_alpha / lora_rank is {self.scale:g}, that of checkpoint '{directory}' {saved.lora_alpha / saved.r:g}"
             raise ValueError(message)
-        tensors = load_file(folder / WEIGHTS)
-        return {name.removeprefix(_PEFT_PREFIX).replace(".weight", ".default.weight"): t for name, t in tensors.items()}
+        saved_tensors = load_file(folder / WEIGHTS)
+        tensors = {name.removeprefix(_PEFT_PREFIX).replace(".weight", ".default.weight"): t for name, t in saved_tensors.items()}
+        if more := sorted(tensors.keys() - set(trained)):
+            raise ValueError(f"checkpoint '{directory}' has adapters of '{_layer(more[0])}', too: more was trained (lora_target)")
+        return tensors
 
 
 class _Share(Share):

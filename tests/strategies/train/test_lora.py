@@ -1,6 +1,7 @@
 """LoRA on one rank: what is trained, what leaves the trainer, and what is refused. Several ranks: test_two_ranks."""
 
 import json
+from contextlib import nullcontext
 from itertools import pairwise
 
 import pytest
@@ -12,8 +13,10 @@ from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
 from roll.algorithms.loss import LossSpec
+from roll.configs.arguments import ModelArguments
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext
+from roll.strategies.train.saved_adapters import check_adapters
 
 RANK, ALPHA = 3, 12.0
 TARGETS = ("q_proj", "v_proj", "down_proj")
@@ -168,13 +171,54 @@ def test_checkpoint_of_another_kind_is_refused_and_changes_nothing(make, train, 
     for options, message in (
         ({"lora_alpha": 6.0}, r"lora_alpha / lora_rank is 2, that of checkpoint '.*' 4"),
         ({"lora_rank": 6, "lora_alpha": 24.0}, r"lora_A.default.weight' is missing or of another shape"),
-        ({"lora_target": "q_proj,k_proj"}, r"k_proj.lora_A.default.weight' is missing"),
+        ({"lora_target": ",".join([*TARGETS, "k_proj"])}, r"k_proj.lora_A.default.weight' is missing"),
+        ({"lora_target": "q_proj,v_proj"}, r"has adapters of 'model.layers.0.mlp.down_proj', too: more was trained"),
     ):
         other = make(**options)
         before = parameters(other)
         with pytest.raises(ValueError, match=message):
             other.load(tmp_path / "lora")
         assert_equal(parameters(other), before)
+
+
+@pytest.fixture
+def saved(make, train, tmp_path):
+    strategy = make()
+    train(strategy, 0)
+    save(strategy, tmp_path / "step-1" / "trainer")
+    return tmp_path / "step-1" / "trainer"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"lora_target": None}, "step-1 was made with lora_target down_proj,q_proj,v_proj"),
+        ({"lora_target": "q_proj, v_proj"}, "step-1 was made with lora_target down_proj,q_proj,v_proj, not q_proj,v_proj"),
+        ({"lora_rank": 6, "lora_alpha": 24.0}, "step-1 was made with lora_rank 3, not 6"),
+        ({"lora_alpha": None}, "step-1 was made with lora_alpha 12, not 6"),
+        ({"lora_target": "all-linear"}, None),  # which layers that are is known where the model is loaded
+        ({"lora_target": "v_proj,q_proj,down_proj"}, None),
+    ],
+)
+def test_what_would_not_go_on_from_saved_adapters_is_known_before_a_worker_starts(saved, model_path, changes, says):
+    lora = {"lora_target": ",".join(TARGETS), "lora_rank": RANK, "lora_alpha": ALPHA, **changes}
+    with pytest.raises(ValueError, match=f"{says}$") if says else nullcontext():
+        check_adapters(saved, ModelArguments(**lora), str(model_path))
+
+
+def test_adapters_are_not_gone_on_with_upon_another_model(saved):
+    """Upon the merged model their change would count twice. It has the same shapes."""
+    lora = ModelArguments(lora_target=",".join(TARGETS), lora_rank=RANK, lora_alpha=ALPHA)
+    with pytest.raises(ValueError, match=r"the adapters of .*step-1 were trained upon another model than .*model"):
+        check_adapters(saved, lora, str(saved / "model"))
+
+
+def test_a_checkpoint_of_all_weights_has_no_adapters_to_go_on_with(model_path, rank_program, tmp_path):
+    full = FSDP2Strategy(RankContext(), fsdp2_spec(model_path, **rank_program.OPTIONS))
+    save(full, tmp_path / "trainer")
+    check_adapters(tmp_path / "trainer", ModelArguments(), str(model_path))
+    with pytest.raises(ValueError, match="was made without lora_target: all weights were trained"):
+        check_adapters(tmp_path / "trainer", ModelArguments(lora_target="q_proj"), str(model_path))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,51 @@
+"""The adapters of a checkpoint, a folder as peft reads it, held against those that a configuration trains: what can be known
+before a worker starts. Which layers an expression fits is known when the model is there; loading compares them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import safe_open
+
+from roll.configs.arguments import ModelArguments
+from roll.weights.adapter import BaseWeights
+from roll.weights.folder_files import read_json
+
+ADAPTER = "adapter"
+WEIGHTS = "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+BASE = "base_fingerprint"
+"""In the metadata of `WEIGHTS`: what the adapters were trained upon."""
+
+
+def target_names(target: str) -> list[str]:
+    """The linear layers that `lora_target` lists; none if it is an expression, or `all-linear`."""
+    names = [name.strip() for name in target.split(",")]
+    return names if target != "all-linear" and all(name.replace("_", "").isalnum() for name in names) else []
+
+
+def check_adapters(trainer: Path, model: ModelArguments, base: str) -> None:
+    """`trainer`: of a checkpoint. `base`: the model folder. Raises `ValueError` unless a trainer of these can go on from it."""
+    folder = trainer / ADAPTER
+    if not (folder / CONFIG).is_file():
+        if model.lora_target is not None:
+            raise ValueError(f"{trainer.parent} was made without lora_target: all weights were trained")
+        return
+    saved = read_json(folder / CONFIG)
+    targets = saved["target_modules"]
+    listed = sorted(targets) if isinstance(targets, list) else []
+    was = f"{trainer.parent} was made with lora_target {','.join(listed) or targets}"
+    if model.lora_target is None:
+        raise ValueError(was)
+    if (names := sorted(target_names(model.lora_target))) and listed and names != listed:
+        raise ValueError(f"{was}, not {','.join(names)}")
+    for key, before, now in (
+        ("lora_rank", saved["r"], model.adapter_rank),
+        ("lora_alpha", saved["lora_alpha"], model.adapter_alpha),
+    ):
+        if before != now:
+            raise ValueError(f"{trainer.parent} was made with {key} {before:g}, not {now:g}")
+    with safe_open(folder / WEIGHTS, framework="pt") as file:
+        fingerprint = (file.metadata() or {}).get(BASE)
+    if fingerprint is not None and fingerprint != str(BaseWeights(Path(base)).fingerprint):
+        raise ValueError(f"the adapters of {trainer.parent} were trained upon another model than {base}")
