@@ -317,11 +317,12 @@ class RunRecord:
 
 
 def archive_previous(run_dir: Path) -> Path | None:
-    """Moves the folder of an earlier run of the same name aside (`<exp_name>.1`, `.2`, ...), so that nothing of it is lost."""
+    """Moves the folder of an earlier run of the same name aside (`<exp_name>.old-1`, `.old-2`, ...), so that nothing of it is
+    lost. A plain number would do for no sweep: `ratio=0.1` is the name of another of its runs than `ratio=0`."""
     if not (run_dir / "config.yaml").exists():
         return None
     number = 1
-    while (aside := run_dir.with_name(f"{run_dir.name}.{number}")).exists():
+    while (aside := run_dir.with_name(f"{run_dir.name}.old-{number}")).exists():
         number += 1
     run_dir.rename(aside)
     run_dir.mkdir()

@@ -13,6 +13,7 @@ import yaml
 from roll.cli.main import main
 from roll.cli.sweep import Combination, Sweep, combinations, results
 from roll.configs.problems import ConfigError
+from roll.record.run_record import archive_previous
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +59,17 @@ def test_the_problems_of_all_combinations_are_told_before_the_first_run(tmp_path
 
 
 @pytest.mark.slow
+def test_a_run_that_is_moved_aside_has_the_name_of_no_other_run_of_a_sweep(tmp_path):
+    """With `.1` behind it, `ratio=0` became `ratio=0.1`, which a sweep over 0.1 went on with."""
+    run = tmp_path / "ratio=0"
+    run.mkdir()
+    (run / "config.yaml").touch()
+    aside = archive_previous(run)
+    assert aside is not None and (aside / "config.yaml").exists()
+    with pytest.raises(ValueError, match="could not convert"):
+        float(aside.name.removeprefix("ratio="))
+
+
 def test_a_run_that_was_not_started_has_no_figures(tmp_path):
     assert results([Combination({"seed": "1"}, ())], tmp_path)[1] == ["1", "not run", "–", "–", "–", "–", "–"]
 

@@ -84,7 +84,7 @@ def test_a_damaged_checkpoint_is_left_out_and_said_to_be(launch, in_process, acc
         code, err = in_process(wish, output="bad")
         assert code == 2 and len(err.splitlines()) == 1
         assert "step-4: " in err and "step-2: " in err and "start over with false" in err
-    assert (tmp_path / "bad/run/groups.jsonl").read_bytes() == before and not (tmp_path / "bad/run.1").exists()
+    assert (tmp_path / "bad/run/groups.jsonl").read_bytes() == before and not (tmp_path / "bad/run.old-1").exists()
 
 
 @pytest.mark.parametrize("what", ["checkpoints", "checkpoints/step-4"])
@@ -96,7 +96,7 @@ def test_checkpoints_on_another_disk_are_the_runs_own(in_process, accounts, tmp_
     (run_dir / what).symlink_to(tmp_path / "disk")
     assert in_process(AUTO, "max_steps=8") == (0, "")
     assert in_process(AUTO) == (0, "")
-    assert not (tmp_path / "output/run.1").exists()
+    assert not (tmp_path / "output/run.old-1").exists()
     accounts(run_dir, validated=(0, 4, 6, 8, 12))
 
 

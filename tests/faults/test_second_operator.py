@@ -27,7 +27,7 @@ def test_a_second_start_is_refused(launch, accounts, overrides):
     second = launch(*overrides)
     check_refused(second, first)
     assert first.end() == 0, first.output
-    assert not (first.folder / "run.1").exists()
+    assert not (first.folder / "run.old-1").exists()
     accounts(first.dir)
 
 

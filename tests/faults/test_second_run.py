@@ -83,7 +83,7 @@ def test_one_driver_that_was_killed_before_its_first_checkpoint_begins_again_on_
     first.signal(signal.SIGKILL)
     first.end()
     check_refused(launch(database, "resume_from_checkpoint=false"), "that of the run run in", "a database of its own")
-    assert not first.dir.with_name("run.1").exists()
+    assert not first.dir.with_name("run.old-1").exists()
     again = launch(database, "resume_from_checkpoint=auto", "save_steps=100")
     assert again.end() == 0, again.output
     accounts(again.dir)

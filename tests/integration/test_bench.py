@@ -139,7 +139,7 @@ def test_the_command_takes_the_configuration_of_the_checkpoints_run(roll_eval, t
     assert [row.split()[1:3] for row in rows[:3]] == [["16", rows[0].split()[2]], ["tag/even", "8"], ["tag/odd", "8"]]
     code, out, _ = roll_eval("--checkpoint", trained.run_dir / "checkpoints" / "step-1", "--local")
     assert code == 0 and "evaluated        1 model" in out
-    assert (trained.run_dir / "bench.1" / "summary.json").is_file(), "the evaluation before is kept"
+    assert (trained.run_dir / "bench.old-1" / "summary.json").is_file(), "the evaluation before is kept"
 
 
 def test_the_figures_as_data(trained, roll_eval):

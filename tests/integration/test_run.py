@@ -400,9 +400,9 @@ def test_a_second_run_of_the_same_name_moves_the_first_aside(lab, make_config):
     lab.run(make_config(seed=3))
     assert second.run_dir == first.run_dir
     seeds = [yaml.safe_load((path / "config.yaml").read_text())["seed"] for path in sorted(first.run_dir.parent.iterdir())]
-    assert [path.name for path in sorted(first.run_dir.parent.iterdir())] == ["run", "run.1", "run.2"]
+    assert [path.name for path in sorted(first.run_dir.parent.iterdir())] == ["run", "run.old-1", "run.old-2"]
     assert seeds == [3, 1, 2]
-    assert (first.run_dir.parent / "run.1" / "summary.json").read_bytes() == kept
+    assert (first.run_dir.parent / "run.old-1" / "summary.json").read_bytes() == kept
 
 
 def test_the_trace_has_every_second_of_every_role_and_stage(lab, make_config, with_validation):

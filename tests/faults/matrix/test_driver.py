@@ -81,7 +81,7 @@ def test_of_two_that_start_together_one_has_the_folder(launch, row, verified, ag
     (error,) = [text for text in loser.output.splitlines() if text.startswith("error: ")]
     assert f"process {winner.process.pid} on " in error or "is in use by another process" in error
     assert not any("Traceback" in run.output for run in runs)
-    assert winner.steps() == list(range(1, 13)) and not (winner.folder / "run.1").exists()
+    assert winner.steps() == list(range(1, 13)) and not (winner.folder / "run.old-1").exists()
     verified(winner.dir)
     line.ends("one refused in one line, the other finished")
 
