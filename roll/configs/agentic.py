@@ -192,6 +192,12 @@ class AgenticConfig(PPOConfig):
         return self.train_env_manager.group_size
 
     @property
+    def compares_in_groups(self) -> bool:
+        normalization = self.reward_normalization
+        of_group = normalization.grouping in ("traj_group_id", "state") and normalization.norm_mean_type == "group"
+        return super().compares_in_groups or of_group
+
+    @property
     def groups_per_step(self) -> int:
         return self.rollout_batch_size // self.group_size
 

@@ -167,6 +167,11 @@ class PPOConfig(BaseConfig, ABC):
         return ESTIMATORS.get(self.adv_estimator, OWN_FUNCTION)
 
     @property
+    def compares_in_groups(self) -> bool:
+        """Whether a group whose rewards are all equal teaches nothing."""
+        return self.estimator.group_relative
+
+    @property
     def uses_critic(self) -> bool:
         return self.estimator.needs_critic
 

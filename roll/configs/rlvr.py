@@ -82,6 +82,10 @@ class RLVRConfig(PPOConfig):
         return self.num_return_sequences_in_group
 
     @property
+    def compares_in_groups(self) -> bool:
+        return super().compares_in_groups or self.norm_mean_type == "group"
+
+    @property
     def groups_per_step(self) -> int:
         return self.rollout_batch_size
 

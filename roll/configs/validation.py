@@ -29,7 +29,7 @@ _OPTIMISER = ("grad_norm", "lr", "skipped_steps", "optimiser_steps")
 
 OF_EVERY_RUN = (
     *(f"{name}/{part}" for name in ("critic/score", "critic/rewards", "critic/advantages", "rewards") for part in _SPREAD),
-    *("rewards/groups_without_signal", *(f"tokens/response_length/{part}" for part in ("mean", "max", "clip"))),
+    *(f"tokens/response_length/{part}" for part in ("mean", "max", "clip")),
     *(f"staleness/{name}" for name in ("max", "mean", "token_mean", "engines_behind")),
     *(f"scheduler/{name}" for name in ("pipeline_depth", "buffered_groups", "in_flight_groups")),
     *(f"scheduler/{name}" for name in ("dropped_groups", "replayed_groups")),
@@ -45,6 +45,7 @@ OF_EVERY_RUN = (
 OF_SOME_RUNS: dict[str, tuple[str, ...]] = {
     "use_kl_loss or add_token_level_kl": ("actor/kl_loss",),
     "add_token_level_kl": ("critic/kl", "critic/kl_coef"),
+    "an adv_estimator that compares the rollouts of a group": ("rewards/groups_without_signal",),
     "adv_estimator gae": (
         *("critic/value_loss", "critic/values/mean", "critic/returns/mean", "critic/explained_variance"),
         *(f"critic/{name}" for name in _OPTIMISER),
@@ -87,6 +88,7 @@ def _of_this(config: PPOConfig) -> Iterator[str]:
     has = {
         "use_kl_loss or add_token_level_kl": config.uses_reference,
         "add_token_level_kl": config.add_token_level_kl,
+        "an adv_estimator that compares the rollouts of a group": config.compares_in_groups,
         "adv_estimator gae": config.uses_critic,
         "value_clip": config.uses_critic and config.value_clip is not None,
         "train_infer_correction or recomputed log-probs": decoupled or corrects or correction.veto_threshold is not None,

@@ -64,6 +64,8 @@ class Advantages(ABC):
         config = self._config
         rewards, advantages, of_tokens, populations = self.estimate(batch, groups)
         metrics = _spread("critic/rewards", rewards)
+        if config.compares_in_groups:
+            metrics["rewards/groups_without_signal"] = sum(len(set(group.outcomes)) == 1 for group in groups) / len(groups)
         if of_tokens:
             advantages = advantages * batch.loss_mask
         elif config.uses_critic or config.add_token_level_kl or config.whiten_rewards or config.gamma != 1:

@@ -152,7 +152,6 @@ def rollout_metrics(groups: Sequence[SampleGroup]) -> dict[str, float]:
     return {
         **{f"{name}/{statistic}": value for name in ("rewards", "critic/score") for statistic, value in statistics.items()},
         **{f"rewards/{domain}/mean": sum(of_domain) / len(of_domain) for domain, of_domain in by_domain.items()},
-        "rewards/groups_without_signal": sum(len(set(group.outcomes)) == 1 for group in groups) / len(groups),
         "tokens/response_length/mean": sum(lengths) / len(lengths),
         "tokens/response_length/max": max(lengths),
         "tokens/response_length/clip": sum(sample.finish_reason == "length" for sample in samples) / len(samples),

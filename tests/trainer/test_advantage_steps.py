@@ -188,6 +188,22 @@ def test_metrics_describe_normalised_rewards_and_advantages():
     assert [metrics[f"critic/advantages/{name}"] for name in ("mean", "max", "min")] == [0.25, 0.5, -0.5]
 
 
+@pytest.mark.parametrize(
+    ("changes", "share"),
+    [
+        ({"adv_estimator": "grpo"}, 0.5),
+        ({"adv_estimator": "reinforce", "norm_mean_type": "group"}, 0.5),
+        ({"adv_estimator": "reinforce"}, None),
+        ({"adv_estimator": "reinforce_plus_plus", "norm_mean_type": "batch"}, None),
+    ],
+)
+def test_groups_without_signal_are_those_of_equal_rewards_where_a_group_is_compared(changes, share):
+    """With REINFORCE every reward teaches, also of groups of one, whose rewards are equal by nature."""
+    config = RLVRConfig(**changes)
+    _, metrics = step(RLVRAdvantages(config), [group(0, [1.0, 0.0], [3, 1]), group(1, [1.0, 1.0], [1, 1])], config)
+    assert metrics.get("rewards/groups_without_signal") == share
+
+
 def test_token_level_kl_without_a_reference_is_an_error():
     config = RLVRConfig(adv_estimator="reinforce", add_token_level_kl=True)
     with pytest.raises(ValueError, match="needs the log-probs of the reference"):

@@ -97,6 +97,20 @@ def test_rewards_are_clipped_after_they_were_compared(estimator, norm, expected)
     assert rows == [[expected], [-expected]]
 
 
+@pytest.mark.parametrize(
+    ("estimator", "norm", "compares"),
+    [
+        ("grpo", {}, True),
+        ("step_reinforce", {"norm_mean_type": "group"}, True),
+        ("step_reinforce", {"norm_mean_type": "group", "grouping": "tags"}, False),
+        ("step_reinforce", {"norm_mean_type": "batch"}, False),
+        ("agentic_reinforce", {}, False),
+    ],
+)
+def test_equal_scores_of_a_group_are_no_signal_where_the_group_is_compared(estimator, norm, compares):
+    assert configure(norm, adv_estimator=estimator).compares_in_groups is compares
+
+
 def test_an_episode_counts_once_however_many_samples_it_became():
     """Mean of the scores 1 and 0 is 1/2: the three samples of the won episode are not three scores of 1."""
     group = grouped(0, [sample for i, turns in enumerate(TWO) for sample in steps(i, turns)])

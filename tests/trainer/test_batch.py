@@ -201,11 +201,10 @@ def test_rollout_metrics_describe_the_rollouts():
     assert metrics["rewards/mean"] == 0.5, "critic/score is ROLL's name for it"
 
 
-def test_rewards_are_told_by_domain_and_groups_without_signal_are_counted():
+def test_rewards_are_told_by_domain():
     easy, hard = group(2, [1.0, 1.0], domain="easy"), group(3, [0.0, 1.0], domain="hard")
     metrics = rollout_metrics([easy, hard, group(4, [0.0, 0.0], domain="hard")])
     assert (metrics["rewards/easy/mean"], metrics["rewards/hard/mean"]) == (1.0, 0.25)
-    assert metrics["rewards/groups_without_signal"] == pytest.approx(2 / 3)
 
 
 def test_fresh_tokens_are_those_of_the_version_that_is_trained_with_the_engine_that_sampled_them():
