@@ -50,40 +50,42 @@ def _replays(run: Run) -> Iterator[str]:
     for row in run.replays:
         steps[row["group_id"]].append(row["step"])
     for group_id, again in steps.items():
+        if group_id < run.inherited["next_group_id"]:
+            continue  # the run before this one may have trained it, too
         if group_id not in first:
             yield f"group {group_id} was trained again by step {again[0]}, and never before"
         elif (order := [first[group_id], *again]) != sorted(set(order)):
             yield f"group {group_id} was trained by steps {order}, not one after the other"
-        if 1 + len(again) > run.max_reuse:
+        if 1 + len(again) > run.max_reuse and again[-1] > run.resumed_from:
             yield f"group {group_id} was trained by {1 + len(again)} steps, max_reuse is {run.max_reuse}"
 
 
 def _steps(run: Run) -> Iterator[str]:
     by_step = Counter(row["step"] for row in run.uses)
-    last = max(by_step, default=0)
-    if by_step and sorted(by_step) != list(range(1, last + 1)):
-        yield f"steps without groups: {sorted(set(range(1, last + 1)) - by_step.keys())}"
+    last, steps = max(by_step, default=0), range(run.inherited["step"] + 1, max(by_step, default=0) + 1)
+    if by_step and sorted(by_step) != list(steps):
+        yield f"steps without groups: {sorted(set(steps) - by_step.keys())}"
     # Groups are written one by one: a run that goes on, or was killed, may have written a part of its last step.
     whole = {step: count for step, count in by_step.items() if step != last or run.over}
     if len(set(whole.values())) > 1 or (whole and by_step[last] > max(whole.values())):
         yield f"steps trained different numbers of groups: {dict(Counter(by_step.values()))}"
-    steps = [row["step"] for row in run.metrics if "time/step_s" in row]
-    if steps != sorted(set(steps)):
+    measured = [row["step"] for row in run.metrics if "time/step_s" in row]
+    if measured != sorted(set(measured)):
         yield "metrics.jsonl has steps twice or out of order"
     for version, count in Counter(row["step"] for row in run.metrics if "time/validation_s" in row).items():
         if count > 1:
             yield f"metrics.jsonl has {count} validations of version {version}"
     running = run.summary is not None and run.summary.get("status") == "running"
     most = math.inf if running else 1  # steps without metrics: of a run that goes on, or was killed between two writes
-    if steps and by_step and not 0 <= last - steps[-1] <= most:
-        yield f"metrics.jsonl ends with step {steps[-1]}, groups.jsonl with step {last}"
+    if measured and by_step and not 0 <= last - measured[-1] <= most:
+        yield f"metrics.jsonl ends with step {measured[-1]}, groups.jsonl with step {last}"
 
 
 def _staleness(run: Run) -> Iterator[str]:
     for row in run.uses:
         oldest = row["step"] - 1 - row["lag"]
-        if not 0 <= row["lag"] <= run.bound:
-            yield f"group {row['group_id']} was trained {row['lag']} versions late, the bound is {run.bound}"
+        if not 0 <= row["lag"] <= (bound := run.bounds[row["step"]]):
+            yield f"group {row['group_id']} was trained {row['lag']} versions late, the bound is {bound}"
         if oldest < row["start_version"]:
             yield f"group {row['group_id']} started under version {row['start_version']} and has a token of version {oldest}"
 
@@ -100,7 +102,8 @@ def _prompts(run: Run) -> Iterator[str]:
     for domain, by_epoch in epochs.items():
         whole = set().union(*by_epoch.values())
         told = (run.summary or {}).get("prompts_left_out", {}).get(domain, {})
-        for epoch, names in sorted(by_epoch.items())[:-1]:
+        begun = 1 if run.inherited["step"] else 0  # an epoch that another run had begun is not whole here
+        for epoch, names in sorted(by_epoch.items())[begun:-1]:
             left_out = told.get(str(epoch), 0)
             if lost := len(whole - names) - left_out:
                 of, besides = (
@@ -139,10 +142,11 @@ def _checkpoints(run: Run) -> Iterator[str]:
             wrong = [name for name, digest in listed["files"].items() if sha256(folder / name) != digest]
             buffered = {row["group_id"]: row.get("uses", 0) for row in rows(folder / "buffer.jsonl", "buffer", damaged)}
             counted = {fate: sum(of_step[one] for one in of_step if one <= step) for fate, of_step in steps.items()}
+            counted = {fate: count + run.inherited[fate] for fate, count in counted.items()}
             uses = Counter({fate: accounts.get(fate, 0) for fate in counted})
             written = prefix(run.folder / "groups.jsonl", record["groups"])
             before = Counter(row["group_id"] for row in written)
-            fates = sum(row["fate"] != REPLAYED for row in written)
+            fates = sum(row["fate"] != REPLAYED for row in written) + run.fates_inherited
             digests = record["digests"]
             changed = [
                 name for name in digests if blake2b(run.folder / f"{name}.jsonl", record[name]) not in (digests[name], None)
@@ -159,7 +163,8 @@ def _checkpoints(run: Run) -> Iterator[str]:
             yield f"{folder.name} counts {uses[fate]} {fate} groups, groups.jsonl {counted[fate]} up to step {step}"
         if doubled := [group_id for group_id, count in buffered.items() if before[group_id] and not count]:
             yield f"{folder.name} buffers groups that had met their fate: {sorted(doubled)[:5]}"
-        if wrong := [group_id for group_id, count in buffered.items() if count and before[group_id] != count]:
+        own = {group_id: count for group_id, count in buffered.items() if group_id >= run.inherited["next_group_id"]}
+        if wrong := [group_id for group_id, count in own.items() if count and before[group_id] != count]:
             yield f"{folder.name} has other numbers of uses than groups.jsonl: of groups {sorted(wrong)[:5]}"
         if (total := accounts["trained"] + sum(accounts["dropped"].values())) != fates:
             yield f"{folder.name} counts {total} fates, groups.jsonl has {fates} where the checkpoint stands"
@@ -168,17 +173,18 @@ def _checkpoints(run: Run) -> Iterator[str]:
 def _summary(run: Run) -> Iterator[str]:
     if run.summary is None or "groups" not in run.summary:
         return
-    accounts = run.summary["groups"]
-    dropped = Counter(row["reason"] for row in run.groups if row["fate"] == "dropped")
+    accounts, before = run.summary["groups"], run.inherited
+    dropped = Counter(before["dropped"]) + Counter(row["reason"] for row in run.groups if row["fate"] == "dropped")
+    trained, replayed = len(run.trained) + before["trained"], len(run.replays) + before[REPLAYED]
     if accounts["admitted"] != accounts["trained"] + accounts["buffered"] + accounts["in_flight"] + sum(
         accounts["dropped"].values()
     ):
         yield f"the accounts of summary.json do not balance: {accounts}"
-    if "as_of" not in run.summary and (accounts["trained"], accounts["dropped"]) != (len(run.trained), dict(dropped)):
-        journal = f"{len(run.trained)} and {dict(dropped)}"
+    if "as_of" not in run.summary and (accounts["trained"], accounts["dropped"]) != (trained, dict(dropped)):
+        journal = f"{trained} and {dict(dropped)}"
         yield f"summary.json counts {accounts['trained']} trained and {accounts['dropped']}, groups.jsonl {journal}"
-    if "as_of" not in run.summary and (replayed := accounts.get(REPLAYED, 0)) != len(run.replays):
-        yield f"summary.json counts {replayed} replayed, groups.jsonl {len(run.replays)}"
+    if "as_of" not in run.summary and accounts.get(REPLAYED, 0) != replayed:
+        yield f"summary.json counts {accounts.get(REPLAYED, 0)} replayed, groups.jsonl {replayed}"
     if run.over and (accounts["buffered"] or accounts["in_flight"]):
         yield f"a finished run has groups without a fate: {accounts}"
 
@@ -196,8 +202,10 @@ def _stored(run: Run) -> Iterator[str]:
         unknown = run.database.groups.keys() - {row["group_id"] for row in run.groups}
         if unknown:
             yield f"the database has {len(unknown)} groups that groups.jsonl lacks, e.g. {min(unknown)}"
-        if sorted(run.database.groups) != list(range(len(run.database.groups))):
-            yield "groups of the database are not numbered from 0 without gaps"
+        first = run.inherited["next_group_id"]
+        own = sorted(group_id for group_id in run.database.groups if group_id >= first)
+        if own != list(range(first, first + len(own))):
+            yield f"groups of the database are not numbered from {first} without gaps"
         written = {(row["group_id"], row["step"], row["lag"]) for row in run.replays}
         if other := written ^ run.database.replays:
             yield f"the database and groups.jsonl have different replays: {sorted(other)[:3]} (group, step, lag)"

@@ -8,6 +8,7 @@ import math
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -40,13 +41,15 @@ class Stored:
     """Group, step, lag."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
     """The files of a run, read. A last line without its end is one that is being written, and is left out."""
 
     folder: Path
-    bound: int
+    ratio: float
+    """How far ahead rollouts may run now."""
     max_reuse: int
+    """How many steps may train a group now."""
     groups: list[Row]
     """The fate of each."""
     replays: list[Row]
@@ -63,6 +66,34 @@ class Run:
     """What cannot be read, a line each."""
     notes: list[str] = field(default_factory=list)
     """What was not looked at, and why."""
+
+    @cached_property
+    def inherited(self) -> Row:
+        """What another run had done until the checkpoint that this one began with: its step and its accounts. Zeros of a run that
+        began by itself."""
+        nothing = {"step": 0, "next_group_id": 0, "trained": 0, "dropped": {}, REPLAYED: 0}
+        return nothing | dict((self.summary or {}).get("inherited") or {})
+
+    @property
+    def fates_inherited(self) -> int:
+        return int(self.inherited["trained"] + sum(self.inherited["dropped"].values()))
+
+    @property
+    def resumed_from(self) -> int:
+        """The step from which on the configuration is the present one."""
+        return int((self.summary or {}).get("resumed_from_step", 0))
+
+    @cached_property
+    def bounds(self) -> dict[int, int]:
+        """The largest lag that each step may train. Its ratio is in metrics.jsonl, and may have been another before: what began
+        under ratio α is trained within ⌈α⌉ steps."""
+        ratios = {row["step"]: row["scheduler/async_ratio"] for row in self.metrics if "scheduler/async_ratio" in row}
+        bounds: dict[int, int] = {}
+        for step in {row["step"] for row in self.uses} | ratios.keys():
+            bound = math.ceil(ratios.get(step, self.ratio))
+            for later in range(step, step + bound + 1):
+                bounds[later] = max(bound, bounds.get(later, 0))
+        return bounds
 
     @property
     def trained(self) -> list[Row]:
@@ -88,7 +119,7 @@ def read_run(folder: Path) -> Run:
     metrics, groups = (rows(folder / f"{name}.jsonl", name, damaged) for name in ("metrics", "groups"))
     return Run(
         folder,
-        math.ceil(config["async_generation_ratio"]),
+        config["async_generation_ratio"],
         config.get("max_reuse", 1),
         [row for row in groups if row["fate"] != REPLAYED],
         [row for row in groups if row["fate"] == REPLAYED],

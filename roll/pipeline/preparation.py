@@ -109,11 +109,12 @@ class Prepared:
 
     @property
     def resumed_record(self) -> dict[str, Any] | None:
-        """The run record's state in the checkpoint; journal positions are 0 if the checkpoint is another run's."""
+        """The run record's state in the checkpoint; of another run's without its journals, but with what these account for."""
         if self.checkpoint is None:
             return None
-        record = dict(self.checkpoint.state["record"])
-        return record if self.continues else record | {"groups": 0, "samples": 0, "metrics": 0, "digests": {}}
+        record, accounts = self.checkpoint.state["record"], self.checkpoint.state["admission"]
+        fresh = {"groups": 0, "samples": 0, "metrics": 0, "digests": {}, "inherited": {"step": record["step"], **accounts}}
+        return dict(record) if self.continues else record | fresh
 
     def resumed(self: P, checkpoint: Checkpoint | None) -> P:
         """The run from this checkpoint, or from its beginning, with the source where it was then."""
@@ -180,9 +181,8 @@ class Preparation:
         fix = "another checkpoint, or another exp_name"
         self._identity: RunIdentity | None = collect(*resumed, partial(standing, config, self.checkpoint), fix)
         if self.checkpoint is not None and config.trains:
-            trained = config.actor_train
-            fits = partial(check_adapters, self.checkpoint.trainer, trained.model_args, config.model_folder(trained))
-            collect(*resumed, fits, "as it was, or trainer/model of the checkpoint as pretrain and false here")
+            model, base = config.actor_train.model_args, config.model_folder(config.actor_train)
+            collect(*resumed, partial(check_adapters, self.checkpoint.trainer, model, base), fix)
         self._benched: tuple[BenchedModel, ...] = ()
         if config.only_evaluates:
             fix = "name complete checkpoints, runs that have some, or pretrain"

@@ -270,7 +270,7 @@ SHAPE: dict[str, object] = {
         "step": COUNT,
         **dict.fromkeys(JOURNALS, COUNT),
         "digests": dict.fromkeys(JOURNALS, TEXT),
-        "staleness": {"samples": LAGS, "tokens": LAGS},
+        "staleness": {"samples": LAGS, "tokens": LAGS, "bound": COUNT},
     },
     "advantages": {"kl_coef": NUMBER},
 }

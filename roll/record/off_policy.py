@@ -22,10 +22,10 @@ LEAST_TOKENS, PATIENCE = 0.8, 3
 
 
 class StalenessStats:
-    """Lag figures of a step and of the whole run. `bound` is the largest lag admission allows."""
+    """Lag figures of a step and of the whole run. `bound` is the largest lag admission allows now."""
 
     def __init__(self, bound: int) -> None:
-        self.bound = bound
+        self.bound = self._largest_bound = bound
         self._samples: Counter[int] = Counter()
         self._tokens: Counter[int] = Counter()
 
@@ -54,14 +54,16 @@ class StalenessStats:
         return {f"staleness/{name}": value for name, value in (_figures(samples, tokens) | lags).items()}
 
     def summary(self) -> dict[str, Any]:
-        """`{bound, max, mean, token_mean, histogram: {lag: samples}}` over all steps."""
-        return {"bound": self.bound, **_figures(self._samples, self._tokens)}
+        """`{bound, max, mean, token_mean, histogram: {lag: samples}}` over all steps. The bound of a resumed run is
+        the largest that it has had."""
+        return {"bound": self._largest_bound, **_figures(self._samples, self._tokens)}
 
-    def state(self) -> dict[str, dict[str, int]]:
+    def state(self) -> dict[str, Any]:
         """JSON-able, for a checkpoint."""
-        return {"samples": _as_json(self._samples), "tokens": _as_json(self._tokens)}
+        return {"bound": self._largest_bound, "samples": _as_json(self._samples), "tokens": _as_json(self._tokens)}
 
-    def restore(self, state: dict[str, dict[str, int]]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._largest_bound = max(self.bound, state["bound"])
         self._samples = Counter({int(lag): count for lag, count in state["samples"].items()})
         self._tokens = Counter({int(lag): count for lag, count in state["tokens"].items()})
 

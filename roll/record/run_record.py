@@ -92,6 +92,8 @@ class RunRecord:
         self.staleness = StalenessStats(derived.staleness_bound)
         if resumed is not None:
             self.staleness.restore(resumed["staleness"])
+        self._inherited = {"inherited": resumed["inherited"]} if resumed is not None and "inherited" in resumed else {}
+        """What another run had done until the checkpoint that this one began with."""
         self.step = self._first_step = resumed["step"] if resumed is not None else 0
         self.journals = Journals(config, derived, written or to_mapping(config), resumed)
         self._training_warnings = TrainingWarnings()
@@ -150,7 +152,7 @@ class RunRecord:
 
     def state(self) -> dict[str, Any]:
         """Where the journals stand, for a checkpoint."""
-        return {"step": self.step, **self.journals.state(), "staleness": self.staleness.state()}
+        return {"step": self.step, **self.journals.state(), "staleness": self.staleness.state(), **self._inherited}
 
     def add_step(
         self, version: int, groups: tuple[SampleGroup, ...], batch: TokenBatch, metrics: Mapping[str, float]
@@ -279,6 +281,7 @@ class RunRecord:
             "alarms": [alarm._asdict() for alarm in self.alarms.given],
             "memory": self.memory.figures(),
             "staleness": self.staleness.summary(),
+            **self._inherited,
             "throughput": {
                 "samples_per_s": self.samples / seconds,
                 "response_tokens_per_s": self.response_tokens / seconds,

@@ -52,20 +52,21 @@ class Folder:
         self.accounts = {"next_group_id": 7, "trained": 4, "dropped": {"filter_std": 1}}
         self.buffer = [{"group_id": 5}]
         self.listed = None
+        self.ratio = 0.5
+        self.before = {"groups": 5, "samples": 1, "metrics": 2}
         self.max_reuse = None
         self.digests = {}
 
     def write(self):
         step = self.path / "checkpoints" / "step-2"
         step.mkdir(parents=True, exist_ok=True)
-        config = {"async_generation_ratio": 0.5} | ({"max_reuse": self.max_reuse} if self.max_reuse else {})
+        config = {"async_generation_ratio": self.ratio} | ({"max_reuse": self.max_reuse} if self.max_reuse else {})
         (self.path / "config.yaml").write_text(yaml.safe_dump(config))
         lines = {name: [json.dumps(row) + "\n" for row in getattr(self, name)] for name in ("groups", "samples", "metrics")}
         for name, rows in lines.items():
             (self.path / f"{name}.jsonl").write_text("".join(rows))
         (self.path / "summary.json").write_text(json.dumps({"status": "finished", "groups": self.counts}))
-        before = {"groups": 5, "samples": 1, "metrics": 2}
-        written = {name: "".join(lines[name][:count]).encode() for name, count in before.items()}
+        written = {name: "".join(lines[name][:count]).encode() for name, count in self.before.items()}
         digests = {name: hashlib.blake2b(rows, digest_size=32).hexdigest() for name, rows in written.items()}
         record = {name: len(rows) for name, rows in written.items()} | {"digests": digests | self.digests}
         (step / "pipeline.json").write_text(json.dumps({"admission": self.accounts, "record": record}))
@@ -203,6 +204,40 @@ def test_a_run_that_trains_groups_again_keeps_the_same_promises(replaying, capsy
     assert replaying.write() == []
     assert main([str(replaying.path)]) == 0
     assert "7 groups, 5 trained and 1 times one again" in capsys.readouterr().out
+
+
+def amended(folder, **summary):
+    """The violations, with more in the summary than a whole run that was never resumed has."""
+    folder.write()
+    path = folder.path / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | summary))
+    return list(violations(read_run(folder.path)))
+
+
+def test_what_was_trained_before_a_run_had_tighter_bounds_breaks_none(replaying):
+    """Step 3 trained a group for the second time, one version late. The run was resumed with ratio 0 and `max_reuse` 1."""
+    replaying.ratio, replaying.max_reuse = 0, 1
+    for row in replaying.metrics:
+        row["scheduler/async_ratio"] = 0.5
+    assert amended(replaying, resumed_from_step=3) == []
+    assert amended(replaying, resumed_from_step=2) == ["group 5 was trained by 2 steps, max_reuse is 1"]
+    replaying.metrics[2]["scheduler/async_ratio"] = 0.0
+    assert amended(replaying, resumed_from_step=3) == [], "what had begun before is trained"
+    replaying.metrics[1]["scheduler/async_ratio"] = 0.0
+    assert amended(replaying, resumed_from_step=3) == ["group 5 was trained 1 versions late, the bound is 0"]
+
+
+def test_a_run_that_began_with_another_runs_checkpoint_counts_from_there(folder):
+    """Its accounts are those of both runs, its journals its own."""
+    before = {"step": 1, "next_group_id": 2, "trained": 2, "dropped": {"stale": 3}, "replayed": 0}
+    folder.groups, folder.metrics = folder.groups[2:], folder.metrics[1:]
+    folder.counts["admitted"], folder.counts["dropped"] = 10, {"filter_std": 1, "stale": 3}
+    folder.accounts = {"next_group_id": 7, "trained": 4, "dropped": {"filter_std": 1, "stale": 3}}
+    folder.before = {"groups": 3, "samples": 1, "metrics": 1}
+    folder.samples[0] = sample(2, 2, 1)
+    assert amended(folder, inherited=before) == []
+    assert "steps without groups: [1]" in amended(folder)
+    assert "step-2 counts 4 trained groups, groups.jsonl 3 up to step 2" in amended(folder, inherited=before | {"trained": 1})
 
 
 BROKEN_REPLAYS = {

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from roll.cli.train import main
+from roll.cli.verify import read_run, violations
 
 AUTO = "resume_from_checkpoint=auto"
 
@@ -229,9 +230,12 @@ def test_starting_from_another_runs_checkpoint(in_process, tmp_path):
     assert in_process("max_steps=4")[0] == 0
     path = tmp_path / "other/run/checkpoints/step-2"
     assert in_process(f"resume_from_checkpoint={path}", "max_steps=4")[0] == 0
-    assert (tmp_path / "output/run.1/summary.json").exists()
+    assert (tmp_path / "output/run.old-1/summary.json").exists()
     rows = (tmp_path / "output/run/metrics.jsonl").read_text()
     assert '"step": 3' in rows and '"step": 1,' not in rows
+    assert list(violations(read_run(tmp_path / "output/run"))) == []
+    assert in_process(AUTO, "max_steps=6") == (0, "")
+    assert list(violations(read_run(tmp_path / "output/run"))) == []
 
 
 def test_changed_batch_size_is_refused(in_process):

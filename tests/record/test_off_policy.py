@@ -38,6 +38,9 @@ def test_summary_is_over_all_steps_and_survives_a_checkpoint():
         one.add_step(1, [group(0, [(0, 6, 0)]), group(1, [(0, 2, 1)])])
     expected = {"bound": 1, "max": 1, "mean": 0.25, "token_mean": 0.5, "histogram": {"0": 3, "1": 1}}
     assert stats.summary() == resumed.summary() == expected
+    tighter = StalenessStats(bound=0)
+    tighter.restore(saved)
+    assert (tighter.summary()["bound"], tighter.bound) == (1, 0), "its oldest samples were within the bound of their time"
 
 
 def test_a_sample_without_tokens_is_as_old_as_its_group():

@@ -29,7 +29,7 @@ def check_adapters(trainer: Path, model: ModelArguments, base: str) -> None:
     folder = trainer / ADAPTER
     if not (folder / CONFIG).is_file():
         if model.lora_target is not None:
-            raise ValueError(f"{trainer.parent} was made without lora_target: all weights were trained")
+            raise ValueError(f"{trainer.parent} was made without lora_target; its trainer/model can be pretrain")
         return
     saved = read_json(folder / CONFIG)
     targets = saved["target_modules"]
