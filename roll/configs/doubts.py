@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import optimizer_batch_size, optimizer_steps
+from roll.configs.losses import POLICY_LOSSES, ISWeightConfig, PolicyLossKnobs
 from roll.configs.ppo import PPOConfig, set_key
 from roll.configs.problems import Note
 from roll.configs.rlvr import RLVRConfig
@@ -20,6 +22,8 @@ def doubts(config: PPOConfig) -> Iterator[Note]:
     if config.trains:
         yield from _learning_rates(config)
         yield from _clip(config)
+        yield from _unread_by_the_loss(config)
+        yield from _corrections_that_are_off(config)
     if config.has_engines and isinstance(config, RLVRConfig):  # an agent's answer may be one token: a move
         yield from _response_length(config)
     yield from _validation(config)
@@ -27,6 +31,7 @@ def doubts(config: PPOConfig) -> Iterator[Note]:
         yield from _begun_batch(config)
     if isinstance(config, RLVRConfig) and config.trains:
         yield from _warm_up(config)
+        yield from _never_so_long(config)
         yield from _trained_and_validated(config)
 
 
@@ -60,6 +65,29 @@ def _clip(config: PPOConfig) -> Iterator[Note]:
         yield Note("pg_clip", config.pg_clip, "is no percentage: no ratio is clipped from below; 0.2 is usual")
 
 
+def _unread_by_the_loss(config: PPOConfig) -> Iterator[Note]:
+    """A key of a loss bears its name. Of a user's own loss nobody knows what it reads."""
+    variant = config.actor_train.pg_variant
+    if (loss := POLICY_LOSSES.get(variant)) is None:
+        return
+    message = f"does nothing: pg_variant {variant} does not read it"
+    for item in fields(PolicyLossKnobs):
+        value = getattr(config.actor_train, item.name)
+        if value != item.default and item.name.partition("_")[0] != variant.partition("_")[0]:
+            yield Note(f"actor_train.{item.name}", value, message)
+    if config.dual_clip_c is not None and "clipfrac_dual" not in loss.metrics:
+        yield Note("dual_clip_c", config.dual_clip_c, message)
+
+
+def _corrections_that_are_off(config: PPOConfig) -> Iterator[Note]:
+    correction, key = config.train_infer_correction, "train_infer_correction"
+    if not correction.is_weight.enabled and correction.is_weight != ISWeightConfig():
+        yield Note(f"{key}.is_weight.enabled", False, "so the other keys of is_weight do nothing; write enabled: true")
+    if correction.filters and not any(each.enabled for each in correction.filters):
+        off = f"none of the {len(correction.filters)} acts" if len(correction.filters) > 1 else "it does not act"
+        yield Note(f"{key}.filters[0].enabled", False, f"{off}; write enabled: true, or remove it")
+
+
 def _response_length(config: RLVRConfig) -> Iterator[Note]:
     message = "every answer is cut off behind its first token: none can say more, nor end by itself"
     generating = config.actor_infer.generating_args.max_new_tokens
@@ -68,6 +96,12 @@ def _response_length(config: RLVRConfig) -> Iterator[Note]:
         yield Note(key, getattr(config, key), message)
     elif generating == 1:
         yield Note("actor_infer.generating_args.max_new_tokens", generating, message)
+
+
+def _never_so_long(config: RLVRConfig) -> Iterator[Note]:
+    threshold, longest = config.error_max_len_threshold, config.lengths().response
+    if threshold is not None and threshold > longest:
+        yield Note("error_max_len_threshold", threshold, f"does nothing: no response has more than {longest:,} tokens")
 
 
 def _trained_and_validated(config: RLVRConfig) -> Iterator[Note]:

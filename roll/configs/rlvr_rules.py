@@ -28,6 +28,10 @@ def _lengths(config: RLVRConfig) -> Iterator[Problem]:
         value = MISSING_VALUE if config.sequence_length is None else config.sequence_length
         yield Problem(key, value, str(error), "give prompt_length and one of response_length, sequence_length")
         return
+    for domain, reward in config.rewards.items():
+        if (buffer := reward.shaping.overlong_buffer) > response_length:
+            message = f"is longer than the longest response, {response_length}: every response would lose some, an empty one, too"
+            yield Problem(f"rewards.{domain}.shaping.overlong_buffer", buffer, message, f"at most {response_length}")
     sampling = {"actor_infer": config.actor_infer.generating_args}
     sampling |= {set_key(name): args for name, args in config.validation_sampling.items()}
     for name, args in sampling.items():

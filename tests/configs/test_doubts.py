@@ -10,13 +10,14 @@ from roll.configs.rlvr import RLVRConfig
 SET = {"data_args": {"file_name": "v.jsonl"}}
 
 
-def told(training=None, **changes):
+def told(training=None, loss=None, **changes):
     base = {
         "exp_name": "x",
         "pretrain": "m",
         "prompt_length": 8,
         "response_length": 8,
-        "actor_train": {"device_mapping": [0], "data_args": {"file_name": "p.jsonl"}, "training_args": training or {}},
+        "actor_train": {"device_mapping": [0], "data_args": {"file_name": "p.jsonl"}, "training_args": training or {}}
+        | (loss or {}),
         "rewards": {"a": {"worker_cls": "a.B"}},
         "validation": SET,
     }
@@ -35,6 +36,39 @@ def test_a_learning_rate_that_no_policy_stands_is_told_with_usual_ones(rate):
 
 def test_the_rate_of_a_trainer_does_not_concern_an_explorer():
     assert not told({"learning_rate": 5}, mode="explore", groups_database="sqlite:///g.db")
+
+
+@pytest.mark.parametrize(
+    ("loss", "keys"),
+    [
+        ({"tis_upper_bound": 2.0}, ["actor_train.tis_upper_bound"]),
+        ({"pg_variant": "tis", "tis_upper_bound": 2.0}, ["dual_clip_c"]),
+        ({"pg_variant": "gspo", "gspo_clip_low": 0.1}, []),
+        ({"pg_variant": "dppo_kl", "dppo_ratio_cap": 2.0}, ["dual_clip_c"]),
+        ({"pg_variant": "mine.loss", "tis_upper_bound": 2.0}, []),
+    ],
+)
+def test_a_key_that_the_loss_does_not_read_is_told(loss, keys):
+    found = told(loss=loss, dual_clip_c=3.0)
+    assert [*found] == keys and all("does nothing: pg_variant" in text for text in found.values())
+
+
+def test_a_correction_that_is_described_and_not_enabled_is_told():
+    key = "train_infer_correction"
+    assert [*told(**{key: {"is_weight": {"upper_bound": 3.0}, "filters": [{"ratio_low": 0.5}]}})] == [
+        f"{key}.is_weight.enabled",
+        f"{key}.filters[0].enabled",
+    ]
+    on = {"is_weight": {"upper_bound": 3.0, "enabled": True}, "filters": [{"ratio_low": 0.5}, {"enabled": True}]}
+    assert not told(**{key: on})
+
+
+def test_a_threshold_that_no_response_reaches_is_told():
+    assert (
+        "no response has more than 8 tokens"
+        in told(error_max_len_clip=True, error_max_len_threshold=9)["error_max_len_threshold"]
+    )
+    assert not told(error_max_len_clip=True, error_max_len_threshold=8)
 
 
 def test_responses_of_one_token_are_all_cut_off():

@@ -74,6 +74,11 @@ def filtered(**config):
     ("changes", "key", "message"),
     [
         ({"exp_name": "a/b"}, "exp_name", "plain folder name"),
+        (
+            {"rewards": {"code": {"shaping": {"overlong_buffer": 10_000}}}},
+            "rewards.code.shaping.overlong_buffer",
+            "every response would lose some",
+        ),
         ({"resume_from_checkpoint": ""}, "resume_from_checkpoint", "empty"),
         ({"track_with": ["none", "wandb"]}, "track_with", "none"),
         ({"deterministic": True}, "deterministic", "async_generation_ratio 0, not 1"),
