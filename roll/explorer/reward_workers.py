@@ -21,6 +21,9 @@ ATTEMPTS = 2
 SAID = frozenset(10**power for power in range(12))
 """Numbers of failures of a kind at which they are logged: the first, and then more and more seldom."""
 
+MOST_KINDS, OTHERS = 20, "other messages"
+"""Messages that are told apart. A judge may put the number of a request into each: what comes later is of one kind."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -66,12 +69,18 @@ class Rewards:
             sample.reward, sample.reward_parts, sample.success_at = result.value, result.parts, self.success_at[domain]
             if result.error is not None:
                 failure = result.error
-                kind = f"{domain}: {result.error.splitlines()[0][:80]}"
-                self.errors[kind] += 1
-                if (count := self.errors[kind]) in SAID:
-                    times = f", {count:,} times by now" if count > 1 else ""
-                    logger.warning("a reward of domain %s failed%s: %s", domain, times, result.error)
+                self._count(domain, result.error)
         return failure
+
+    def _count(self, domain: str, error: str) -> None:
+        first, _, _ = error.partition("\n")
+        kind = f"{domain}: {first[:80]}"
+        if kind not in self.errors and len(self.errors) >= MOST_KINDS:
+            kind = f"{domain}: {OTHERS}"
+        self.errors[kind] += 1
+        if (count := self.errors[kind]) in SAID:
+            times = f", {count:,} times by now" if count > 1 else ""
+            logger.warning("a reward of domain %s failed%s: %s", domain, times, " ".join(error.split()))
 
     def _account(self, domain: str, calls: int) -> None:
         self._calls[domain] += calls

@@ -238,6 +238,21 @@ def test_a_reward_that_goes_on_failing_is_said_again_and_again_more_and_more_sel
     assert rewards.errors == {"sums: timeout": 120}
 
 
+class NumbersItsRequests(Rewards):
+    async def _results(self, domain, samples, as_judged):
+        return [RewardResult(error=f"request {sample.index} was lost\nby the judge") for sample in samples]
+
+
+def test_messages_that_are_never_the_same_fill_neither_the_summary_nor_the_log(caplog):
+    rewards = NumbersItsRequests({}, Changes(), Ledger(0.0), {"sums": 1.0})
+    asyncio.run(rewards.fill([Sample(PROMPT, i, [], [], [], "stop") for i in range(1000)]))
+    assert rewards.errors.total() == 1000 and len(rewards.errors) == 21
+    assert rewards.errors["sums: request 0 was lost"] == 1 and rewards.errors["sums: other messages"] == 980
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "a reward of domain sums failed: request 0 was lost by the judge"
+    assert len(said) == 20 + 3, "the others are told for the 1st, 10th and 100th time"
+
+
 @pytest.mark.parametrize("name", ["plain", "awaited", "Plain", "unreachable", "exits"])
 def test_a_reward_that_works_or_whose_judge_is_away_is_let_through(name):
     try_reward(config(name), [PROMPT])
