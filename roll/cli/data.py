@@ -57,7 +57,8 @@ def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) ->
         rows = announced(read_rows(data, key, next(iter(tags)) if len(tags) == 1 else None), f"prompts of {source}")
         usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, tags)
     except (OSError, ValueError) as error:
-        raise ConfigError([Problem(key, source, str(error))]) from error
+        of, fix = ("path" if data.path else "file_name"), getattr(error, "fix", "")
+        raise ConfigError([Problem(f"{key}.{of}", source, str(error), fix)]) from error
     return {
         "name": name,
         "rows": len(usable) + sum(skipped.values()),

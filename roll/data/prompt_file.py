@@ -193,9 +193,10 @@ def _json(text: bytes | str, where: str, what: str) -> object:
 
 
 def _row(content: dict[str, object], columns: DataArguments, where: str, default_id: str, only_tag: str | None) -> PromptRow:
-    prompt = content.get(columns.prompt)
+    prompt = content.get(columns.prompt) if columns.prompt != columns.messages else None
     if prompt is not None and not isinstance(prompt, str):
-        raise PromptFileError(f"{where}: {columns.prompt} is a {_kind(prompt)}, not text")
+        fix = f"data_args: {{messages: {columns.prompt}}}" if isinstance(prompt, list) else ""
+        raise PromptFileError(f"{where}: {columns.prompt} is a {_kind(prompt)}, not text", fix)
     messages = _messages(content.get(columns.messages), columns.messages, where)
     if columns.system_prompt is not None:
         messages = _led_by(columns.system_prompt, messages, prompt)

@@ -115,4 +115,6 @@ def test_it_warns_of_reference_answers_that_earn_something_odd(folder, capsys):
 def test_rows_that_cannot_be_read_are_one_line(folder, capsys):
     given = ["--config_path", str(folder), "--config_name", "run", "rewards.math.tag_included=[other]"]
     assert main(["check", "--data", *given]) == 1
-    assert "tag 'math' of row 'train.jsonl:2' is in no rewards.*.tag_included" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "tag 'math' of row 'train.jsonl:2' is in no rewards.*.tag_included" in told
+    assert "actor_train.data_args.file_name = " in told and "; fix: " in told

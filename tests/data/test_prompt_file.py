@@ -198,6 +198,14 @@ def test_a_tag_for_rows_without_one_and_a_system_message(tmp_path: Path) -> None
     assert rows[1].messages == own
 
 
+def test_messages_may_stand_in_the_column_that_is_called_prompt(tmp_path: Path) -> None:
+    """As in the data sets of TRL and verl."""
+    messages = [{"role": "user", "content": "x"}]
+    path = write(tmp_path / "a.jsonl", {**GOOD, "prompt": messages}, {**GOOD, "id": "b", "prompt": json.dumps(messages)})
+    rows = read([path], DataArguments(messages="prompt"))
+    assert [(row.prompt, row.messages) for row in rows] == [(None, messages)] * 2
+
+
 def test_files_that_number_their_rows_each_for_itself(tmp_path: Path) -> None:
     first, second = write(tmp_path / "1.jsonl", GOOD), write(tmp_path / "2.jsonl", GOOD)
     assert [row.id for row in read([first, second])] == ["a", "2.jsonl:a"]
@@ -213,6 +221,7 @@ def test_files_that_number_their_rows_each_for_itself(tmp_path: Path) -> None:
         ({"question": "x", "answer": "2", "tag": "math"}, "data_args: {prompt: question}"),
         ({"prompt": "x", "answer": "2", "tag": "math"}, "data_args: {ground_truth: answer}"),
         ({"prompt": "x", "ground_truth": "2"}, "data_args.default_tag"),
+        ({"prompt": [{"role": "user", "content": "x"}], "ground_truth": "2"}, "data_args: {messages: prompt}"),
     ],
 )
 def test_what_is_wrong_with_a_row_comes_with_its_own_fix(tmp_path, row, fix):
