@@ -263,6 +263,7 @@ def _evaluate(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     """Raises `ConfigError`."""
     prepare_process()
     from roll.loading.compose import load_to_start
+    from roll.record.run_identity import started_in
 
     if options.config_name is None and options.config_path is not None:
         raise ConfigError(
@@ -270,6 +271,9 @@ def _evaluate(options: argparse.Namespace, overrides: Sequence[str]) -> int:
         )
     if options.config_name is None:
         folder, name = _own_configuration(options.checkpoint), OWN
+        if (started := started_in(folder)) not in (None, Path.cwd()):
+            what = f"relative paths of {folder / OWN}.yaml were meant from {started}, where the run was started, not from here"
+            print(f"note: {visible(what)}", file=sys.stderr)
     else:
         folder, name = config_folder(options.config_path), options.config_name
     config, report = load_to_start(folder, name, overrides)

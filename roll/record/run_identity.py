@@ -107,6 +107,16 @@ def standing(config: PPOConfig, checkpoint: Checkpoint | None) -> RunIdentity | 
     return found
 
 
+def started_in(folder: Path) -> Path | None:
+    """The folder that the relative paths of a run's config.yaml are of; None if nothing there says it."""
+    with suppress(ValueError, OSError, LookupError, TypeError, yaml.YAMLError):
+        identity, config = read_identity(folder), yaml.safe_load((folder / "config.yaml").read_text())
+        below = Path(os.path.normpath(Path(config["output_dir"], config["exp_name"])))
+        if identity is not None and not below.is_absolute() and Path(identity.folder).parts[-len(below.parts) :] == below.parts:
+            return Path(identity.folder).parents[len(below.parts) - 1]
+    return None
+
+
 def write_identity(folder: Path, identity: RunIdentity) -> None:
     write_atomically(folder / RUN, _contents(identity))
 

@@ -110,7 +110,11 @@ def test_a_trainer_without_its_checkpoints_undoes_nothing(launch, accounts, data
     trainer.end()
     checkpoints = trainer.dir / "checkpoints"
     checkpoints.rename(tmp_path / "kept")
-    check_refused(launch(*TRAINER, database), "saved a checkpoint of step", "bring its checkpoints back")
+    check_refused(
+        launch(*TRAINER, database),
+        "does not go on from its checkpoint of step",
+        "resume_from_checkpoint: auto, and bring its checkpoints back",
+    )
     shutil.rmtree(checkpoints, ignore_errors=True)
     (tmp_path / "kept").rename(checkpoints)
     again = launch(*TRAINER, database)

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+import yaml
 from safetensors.torch import load_file, save_file
 from tiny_models import tiny_qwen2
 
@@ -15,6 +16,7 @@ from roll.cli.main import main
 from roll.configs.problems import ConfigError
 from roll.distributed.backend import LocalBackend
 from roll.pipeline.rlvr_run import RLVRRun, prepare
+from roll.record.run_identity import identify
 
 SAMPLED = {"num_return_sequences": 3, "temperature": 1.0}
 
@@ -140,6 +142,18 @@ def test_the_command_takes_the_configuration_of_the_checkpoints_run(roll_eval, t
     code, out, _ = roll_eval("--checkpoint", trained.run_dir / "checkpoints" / "step-1", "--local")
     assert code == 0 and "evaluated        1 model" in out
     assert (trained.run_dir / "bench.old-1" / "summary.json").is_file(), "the evaluation before is kept"
+
+
+def test_the_command_says_from_where_relative_paths_were_meant(roll_eval, trained, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    identify(trained.run_dir, "run")
+    folder = shutil.copytree(trained.run_dir, tmp_path / "moved")
+    written = yaml.safe_load((folder / "config.yaml").read_text()) | {"output_dir": "output", "pretrain": "model"}
+    (folder / "config.yaml").write_text(yaml.safe_dump(written))
+    code, _, errors = roll_eval("--checkpoint", folder, "--local")
+    assert code == 2 and "pretrain = " in errors
+    assert f"config.yaml were meant from {trained.run_dir.parents[1]}, where the run was started, not from here" in errors
 
 
 def test_the_figures_as_data(trained, roll_eval):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from roll.record.run_identity import RUN, groups_address, identify, read_identity, write_identity
+from roll.record.run_identity import RUN, groups_address, identify, read_identity, started_in, write_identity
 
 
 def test_a_folder_has_one_run_whoever_comes_first(tmp_path):
@@ -51,3 +51,17 @@ def test_a_relative_database_is_where_the_run_used_it_and_not_where_the_reader_i
     assert groups_address(folder) is None
     (folder / "groups.db").touch()
     assert groups_address(folder) == f"sqlite:///{folder}/groups.db"
+
+
+@pytest.mark.parametrize(
+    ("output_dir", "started"),
+    [("./output", "work"), ("output/", "work"), (".", "work/output"), ("../output", None), ("/work/output", None), (3, None)],
+)
+def test_the_folder_that_relative_paths_of_a_run_were_meant_from(tmp_path, output_dir, started):
+    """Also of a run that was moved since."""
+    folder = tmp_path / "work" / "output" / "run"
+    identify(folder, "run")
+    (folder / "config.yaml").write_text(yaml.safe_dump({"output_dir": output_dir, "exp_name": "run"}))
+    moved = folder.rename(tmp_path / "moved")
+    assert started_in(moved) == (tmp_path / started if started else None)
+    assert started_in(tmp_path) is None

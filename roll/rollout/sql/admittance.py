@@ -139,9 +139,11 @@ def _check_trainers(connection: Connection, claim: Claim) -> None:
 def _check_not_taken_back(run: Row[Any], claim: Claim) -> None:
     """Raises `ContractError` if a trainer without a checkpoint would undo what checkpoints were made of."""
     if claim.step == 0 and run.saved > 0:
-        message = f"the run has trained {run.next_step} steps, and saved a checkpoint of step {run.saved} that is not here"
-        fix = "bring its checkpoints back, or begin a run with another exp_name and groups_database"
-        raise ContractError(message, fix=fix)
+        message = (
+            f"the run has trained {run.next_step} steps, and this process does not go on from its checkpoint of step {run.saved}"
+        )
+        own = "for a run of its own, another exp_name and groups_database"
+        raise ContractError(message, fix=f"{RESUME}, and bring its checkpoints back if they are gone; or, {own}")
 
 
 def shows_life(connection: Connection, member: Row[Any], within_s: float, wait: Callable[[float], None] = time.sleep) -> bool:

@@ -130,7 +130,7 @@ def test_a_trainer_without_a_checkpoint_undoes_none(make_party):
         async with party.trainer() as trainer:
             await trainer.trained(await trainer.lease(0))
             await trainer.saved(1, before=0)
-        with pytest.raises(ContractError, match="trained 1 steps, and saved a checkpoint of step 1 that is not here"):
+        with pytest.raises(ContractError, match="trained 1 steps, and this process does not go on from its checkpoint of step 1"):
             may_join(party, party.identity)
         may_join(party, party.identity, step=1)
 
