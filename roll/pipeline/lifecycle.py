@@ -47,6 +47,9 @@ LEAVING_S = 5.0
 """Kept of `stop_within_s` for the end of the workers and the last files."""
 EXIT_CODE = 130
 
+TRACEBACK = "traceback.txt"
+"""Of the error that has ended the run."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -116,6 +119,7 @@ class RunLifecycle(ABC):
         self._task = asyncio.current_task()
         display, status, reason = self.state.record.display, "finished", ""
         try:
+            (self.prepared.run_dir / TRACEBACK).unlink(missing_ok=True)  # of an earlier start, which this one goes on from
             for line in (*decisions(self.config, self.prepared.derived), *self.prepared.remarks):
                 display.note(line)
             for line in self.prepared.warnings:
@@ -135,7 +139,7 @@ class RunLifecycle(ABC):
         except Exception as error:  # boundary: a role may raise anything, which is the run's one-line reason
             status, reason = "failed", one_line(error)
             with contextlib.suppress(OSError):  # a full disk may be the reason itself
-                (self.prepared.run_dir / "traceback.txt").write_text(traceback.format_exc())
+                (self.prepared.run_dir / TRACEBACK).write_text(traceback.format_exc())
         finally:
             self._task = None
             wall_s = self.state.record.running_s()

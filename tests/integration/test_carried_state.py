@@ -70,6 +70,14 @@ def test_where_pass_rates_cannot_decide_that_is_said(lab, make_config, changes, 
         lab.run_local(make_config({**MEASURED, **changes}))
 
 
+def test_the_error_of_an_earlier_start_does_not_stay_with_a_run_that_went_on(lab, make_config):
+    """The page says of a folder with this file that an error ended the run."""
+    run = lab.run(make_config(max_steps=1))
+    (run.run_dir / "traceback.txt").write_text("of a start that found its disk full")
+    again = lab.run_local(make_config(max_steps=2, resume_from_checkpoint=True))
+    assert again.summary["status"] == "finished" and not (again.run_dir / "traceback.txt").exists()
+
+
 def test_adapters_that_a_checkpoint_does_not_have_are_refused_before_its_run_is_touched(lab, make_config):
     """With fewer adapters the run would go on, and lose what the others had learnt."""
     adapters = {"actor_train.model_args.lora_target": "q_proj,v_proj"}
