@@ -45,6 +45,11 @@ def try_policy_loss(name: str, args: PolicyLossArgs) -> PolicyLoss:
         are_sums = all(value.dim() == 0 for value in sums.values())
     if not is_loss or not are_sums:
         raise ValueError(f"pg_variant {name!r} must return a per-token loss [B, T] with gradient, and a dict of scalar tensors")
+    (gradient,) = torch.autograd.grad(loss[mask].sum(), logprobs)
+    if not (loss[mask].isfinite().all() and gradient.isfinite().all()):
+        raise ValueError(
+            f"pg_variant {name!r} is not finite on a small batch: {loss[mask].tolist()}, gradient {gradient[mask].tolist()}"
+        )
     return function
 
 

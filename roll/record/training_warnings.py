@@ -21,6 +21,10 @@ def _no_gradient(metrics: Mapping[str, float]) -> bool:
     return metrics.get("actor_train/grad_norm") == 0
 
 
+def _not_finite(metrics: Mapping[str, float]) -> bool:
+    return not math.isfinite(metrics.get("actor_train/grad_norm", 0.0))
+
+
 def _no_signal(metrics: Mapping[str, float]) -> bool:
     return metrics.get("critic/advantages/max") == metrics.get("critic/advantages/min") == 0
 
@@ -34,6 +38,8 @@ CHECKS: dict[str, Callable[[Mapping[str, float]], bool]] = {
     f"{PATIENCE} steps in a row had no signal: all advantages are 0, as where all rewards of a group are equal "
     "(critic/score, samples.jsonl)": _no_signal,
     f"{PATIENCE} steps in a row had a gradient of norm 0: the weights do not change": _no_gradient,
+    f"{PATIENCE} steps in a row had a gradient that is not finite: such optimiser steps are left out, and change no weight "
+    "(actor_train/skipped_steps)": _not_finite,
     f"{PATIENCE} steps in a row had fewer than {FEW_VALID:.0%} valid actions: the agent does not write what action_pattern "
     "or the environment asks for (samples.jsonl)": _no_valid_actions,
 }

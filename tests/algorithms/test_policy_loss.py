@@ -169,6 +169,11 @@ def test_bad_dotted_name_is_one_clear_error(name):
         ("def loss(inputs, args):\n    return inputs.advantages, {}\n", "with gradient"),
         ("def loss(inputs, args):\n    return inputs.logprobs, {'share': 0.5}\n", "fails on a small batch"),
         ("def loss(inputs, args):\n    return inputs.logprobs\n", "fails on a small batch"),
+        ("def loss(inputs, args):\n    return inputs.logprobs * float('nan'), {}\n", r"is not finite on a small batch: \[nan"),
+        (
+            "def loss(inputs, args):\n    return (inputs.logprobs - inputs.logprobs.detach()).abs() ** 0.5, {}\n",
+            "is not finite",
+        ),
     ],
 )
 def test_a_users_mistake_is_found_before_training(users, body, message, request):

@@ -79,6 +79,14 @@ def test_three_steps_without_signal_are_warned_of_once():
     assert any("norm 0" in warning for warning in warned.warnings)
 
 
+@pytest.mark.parametrize("norm", [math.nan, math.inf])
+def test_gradients_that_are_not_finite_are_warned_of(norm):
+    lost = TAUGHT | {"actor_train/grad_norm": norm}
+    (text,) = told([lost] * 5)[1].warnings
+    assert text.startswith("step 3: 3 steps in a row had a gradient that is not finite") and "skipped_steps" in text
+    assert told([lost, lost, TAUGHT] * 3)[1].warnings == []
+
+
 def test_steps_that_teach_between_them_are_no_reason_to_warn():
     nothing = {"actor_train/grad_norm": 0.0}
     assert told([nothing, nothing, TAUGHT] * 5)[1].warnings == []
