@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -156,7 +157,7 @@ def multirun(made: Sequence[Combination], folder: Path, jobs: int, command: Call
     sweep = Sweep(jobs, folder)
     sweep.run({each.name: command(each) for each in made})
     print("\n" + "\n".join(map(visible, table(results(made, folder)))))
-    print(f"compare them: roll ui {visible(str(folder))}")
+    print(f"compare them: roll ui {visible(shlex.quote(str(folder)))}")
     if INTERRUPTED in sweep.codes.values() or len(sweep.codes) < len(made):
         return INTERRUPTED
     return max(abs(code) for code in sweep.codes.values())

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from roll.configs.derived import Derived
@@ -66,6 +67,8 @@ class RunRecord:
     _reward: float | None = None
     _cut: float | None = None
     _lag: float | None = None
+    _inherited: Mapping[str, Any] = MappingProxyType({})
+    """What another run had done until the checkpoint that this one began with."""
     steady_steps, trained_s, idle_s = 0, 0.0, 0.0
     """The steps but the first, for which everything is slow; how long they took, and the waits for groups before them."""
     samples = 0
@@ -91,9 +94,7 @@ class RunRecord:
         self.files = LiveFiles(self.run_dir, config.exp_name, derived.staleness_bound, lock)
         self.staleness = StalenessStats(derived.staleness_bound)
         if resumed is not None:
-            self.staleness.restore(resumed["staleness"])
-        self._inherited = {"inherited": resumed["inherited"]} if resumed is not None and "inherited" in resumed else {}
-        """What another run had done until the checkpoint that this one began with."""
+            self._resume(resumed)
         self.step = self._first_step = resumed["step"] if resumed is not None else 0
         self.journals = Journals(config, derived, written or to_mapping(config), resumed)
         self._training_warnings = TrainingWarnings()
@@ -113,6 +114,10 @@ class RunRecord:
             self.validation += [found] if (found := Validated.of_row(row)) is not None else []
         if before is not None:
             self._take_over(before)
+
+    def _resume(self, resumed: Mapping[str, Any]) -> None:
+        self.staleness.restore(resumed["staleness"])
+        self._inherited = {key: resumed[key] for key in ("inherited",) if key in resumed}
 
     def _follow(self, step: int, row: Mapping[str, Any]) -> None:
         self._curves.add(step, row)
