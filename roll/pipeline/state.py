@@ -87,8 +87,8 @@ class RunState:
         if self._joined:
             before, self.groups = self.groups, self._new_groups()
             await before.leave()
-            if before.stopped:
-                self.groups.stop()
+            if before.stop_asked:  # that a trainer failed, which has come back, is no reason
+                self.groups.stop(before.hurried)
         checkpoint = self._prepared.checkpoint
         self.known = checkpoint.state.get("database", {}).get("seq", 0) if checkpoint else 0
         trainer_at = None if self._config.only_explores else (self.first_step, self.known)

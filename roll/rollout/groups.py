@@ -72,7 +72,8 @@ class Groups(OneProcess):
         self._leased_ids: frozenset[int] = frozenset()
         self._complete_since: float | None = None
         """Since when all groups lie ready that the next step lacks."""
-        self.stopped = False
+        self.stop_asked = False
+        """By this process: it may be the only one that ends."""
         self.hurried = False
         """Stopped, and what is only of use to a run that goes on is to be given up."""
 
@@ -202,9 +203,13 @@ class Groups(OneProcess):
 
     # -- the end, and checkpoints ---------------------------------------------------------------------------------------
 
+    @property
+    def stopped(self) -> bool:
+        return self.stop_asked or self.ended is not None
+
     def stop(self, hurried: bool = False) -> None:
         """No group and no step begins any more; what has begun is finished, unless somebody was `hurried`."""
-        self.stopped, self.hurried = True, self.hurried or hurried
+        self.stop_asked, self.hurried = True, self.hurried or hurried
         self._changed()
 
     def go_synchronous(self) -> None:

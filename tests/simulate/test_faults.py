@@ -91,6 +91,13 @@ def test_an_explorer_whose_only_engine_is_lost_while_it_loads_replaces_it_and_do
     assert broken_promises_of(PartySchedule(run, 1, faults), memory_folder) == []
 
 
+def test_explorers_that_hear_late_that_the_trainer_failed_explore_on_with_the_one_that_is_back(memory_folder):
+    """They take part anew, for its versions were taken back, and what they had heard of the end is no longer so."""
+    faults = [Fault(0.0, "explorer joins", 0)] * 2 + [Fault(35.5, "links are slow", 0, 24.2), Fault(57.87, "trainer dies", 0)]
+    run = replace(QUIET, seed=280, engines=1, steps=5, train_s=6.0, latency_s=0.0)
+    assert broken_promises_of(PartySchedule(run, 1, tuple(faults)), memory_folder) == []
+
+
 def test_a_trainer_that_hangs_at_the_last_checkpoint_of_an_interrupted_run_fails_it_and_it_can_be_resumed(memory_folder):
     """`rpc_timeout` finds it. Links are so slow that the signal comes while the last step ends."""
     faults = (Fault(14.17, "links are slow", 3, 19.0), Fault(15.02, "trainer hangs", 1), Fault(30.56, "signal", 2))

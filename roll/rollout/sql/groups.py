@@ -240,7 +240,6 @@ class SqlGroups(Groups):
         self._follow(run)
         if run.status != "running":
             self.ended = run.status, run.reason
-            self.stopped = True
         self.known = run.seq if known is None else known
         self._write_fates()
 
