@@ -18,6 +18,7 @@ EnvExecution = Literal["inline", "thread", "process"]
 RewardGrouping = Literal["batch", "tags", "traj_group_id", "state"]
 
 LOOPBACK = "127.0.0.1"
+EQUAL_REWARDS = "roll.rollout.filters.equal_rewards"
 TRAJ_ENV_MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager"
 
 
@@ -116,7 +117,7 @@ class EnvManagerConfig:
     group_filter_cls: str | None = option(
         None,
         "Dotted path of your own filter: a function of a group's rewards that returns the reason to drop the group, or None; "
-        "roll.rollout.filters.equal_rewards drops groups that teach nothing. null means no filter.",
+        f"{EQUAL_REWARDS} drops groups that teach nothing. null means no filter.",
     )
 
     @property

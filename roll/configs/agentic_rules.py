@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from roll.configs.agentic import LOOPBACK, AgenticConfig, EnvManagerConfig
+from roll.configs.agentic import EQUAL_REWARDS, LOOPBACK, AgenticConfig, EnvManagerConfig
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.estimators import GROUP_RELATIVE, STEP_ESTIMATORS, unusable_estimator
 from roll.configs.fields import default_of
@@ -98,6 +98,9 @@ def _partition(config: AgenticConfig, key: str, manager: EnvManagerConfig) -> It
         yield Problem(f"{key}.num_groups_partition", counts, message, f"num_env_groups: {sum(counts)}")
     if manager.group_filter_cls is not None and not DOTTED_PATH.fullmatch(manager.group_filter_cls):
         yield Problem(f"{key}.group_filter_cls", manager.group_filter_cls, "is not a dotted path", "my_module.my_filter")
+    if manager.group_filter_cls == EQUAL_REWARDS and manager.group_size == 1:
+        message = f"needs groups, but {key}.group_size is 1: every group is dropped"
+        yield Problem(f"{key}.group_filter_cls", manager.group_filter_cls, message, "remove it, or group_size of at least 2")
 
 
 def _validation_managers(config: AgenticConfig) -> dict[str, EnvManagerConfig]:

@@ -339,9 +339,12 @@ def own_filter(path: str) -> GroupFilter:
     """A function of a group's rewards, or a class whose instances are one."""
     found: Any = import_object(path)
     made: Any = found() if inspect.isclass(found) else found
+
+    def checked(rewards: Sequence[float]) -> str | None:
+        if isinstance(verdict := made(rewards), str | None):
+            return verdict
+        raise ValueError(f"{path} must return the reason to drop a group (text) or None, not {verdict!r}")
+
     with boundary(ValueError, "it fails on the rewards [0.0, 1.0]"):
-        verdict = made([0.0, 1.0])
-    if verdict is not None and not isinstance(verdict, str):
-        raise ValueError(f"it must return the reason to drop a group (text) or None, not {verdict!r}")
-    chosen: GroupFilter = made
-    return chosen
+        checked([0.0, 1.0])
+    return checked

@@ -315,6 +315,11 @@ def test_groups_whose_episodes_all_end_alike_can_be_filtered(lab, make_config):
         ({"custom_envs.letters.agent_template": "look!"}, "custom_envs.letters.agent_template", "lacks {observation}"),
         ({"actor_train.data_args.template": "native"}, "actor_train.data_args.template", "no chat template"),
         ({"train_env_manager.group_filter_cls": "math.fsum"}, "train_env_manager.group_filter_cls", "the reason to drop"),
+        (
+            {"train_env_manager.group_filter_cls": "roll.rollout.filters.equal_rewards", "train_env_manager.group_size": 1},
+            "train_env_manager.group_filter_cls",
+            "every group is dropped",
+        ),
         ({"sequence_length": 4}, "sequence_length", "no room for a prompt"),
         ({"rollout_batch_size": 9}, "rollout_batch_size", "not a whole number of groups of 2"),
         ({"train_env_manager.tags": ["words"]}, "train_env_manager.tags", "there is no custom_envs.words (known: letters)"),
