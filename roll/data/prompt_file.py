@@ -192,7 +192,23 @@ def _json(text: bytes | str, where: str, what: str) -> object:
         raise PromptFileError(f"{where}: {name}nested too deep") from None
 
 
+def _with_nested(content: dict[str, object], names: Iterable[str]) -> dict[str, object]:
+    """`reward_model.ground_truth`, where no column has that name, is an entry of the column `reward_model`, as verl's files have
+    it."""
+    found = dict(content)
+    for name in names:
+        value: object = content
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is not None:
+            found.setdefault(name, value)
+    return found
+
+
 def _row(content: dict[str, object], columns: DataArguments, where: str, default_id: str, only_tag: str | None) -> PromptRow:
+    used = {columns.id, columns.tag, columns.ground_truth, columns.prompt, columns.messages}
+    if nested := [name for name in used if "." in name]:
+        content = _with_nested(content, nested)
     prompt = content.get(columns.prompt) if columns.prompt != columns.messages else None
     if prompt is not None and not isinstance(prompt, str):
         fix = f"data_args: {{messages: {columns.prompt}}}" if isinstance(prompt, list) else ""
@@ -209,7 +225,6 @@ def _row(content: dict[str, object], columns: DataArguments, where: str, default
     identity = _text(content, columns.id, where) if columns.id in content else default_id
     if wrong := complaint(identity):  # the file's name is not UTF-8
         raise PromptFileError(f"{where}: {columns.id} {identity!r} {wrong}")
-    used = {columns.id, columns.tag, columns.ground_truth, columns.prompt, columns.messages}
     return PromptRow(
         id=identity,
         tag=only_tag if only_tag is not None and columns.tag not in content else _text(content, columns.tag, where, _ITS_TAG),

@@ -206,6 +206,20 @@ def test_messages_may_stand_in_the_column_that_is_called_prompt(tmp_path: Path) 
     assert [(row.prompt, row.messages) for row in rows] == [(None, messages)] * 2
 
 
+def test_a_column_may_be_an_entry_of_another_as_in_verls_files(tmp_path: Path) -> None:
+    """Unless a column has just that name. What holds the entry stays among the others."""
+    columns = DataArguments(messages="prompt", tag="data_source", ground_truth="reward_model.ground_truth")
+    holder = {"style": "rule", "ground_truth": "42"}
+    row = {"data_source": "gsm8k", "prompt": [{"role": "user", "content": "q"}], "reward_model": holder}
+    pq.write_table(pa.Table.from_pylist([row]), table := tmp_path / "p.parquet")
+    (found,) = read([table], columns)
+    assert (found.tag, found.ground_truth, found.extra) == ("gsm8k", "42", {"reward_model": holder})
+    (flat,) = read([write(tmp_path / "p.jsonl", {**row, "reward_model.ground_truth": "7"})], columns)
+    assert flat.ground_truth == "7"
+    with pytest.raises(PromptFileError, match=r"column 'reward_model\.ground_truth' is missing"):
+        read([write(tmp_path / "q.jsonl", {**row, "reward_model": {"style": "rule"}})], columns)
+
+
 def test_files_that_number_their_rows_each_for_itself(tmp_path: Path) -> None:
     first, second = write(tmp_path / "1.jsonl", GOOD), write(tmp_path / "2.jsonl", GOOD)
     assert [row.id for row in read([first, second])] == ["a", "2.jsonl:a"]
