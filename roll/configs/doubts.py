@@ -24,6 +24,7 @@ def doubts(config: PPOConfig) -> Iterator[Note]:
         yield from _clip(config)
         yield from _unread_by_the_loss(config)
         yield from _corrections_that_are_off(config)
+        yield from _kl_that_is_off(config)
     if config.has_engines and isinstance(config, RLVRConfig):  # an agent's answer may be one token: a move
         yield from _response_length(config)
     yield from _validation(config)
@@ -86,6 +87,13 @@ def _corrections_that_are_off(config: PPOConfig) -> Iterator[Note]:
     if correction.filters and not any(each.enabled for each in correction.filters):
         off = f"none of the {len(correction.filters)} acts" if len(correction.filters) > 1 else "it does not act"
         yield Note(f"{key}.filters[0].enabled", False, f"{off}; write enabled: true, or remove it")
+
+
+def _kl_that_is_off(config: PPOConfig) -> Iterator[Note]:
+    of_tokens = [item for item in fields(config) if item.name in ("kl_penalty", "init_kl_coef", "kl_horizon")]
+    for item in of_tokens if not config.add_token_level_kl else ():
+        if (value := getattr(config, item.name)) != item.default:
+            yield Note(item.name, value, "does nothing: add_token_level_kl is false")
 
 
 def _response_length(config: RLVRConfig) -> Iterator[Note]:

@@ -124,6 +124,8 @@ class RunLifecycle(ABC):
                 display.note(line)
             for line in self.prepared.warnings:
                 display.note(f"warning: {line}")
+            if self.config.trains and (done := self.state.first_step) > (last := self.config.max_steps):
+                display.note(f"warning: nothing is trained: the run goes on from step {done}, and max_steps is {last}")
             own = self.own_specs() if self.config.has_engines else {}
             parts = (own, self.inventory, self.backend, display, self.devices)
             clusters = await start_clusters(self.config, self.prepared, *parts)

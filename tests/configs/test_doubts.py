@@ -63,6 +63,12 @@ def test_a_correction_that_is_described_and_not_enabled_is_told():
     assert not told(**{key: on})
 
 
+def test_keys_of_a_kl_term_that_is_off_are_told():
+    given = {"init_kl_coef": 0.01, "kl_penalty": "k3"}
+    assert [*told(**given)] == ["kl_penalty", "init_kl_coef"]
+    assert not told(**given, add_token_level_kl=True, reference={"device_mapping": [0]})
+
+
 def test_a_threshold_that_no_response_reaches_is_told():
     assert (
         "no response has more than 8 tokens"

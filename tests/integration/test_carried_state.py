@@ -78,6 +78,14 @@ def test_the_error_of_an_earlier_start_does_not_stay_with_a_run_that_went_on(lab
     assert again.summary["status"] == "finished" and not (again.run_dir / "traceback.txt").exists()
 
 
+def test_a_run_that_has_more_steps_behind_it_than_it_is_to_have_says_that_it_trains_nothing(lab, make_config, capsys):
+    lab.run(make_config(max_steps=2))
+    capsys.readouterr()
+    again = lab.run_local(make_config(max_steps=1, resume_from_checkpoint=True))
+    assert again.summary["status"] == "finished" and again.summary["steps"] == 2
+    assert "nothing is trained: the run goes on from step 2, and max_steps is 1" in capsys.readouterr().out
+
+
 def test_adapters_that_a_checkpoint_does_not_have_are_refused_before_its_run_is_touched(lab, make_config):
     """With fewer adapters the run would go on, and lose what the others had learnt."""
     adapters = {"actor_train.model_args.lora_target": "q_proj,v_proj"}
