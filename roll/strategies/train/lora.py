@@ -7,6 +7,7 @@ model's own names, or is the adapters alone (`roll.weights.adapter`).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -86,7 +87,8 @@ class Adapters:
         folder = directory / ADAPTER
         folder.mkdir(exist_ok=True)
         named = {_PEFT_PREFIX + name.replace(".default.", "."): t for name, t in tensors.items() if _is_adapter(name)}
-        save_file(named, folder / WEIGHTS, metadata={"format": "pt", BASE: str(adapter.BaseWeights(base).fingerprint)})
+        save_file(named, folder / WEIGHTS, metadata={"format": "pt"})  # of two entries the order would be that of chance
+        (folder / BASE).write_text(json.dumps({"fingerprint": adapter.BaseWeights(base).fingerprint}))
         self.config.save_pretrained(str(folder))
 
     def load(self, directory: Path, trained: Collection[str]) -> dict[str, Tensor]:

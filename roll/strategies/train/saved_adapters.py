@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors import safe_open
-
 from roll.configs.arguments import ModelArguments
 from roll.weights.adapter import BaseWeights
 from roll.weights.folder_files import read_json
@@ -14,8 +12,8 @@ from roll.weights.folder_files import read_json
 ADAPTER = "adapter"
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
-BASE = "base_fingerprint"
-"""In the metadata of `WEIGHTS`: what the adapters were trained upon."""
+BASE = "base.json"
+"""What the adapters were trained upon."""
 
 
 def target_names(target: str) -> list[str]:
@@ -45,7 +43,5 @@ def check_adapters(trainer: Path, model: ModelArguments, base: str) -> None:
     ):
         if before != now:
             raise ValueError(f"{trainer.parent} was made with {key} {before:g}, not {now:g}")
-    with safe_open(folder / WEIGHTS, framework="pt") as file:
-        fingerprint = (file.metadata() or {}).get(BASE)
-    if fingerprint is not None and fingerprint != str(BaseWeights(Path(base)).fingerprint):
+    if read_json(folder / BASE)["fingerprint"] != BaseWeights(Path(base)).fingerprint:
         raise ValueError(f"the adapters of {trainer.parent} were trained upon another model than {base}")
