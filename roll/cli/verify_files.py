@@ -91,6 +91,8 @@ class Run:
         bounds: dict[int, int] = {}
         for step in {row["step"] for row in self.uses} | ratios.keys():
             bound = math.ceil(ratios.get(step, self.ratio))
+            if step > self.resumed_from:  # one that goes on synchronously trains what began before
+                bound = max(bound, math.ceil(self.ratio))
             for later in range(step, step + bound + 1):
                 bounds[later] = max(bound, bounds.get(later, 0))
         return bounds
