@@ -260,7 +260,6 @@ TEXTS = "texts"
 TEXT = "a text"
 NUMBER = "a number"
 OBJECT = "an object"
-
 JOURNALS = ("groups", "samples", "metrics")
 SHAPE: dict[str, object] = {
     "run": TEXT,

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Protocol
 
 from roll.configs.derived import Derived
@@ -67,7 +66,7 @@ class RunRecord:
     _reward: float | None = None
     _cut: float | None = None
     _lag: float | None = None
-    _inherited: Mapping[str, Any] = MappingProxyType({})
+    _inherited: Mapping[str, Any] | None = None
     """What another run had done until the checkpoint that this one began with."""
     steady_steps, trained_s, idle_s = 0, 0.0, 0.0
     """The steps but the first, for which everything is slow; how long they took, and the waits for groups before them."""
@@ -117,7 +116,7 @@ class RunRecord:
 
     def _resume(self, resumed: Mapping[str, Any]) -> None:
         self.staleness.restore(resumed["staleness"])
-        self._inherited = {key: resumed[key] for key in ("inherited",) if key in resumed}
+        self._inherited = resumed.get("inherited")
 
     def _follow(self, step: int, row: Mapping[str, Any]) -> None:
         self._curves.add(step, row)
@@ -157,7 +156,8 @@ class RunRecord:
 
     def state(self) -> dict[str, Any]:
         """Where the journals stand, for a checkpoint."""
-        return {"step": self.step, **self.journals.state(), "staleness": self.staleness.state(), **self._inherited}
+        state = {"step": self.step, **self.journals.state(), "staleness": self.staleness.state()}
+        return state if self._inherited is None else state | {"inherited": self._inherited}
 
     def add_step(
         self, version: int, groups: tuple[SampleGroup, ...], batch: TokenBatch, metrics: Mapping[str, float]
@@ -286,7 +286,7 @@ class RunRecord:
             "alarms": [alarm._asdict() for alarm in self.alarms.given],
             "memory": self.memory.figures(),
             "staleness": self.staleness.summary(),
-            **self._inherited,
+            **({} if self._inherited is None else {"inherited": self._inherited}),
             "throughput": {
                 "samples_per_s": self.samples / seconds,
                 "response_tokens_per_s": self.response_tokens / seconds,

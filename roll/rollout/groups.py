@@ -72,8 +72,7 @@ class Groups(OneProcess):
         self._leased_ids: frozenset[int] = frozenset()
         self._complete_since: float | None = None
         """Since when all groups lie ready that the next step lacks."""
-        self.stop_asked = False
-        """By this process: it may be the only one that ends."""
+        self.stop_asked = False  # by this process, which may be the only one that ends
         self.hurried = False
         """Stopped, and what is only of use to a run that goes on is to be given up."""
 

@@ -130,6 +130,7 @@ def test_init_takes_rows_of_the_user_s(kind, chat_model, tmp_path, monkeypatch):
     rows = [{kind: asked, "answer": f"{n} of them\n#### {n}", "tag": "maths" if n % 2 else "logic"} for n in range(40)]
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "reward", raising=False)  # that of another test in this process
     assert main(["init", "mine", "--model", str(chat_model), "--task", "jsonl", "own.jsonl"]) == 0
     written = [(tmp_path / "mine" / name).read_text().splitlines() for name in ("prompts.jsonl", "validation.jsonl")]
     assert [len(lines) for lines in written] == [36, 4]

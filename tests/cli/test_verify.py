@@ -227,6 +227,13 @@ def test_what_was_trained_before_a_run_had_tighter_bounds_breaks_none(replaying)
     assert amended(replaying, resumed_from_step=3) == ["group 5 was trained 1 versions late, the bound is 0"]
 
 
+def test_a_run_that_goes_on_synchronously_trains_what_began_under_its_ratio(folder):
+    """From its first step on it writes ratio 0; group 5 had begun before the engines failed so often."""
+    for row in folder.metrics:
+        row["scheduler/async_ratio"] = 0.0
+    assert folder.write() == []
+
+
 def test_a_run_that_began_with_another_runs_checkpoint_counts_from_there(folder):
     """Its accounts are those of both runs, its journals its own."""
     before = {"step": 1, "next_group_id": 2, "trained": 2, "dropped": {"stale": 3}, "replayed": 0}
