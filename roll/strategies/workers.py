@@ -28,7 +28,7 @@ from roll.strategies.train.interface import (
 from roll.strategies.train.process import resolve_dtype
 from roll.strategies.train.spec import TrainSpec
 from roll.weights.adapter import AdapterSource
-from roll.weights.broadcast import Member
+from roll.weights.broadcast import BroadcastGroups, Member
 from roll.weights.bucket import Bucket, Readable, WeightManifest
 from roll.weights.delta import LastShare, Link
 from roll.weights.directory import BucketFile
@@ -76,6 +76,7 @@ class TrainWorker(CheckpointedWorker):
         self.strategy = make_train_strategy(context, spec)
         self._export: Iterator[Bucket] | None = None
         self._last_share = LastShare()
+        self._groups = BroadcastGroups()
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
         return self.strategy.log_probs(batch)
@@ -116,7 +117,7 @@ class TrainWorker(CheckpointedWorker):
 
     async def broadcast(self, member: Member, *buckets: Bucket) -> None:
         """Sends the buckets beside the training, in a thread of the event loop's pool."""
-        await asyncio.to_thread(member.send, buckets)
+        await asyncio.to_thread(self._groups.send, member, buckets)
 
 
 class InferWorker:
@@ -124,8 +125,9 @@ class InferWorker:
 
     def __init__(self, strategy_name: str, options: dict[str, object]) -> None:
         self.strategy: InferStrategy = make_infer_strategy(strategy_name, options)
-        self._broadcast: Member | None = None
-        """What is being received."""
+        self._groups = BroadcastGroups()
+        self._receiving: Iterator[Bucket] | None = None
+        """The broadcast that has not been given up."""
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         return await self.strategy.generate(request)
@@ -134,15 +136,14 @@ class InferWorker:
         await self.strategy.abort(request_ids)
 
     async def receive_bucket(self, version: int, bucket: Readable) -> None:
-        self._broadcast = None
+        self._receiving = None
         await self.strategy.receive_bucket(version, await asyncio.to_thread(bucket.read))
 
     async def receive_broadcast(self, version: int, member: Member, count: int) -> None:
         """Takes the place of `count` calls of `receive_bucket`. A caller that calls `receive_bucket`, or begins another
         broadcast, has given this broadcast up."""
-        self._broadcast = member
-        buckets = member.receive(count)
-        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None and self._broadcast is member:
+        self._receiving = buckets = self._groups.receive(member, count)
+        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None and self._receiving is buckets:
             await self.strategy.receive_bucket(version, bucket)
 
     async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:

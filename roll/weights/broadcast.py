@@ -1,10 +1,10 @@
-"""Buckets from one process to several together: gloo in host memory, or NCCL between devices, in a process group of its own that
-lives for one update.
+"""Buckets from one process to several together: gloo in host memory, or NCCL between devices, in process groups of their own.
 
-Nothing is left when the update is over or has failed, so an engine that dies breaks this one broadcast and no later one. Gloo
-does not notify every member when another one is gone, and NCCL blocks where a member does not come: a member that receives
-nothing gives up after a time limit. No member leaves before all have everything, for some hand on to others what they receive.
-NCCL is experimental: it was not run on a GPU; order, failures and time limits are tested with a group that stands for NCCL's.
+A group is joined once and serves all updates between the same processes. An update that fails ends its group, and what is left
+of it disturbs no later one. Gloo does not notify every member when another one is gone, and NCCL blocks where a member does not
+come: a member that receives nothing gives up after a time limit. No member is done before all have everything, for some hand on
+to others what they receive. NCCL is experimental: it was not run on a GPU; order, failures and time limits are tested with a
+group that stands for NCCL's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.distributed import PrefixStore, ProcessGroupGloo  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
 from roll.distributed.ports import join_store, open_store
 from roll.errors import BroadcastError
@@ -34,25 +34,28 @@ of a dead engine."""
 
 
 class Rendezvous:
-    """The store on `address` at which the members of broadcast groups find each other."""
+    """The store on `address` at which the members of broadcast groups find each other, and agree that they are done."""
 
     def __init__(self, address: str, timeout_s: float) -> None:
         self._address = address
         self._timeout_s = timeout_s
         self._store = open_store(address, 0, timedelta(seconds=timeout_s))
 
-    def members(self, group: str, size: int, device: str = "") -> list[Member]:
+    def members(self, group: str, size: int, device: str = "", sender: int = 0) -> list[Member]:
         """The members of a new group, whose name no other group had; the sender is the first."""
-        return [Member(self._address, self._store.port, group, rank, size, self._timeout_s, device) for rank in range(size)]
+        whose = self._address, self._store.port, group, sender
+        return [Member(*whose, rank, size, self._timeout_s, device) for rank in range(size)]
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of a broadcast group; a plain value, which the member's process uses to join."""
+    """One member of a broadcast group; a plain value, by which the member's process joins."""
 
     address: str
     port: int
     group: str
+    sender: int
+    """Which of the processes that send: a group replaces the one that its sender had."""
     rank: int
     size: int
     timeout_s: float
@@ -60,42 +63,17 @@ class Member:
     device: str = ""
     """torch's name for the device that each member exchanges through, as it counts its own; none: host memory."""
 
-    def send(self, buckets: Iterable[Bucket]) -> None:
-        """Sends the buckets to all other members; returns when they have the last one. Blocks. Raises `BroadcastError`."""
-        with self._joined() as group:
-            for bucket in buckets:
-                header, payload = _pack(bucket)
-                group.exchange(torch.tensor([header.numel(), payload.numel()]))
-                group.exchange(header)
-                group.exchange(payload)
-
-    def receive(self, count: int) -> Iterator[Bucket]:
-        """Yields `count` buckets as they arrive, not verified yet, and ends when all members have theirs. Blocks. Raises
-        `BroadcastError`."""
-        with self._joined() as group:
-            for _ in range(count):
-                header_bytes, payload_bytes = group.exchange(torch.zeros(2, dtype=torch.int64)).tolist()
-                header = group.exchange(torch.empty(header_bytes, dtype=torch.uint8))
-                yield _unpack(header, group.exchange(torch.empty(payload_bytes, dtype=torch.uint8)))
-
-    @contextmanager
-    def _joined(self) -> Iterator[DeviceGroup]:
-        timeout = timedelta(seconds=self.timeout_s)
-        try:
-            store = PrefixStore(self.group, join_store(self.address, self.port, timeout))
-            if self.device:
-                group = nccl_group(store, self.rank, self.size, torch.device(self.device), self.timeout_s)
-            else:
-                options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-                options._timeout, options._devices = timeout, [self._device()]
-                made: Any = ProcessGroupGloo(store, self.rank, self.size, options)
-                group = DeviceGroup(made, torch.device("cpu"), self.timeout_s)
-            yield group
-            if store.add("done", 1) == self.size:
-                store.set("all are done", "")
-            store.wait(["all are done"])
-        except (RuntimeError, OSError) as error:
-            raise BroadcastError(f"weight broadcast {self.group}, member {self.rank} of {self.size}: {error}") from error
+    def join(self, store: TCPStore) -> JoinedGroup:
+        """Blocks until all members do, or until the first exchange. `store`: the rendezvous."""
+        own, timeout = PrefixStore(self.group, store), timedelta(seconds=self.timeout_s)
+        if self.device:
+            group = nccl_group(own, self.rank, self.size, torch.device(self.device), self.timeout_s)
+        else:
+            options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+            options._timeout, options._devices = timeout, [self._device()]
+            made: Any = ProcessGroupGloo(own, self.rank, self.size, options)
+            group = DeviceGroup(made, torch.device("cpu"), self.timeout_s)
+        return JoinedGroup(self, own, group)
 
     def _device(self) -> Any:
         """Listens where this process reaches the rendezvous, unless GLOO_SOCKET_IFNAME names an interface."""
@@ -103,6 +81,69 @@ class Member:
             return ProcessGroupGloo.create_device(interface=interface)
         with socket.create_connection((self.address, self.port), self.timeout_s) as connection:
             return ProcessGroupGloo.create_device(hostname=connection.getsockname()[0])
+
+
+@dataclass(slots=True)
+class JoinedGroup:
+    member: Member
+    store: PrefixStore
+    exchanges: DeviceGroup
+    updates: int = 0
+    """That all members have had whole."""
+
+    def finish(self) -> None:
+        """Returns when all members have everything of this update."""
+        self.updates += 1
+        if self.store.add("done", 1) == self.updates * self.member.size:
+            self.store.delete_key(f"all are done {self.updates - 1}")  # for which nobody waits who has come here
+            self.store.set(f"all are done {self.updates}", "")
+        self.store.wait([f"all are done {self.updates}"])
+
+
+class BroadcastGroups:
+    """The groups that a process is a member of: of each sender the last, as long as no update fails. One update of a sender at a
+    time."""
+
+    def __init__(self) -> None:
+        self._joined: dict[int, JoinedGroup] = {}
+        self._store: TCPStore | None = None
+        """The rendezvous: one connection, however many groups there are."""
+
+    def send(self, member: Member, buckets: Iterable[Bucket]) -> None:
+        """Sends the buckets to all other members; returns when they have the last one. Blocks. Raises `BroadcastError`."""
+        with self._update(member) as exchange:
+            for bucket in buckets:
+                header, payload = _pack(bucket)
+                exchange(torch.tensor([header.numel(), payload.numel()]))
+                exchange(header)
+                exchange(payload)
+
+    def receive(self, member: Member, count: int) -> Iterator[Bucket]:
+        """Yields `count` buckets as they arrive, not verified yet, and ends when all members have theirs. Blocks. Raises
+        `BroadcastError`."""
+        with self._update(member) as exchange:
+            for _ in range(count):
+                header_bytes, payload_bytes = exchange(torch.zeros(2, dtype=torch.int64)).tolist()
+                header = exchange(torch.empty(header_bytes, dtype=torch.uint8))
+                yield _unpack(header, exchange(torch.empty(payload_bytes, dtype=torch.uint8)))
+
+    @contextmanager
+    def _update(self, member: Member) -> Iterator[Callable[[Tensor], Tensor]]:
+        group = self._joined.pop(member.sender, None)  # and comes back when the update is whole
+        try:
+            if group is not None and group.member != member:
+                group.exchanges.abort()
+                group = None
+            if group is None:
+                self._store = self._store or join_store(member.address, member.port, timedelta(seconds=member.timeout_s))
+                group = member.join(self._store)
+            yield group.exchanges.exchange
+            group.finish()
+            self._joined[member.sender] = group
+        except (RuntimeError, OSError) as error:
+            self._store = None
+            message = f"weight broadcast {member.group}, member {member.rank} of {member.size}: {error}"
+            raise BroadcastError(message) from error
 
 
 class Group(Protocol):
@@ -133,9 +174,13 @@ class DeviceGroup:
         thread.join(self._timeout_s)
         result = arrived[0] if arrived else RuntimeError(f"nothing for {self._timeout_s:g} s")
         if isinstance(result, RuntimeError):
-            threading.Thread(target=self._group.abort, name="weights", daemon=True).start()  # which may block, too
+            self.abort()
             raise result
         return result
+
+    def abort(self) -> None:
+        """Ends what still runs. Does not wait for that, which may block, too."""
+        threading.Thread(target=self._group.abort, name="weights", daemon=True).start()
 
     def _broadcast(self, tensor: Tensor) -> Tensor:
         # Not in the default stream, where it would wait for all that a training step or a token step has enqueued.

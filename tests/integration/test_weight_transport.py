@@ -189,9 +189,10 @@ def test_engines_that_die_in_a_broadcast_or_start_empty_are_filled_from_the_stor
             store, broadcast = MemoryWeightStore(), WeightBroadcast(trainers, engines, backend.driver_address(), 90.0)
             fleet = make_fleet(engines, store, broadcast, restartable=True)
             await publish(trainers, store)
+            assert await broadcast.send(store, 1, [1, 2])
             engines.workers[2].kill()
             await asyncio.wait_for(fleet.send(1, [1, 2]), 30)  # nobody waits until the broadcast would time out
-            assert (broadcast.sent, broadcast.failed) == (0, 1)
+            assert (broadcast.sent, broadcast.failed) == (1, 1)
             assert fleet.fleet.serving == [0, 1]
             assert len(await fleet.flip(1, [1, 2])) == 1
             await assert_says_the_same(engines, 1, expected)
@@ -208,6 +209,14 @@ def test_engines_that_die_in_a_broadcast_or_start_empty_are_filled_from_the_stor
             await back.wait()
             supervision.cancel()
             await assert_says_the_same(engines, 2, expected)
+
+            for version in (2, 3):  # in a group with the engine's new process, and in the same once more
+                await publish(trainers, store, version)
+                assert await broadcast.send(store, version, [1, 2])
+                for engine in (1, 2):
+                    await engines.call(engine, "activate_weights", store.manifest(version), "interrupt")
+                    await assert_says_the_same(engines, engine, expected, version)
+            assert (broadcast.sent, broadcast.failed) == (3, 1)
         finally:
             await backend.shutdown()
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from roll.errors import BroadcastError
-from roll.weights.broadcast import Member, Rendezvous
+from roll.weights.broadcast import BroadcastGroups, Member, Rendezvous
 from roll.weights.bucket import make_buckets
 
 
@@ -31,17 +31,25 @@ def tensors():
     }
 
 
+def update(pool, groups, members, buckets):
+    """The first member sends; what the others receive."""
+    sending = pool.submit(groups[0].send, members[0], buckets)
+    receiving = [
+        pool.submit(lambda own=own, member=member: list(own.receive(member, len(buckets))))
+        for own, member in zip(groups[1:], members[1:], strict=True)
+    ]
+    received = [each.result(60) for each in receiving]
+    sending.result(60)
+    return received
+
+
 @pytest.mark.parametrize("receivers", [1, 3])
 def test_all_members_get_the_very_bits_under_their_names(rendezvous, receivers):
     buckets = list(make_buckets(tensors().items(), 100))
     assert len(buckets) > 2
     first, *others = rendezvous.members(f"bits-{receivers}", receivers + 1)
     with ThreadPoolExecutor(receivers + 1) as pool:
-        sending = pool.submit(first.send, buckets)
-        received = [
-            future.result() for future in [pool.submit(lambda s=member: list(s.receive(len(buckets)))) for member in others]
-        ]
-        sending.result()
+        received = update(pool, [BroadcastGroups() for _ in range(receivers + 1)], [first, *others], buckets)
     for member in received:
         for bucket in member:
             bucket.verify()
@@ -56,8 +64,8 @@ def test_what_was_damaged_on_the_way_is_found(rendezvous):
     bucket.tensors["odd"][0, 0] += 1
     first, other = rendezvous.members("damage", 2)
     with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(first.send, [bucket])
-        [received] = other.receive(1)
+        sending = pool.submit(BroadcastGroups().send, first, [bucket])
+        [received] = BroadcastGroups().receive(other, 1)
         sending.result()
     with pytest.raises(ValueError, match="corrupt"):
         received.verify()
@@ -67,7 +75,7 @@ def test_a_member_that_never_comes_breaks_the_group_in_time():
     first, *_ = Rendezvous("127.0.0.1", 1.0).members("alone", 2)
     began = time.monotonic()
     with pytest.raises(BroadcastError, match="alone, member 0 of 2"):
-        first.send([])
+        BroadcastGroups().send(first, [])
     assert time.monotonic() - began < 15
 
 
@@ -77,31 +85,68 @@ def test_a_receiver_that_is_killed_in_mid_update_costs_this_update_and_nothing_e
     rendezvous = Rendezvous("127.0.0.1", 5.0)
     buckets = list(make_buckets(((f"w{i}", torch.full((1 << 20,), i)) for i in range(4)), 1 << 20))
     first, doomed, other = rendezvous.members(f"killed-{took}", 3)
-    address = [first.address, str(first.port), first.group, str(doomed.rank), str(doomed.size), str(took)]
+    sender, receiver = BroadcastGroups(), BroadcastGroups()
+    address = [first.address, str(first.port), first.group, str(doomed.sender), str(doomed.rank), str(doomed.size), str(took)]
     with subprocess.Popen([sys.executable, __file__, *address], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as killed:
         assert killed.stdout.readline() == b"ready\n"  # it has torch, and can join as fast as the others
         killed.stdin.write(b"\n")
         killed.stdin.flush()
         with ThreadPoolExecutor(2) as pool:
             began = time.monotonic()
-            sending, receiving = pool.submit(first.send, buckets), pool.submit(lambda: list(other.receive(len(buckets))))
+            sending, receiving = (
+                pool.submit(sender.send, first, buckets),
+                pool.submit(lambda: list(receiver.receive(other, len(buckets)))),
+            )
             for each in (sending, receiving):
                 with pytest.raises(BroadcastError, match=f"killed-{took}, member . of 3"):
                     each.result(40)
         assert killed.wait(20) == -signal.SIGKILL
     assert time.monotonic() - began < 30
     first, other = rendezvous.members(f"after-{took}", 2)
-    with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(first.send, buckets)
-        assert [list(bucket.tensors) for bucket in other.receive(len(buckets))] == [list(bucket.tensors) for bucket in buckets]
-        sending.result()
+    with ThreadPoolExecutor(2) as pool:
+        [received] = update(pool, [sender, receiver], [first, other], buckets)
+    assert [list(bucket.tensors) for bucket in received] == [list(bucket.tensors) for bucket in buckets]
+
+
+def test_a_group_is_joined_once_for_all_updates_until_its_sender_has_another(rendezvous, monkeypatch):
+    """Two senders, each with a group of its own; then the first with another receiver."""
+    joined = []
+    join = Member.join
+    monkeypatch.setattr(Member, "join", lambda self, store: joined.append((self.group, self.rank)) or join(self, store))
+    processes = [BroadcastGroups() for _ in range(4)]
+    kept = [rendezvous.members(f"kept-{sender}", 2, sender=sender) for sender in (0, 1)]
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(3):
+            for sender, members in enumerate(kept):
+                buckets = list(make_buckets([(f"w{number}", torch.full((5,), 10 * number + sender))], 100))
+                [[received]] = update(pool, [processes[sender], processes[2]], members, buckets)
+                received.verify()
+                assert torch.equal(received.tensors[f"w{number}"], torch.full((5,), 10 * number + sender))
+        assert sorted(joined) == [("kept-0", 0), ("kept-0", 1), ("kept-1", 0), ("kept-1", 1)]
+        update(pool, [processes[0], processes[3]], rendezvous.members("another", 2), buckets)
+        update(pool, [processes[1], processes[2]], kept[1], buckets)
+    assert sorted(joined[4:]) == [("another", 0), ("another", 1)], "the second sender's is as it was"
+
+
+def test_a_group_in_which_an_update_failed_is_not_used_again(monkeypatch):
+    """Its members may be anywhere in it."""
+    rendezvous = Rendezvous("127.0.0.1", 1.0)
+    members, (sender, receiver) = rendezvous.members("failed", 2), (BroadcastGroups(), BroadcastGroups())
+    buckets = list(make_buckets(tensors().items(), 100))
+    with ThreadPoolExecutor(2) as pool:
+        update(pool, [sender, receiver], members, buckets)
+        with pytest.raises(BroadcastError, match="failed, member 0 of 2"):
+            sender.send(members[0], buckets)  # nobody receives
+        again = rendezvous.members("again", 2)
+        [received] = update(pool, [sender, receiver], again, buckets)
+    assert [list(bucket.tensors) for bucket in received] == [list(bucket.tensors) for bucket in buckets]
 
 
 if __name__ == "__main__":
-    address, port, group, rank, size, took = sys.argv[1:]
+    address, port, group, sender, rank, size, took = sys.argv[1:]
     print("ready", flush=True)
     sys.stdin.readline()
-    received = Member(address, int(port), group, int(rank), int(size), 5.0).receive(4)
+    received = BroadcastGroups().receive(Member(address, int(port), group, int(sender), int(rank), int(size), 5.0), 4)
     for _ in range(1 + int(took)):
         next(received)
     os.kill(os.getpid(), signal.SIGKILL)

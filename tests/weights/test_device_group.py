@@ -13,7 +13,7 @@ import torch
 
 from roll.errors import BroadcastError
 from roll.weights import broadcast
-from roll.weights.broadcast import ON_ERROR, DeviceGroup, Rendezvous, nccl_group
+from roll.weights.broadcast import ON_ERROR, BroadcastGroups, DeviceGroup, Rendezvous, nccl_group
 from roll.weights.bucket import make_buckets
 
 CPU = torch.device("cpu")
@@ -77,8 +77,10 @@ def buckets():
 def test_buckets_arrive_in_their_order_and_with_their_bits(monkeypatch):
     (first, *others), wire, _ = members(monkeypatch, 3)
     with ThreadPoolExecutor(3) as pool:
-        sending = pool.submit(first.send, buckets())
-        receiving = [pool.submit(lambda member=member: list(member.receive(len(buckets())))) for member in others]
+        sending = pool.submit(BroadcastGroups().send, first, buckets())
+        receiving = [
+            pool.submit(lambda member=member: list(BroadcastGroups().receive(member, len(buckets())))) for member in others
+        ]
         arrived = [each.result() for each in receiving]
         sending.result()
     for received in arrived:
@@ -95,7 +97,7 @@ def test_buckets_arrive_in_their_order_and_with_their_bits(monkeypatch):
 def test_a_member_that_fails_in_mid_update_ends_its_part_and_its_group(monkeypatch, at):
     (first, _), _, groups = members(monkeypatch, 2, {0: {at: "dies"}})
     with pytest.raises(BroadcastError, match="member 0 of 2: NCCL error: remote process exited"):
-        first.send(buckets())
+        BroadcastGroups().send(first, buckets())
     assert groups[0].aborted.wait(10) and groups[0].calls == at + 1, "nothing is sent after it"
 
 
@@ -105,7 +107,7 @@ def test_silence_is_ended_by_our_limit_not_by_a_watchdog(monkeypatch, rank):
     (*both,), _, groups = members(monkeypatch, 2, {rank: {0: "silent"}}, timeout_s=0.3)
     began = time.monotonic()
     with pytest.raises(BroadcastError, match=rf"member {rank} of 2: nothing for 0\.3 s"):
-        both[0].send(buckets()) if rank == 0 else list(both[1].receive(1))
+        BroadcastGroups().send(both[0], buckets()) if rank == 0 else list(BroadcastGroups().receive(both[1], 1))
     assert time.monotonic() - began < 10
     assert groups[rank].aborted.wait(10)
 
@@ -114,7 +116,7 @@ def test_a_sender_is_not_done_before_all_members_have_the_last_bucket(monkeypatc
     """It would take the group along, and what is still on its way to others."""
     (first, _), wire, _ = members(monkeypatch, 2, timeout_s=0.5)
     with pytest.raises(BroadcastError, match=r"member 0 of 2: .*all are done"):
-        first.send(buckets())
+        BroadcastGroups().send(first, buckets())
     assert len(wire.events) == 3 * len(buckets()), "it has sent everything"
 
 
