@@ -1,5 +1,6 @@
 """Claims about losses on stale samples, each stated before its runs, and what two models say to them: a tiny one that learns
-additions, with every loss at several lags besides, and SmolLM2-135M-Instruct, which learns sums.
+additions, with every loss at several lags besides, and SmolLM2-135M-Instruct, which learns sums. For responses of hundreds of
+tokens the same claims wait for a GPU, and Qwen2.5-1.5B-Instruct.
 
 Every setting gets the learning rate that suits it: of a grid, the one that ends best at that lag over the seeds of selection. All
 figures are those of other seeds at that rate. Intervals are percentiles of 10,000 bootstrap samples over the seeds; a claim is
@@ -8,9 +9,10 @@ held if its whole interval is on its side, refuted if it is on the other, and op
     python benchmarks/staleness_claims.py     # 250 runs of ten seconds; stop it whenever you like, it goes on where it was
     make smollm2 && python benchmarks/staleness_claims.py --task sums     # 77 runs of some minutes
     python benchmarks/staleness_claims.py --page      # runs nothing: the task's pages anew from their CSV files
+    python benchmarks/staleness_claims.py --task gsm8k --jobs 1     # on a GPU, as examples/qwen2.5-gsm8k/README.md says
 
-On a GPU the same commands with `--more "actor_train.device_mapping=[0]" "actor_infer.device_mapping=[0]" --jobs 1`; longer
-responses and larger models are a `Task` more in staleness_lab.py.
+On a GPU the first two with `--more "actor_train.device_mapping=[0]" "actor_infer.device_mapping=[0]" --jobs 1`; other models and
+data are a `Task` more in staleness_lab.py.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ from staleness_report import (
 )
 
 LAG = 4.0
-SELECTION, EVALUATION = {"sums": (1, 2), "additions": (1,)}, (3, 4, 5, 6, 7)
-RATES = {"sums": (5e-6, 1e-5, 2e-5), "additions": (7.5e-5, 1.5e-4, 3e-4, 6e-4, 1.2e-3)}
+SELECTION, EVALUATION = {"sums": (1, 2), "additions": (1,), "gsm8k": (1,)}, (3, 4, 5, 6, 7)
+RATES = {"sums": (5e-6, 1e-5, 2e-5), "additions": (7.5e-5, 1.5e-4, 3e-4, 6e-4, 1.2e-3), "gsm8k": (5e-7, 1e-6, 2e-6)}
 SHIPPED = ROOT / "docs_roll" / "pg_variants"
 PAGES, PICTURE = {"sums": "claims_sums.md", "additions": "choosing.md"}, "staleness_lab.png"
 
@@ -88,9 +90,10 @@ OF_ADDITIONS = (
         -0.05,
     ),
 )
-CLAIMS = {"sums": OF_SUMS, "additions": OF_ADDITIONS}
+CLAIMS = {"sums": OF_SUMS, "additions": OF_ADDITIONS, "gsm8k": OF_SUMS}
 GRID = {
     "sums": (),
+    "gsm8k": (),
     "additions": tuple((variant, lag) for lag in (LAG, 1.0) for variant in VARIANTS),
 }
 """Settings besides those of the claims."""
@@ -205,6 +208,8 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="train nothing")
     options = parser.parse_args()
     if options.page:
+        if options.task not in PAGES:
+            parser.error(f"--page: {options.task} has no page; there are those of {', '.join(PAGES)}")
         for path in write_pages(options.task, SHIPPED):
             print(path.relative_to(ROOT))
         return

@@ -54,6 +54,23 @@ def row(**changes):
     return replace(plain, **changes)
 
 
+@pytest.mark.parametrize("task", ["additions", "sums", "gsm8k"])
+def test_a_task_is_its_example_with_one_optimiser_step_a_batch(task):
+    from staleness_lab import TASKS, Cell
+
+    from roll.loading.compose import load
+
+    what = TASKS[task]
+    cell = Cell("cispo_masked", 4.0, 1, what.learning_rate, task=task)
+    config, report = load(what.config.parent, what.config.stem, cell.overrides(what.steps))
+    assert not report.lacking and not report.unknown
+    arguments = config.actor_train.training_args
+    batch = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps
+    assert config.rollout_batch_size == what.groups and batch == what.groups * config.num_return_sequences_in_group
+    assert (config.async_generation_ratio, config.max_steps, config.eval_steps) == (4, what.steps, what.eval_steps)
+    assert config.actor_train.cispo_use_unified_mask and not config.max_len_mask
+
+
 def test_a_finished_run_is_not_repeated_and_one_that_broke_off_is(tmp_path):
     from staleness_lab import grid, run_grid
 
