@@ -85,11 +85,13 @@ class Member:
 
 @dataclass(slots=True)
 class JoinedGroup:
+    """A member's end of a group."""
+
     member: Member
     store: PrefixStore
     exchanges: DeviceGroup
     updates: int = 0
-    """That all members have had whole."""
+    """As far as this member has had them."""
 
     def finish(self) -> None:
         """Returns when all members have everything of this update."""
@@ -106,8 +108,8 @@ class BroadcastGroups:
 
     def __init__(self) -> None:
         self._joined: dict[int, JoinedGroup] = {}
-        self._store: TCPStore | None = None
-        """The rendezvous: one connection, however many groups there are."""
+        self._stores: dict[tuple[str, int], TCPStore] = {}
+        """One connection to a rendezvous, however many groups there are."""
 
     def send(self, member: Member, buckets: Iterable[Bucket]) -> None:
         """Sends the buckets to all other members; returns when they have the last one. Blocks. Raises `BroadcastError`."""
@@ -130,18 +132,20 @@ class BroadcastGroups:
     @contextmanager
     def _update(self, member: Member) -> Iterator[Callable[[Tensor], Tensor]]:
         group = self._joined.pop(member.sender, None)  # and comes back when the update is whole
+        where = member.address, member.port
         try:
             if group is not None and group.member != member:
                 group.exchanges.abort()
                 group = None
             if group is None:
-                self._store = self._store or join_store(member.address, member.port, timedelta(seconds=member.timeout_s))
-                group = member.join(self._store)
+                if where not in self._stores:
+                    self._stores[where] = join_store(*where, timedelta(seconds=member.timeout_s))
+                group = member.join(self._stores[where])
             yield group.exchanges.exchange
             group.finish()
             self._joined[member.sender] = group
         except (RuntimeError, OSError) as error:
-            self._store = None
+            self._stores.pop(where, None)
             message = f"weight broadcast {member.group}, member {member.rank} of {member.size}: {error}"
             raise BroadcastError(message) from error
 
