@@ -122,3 +122,40 @@ def test_what_the_page_says_in_words_is_so():
     assert ended("gspo", 1.0) < ended("ppo", 1.0) and ended("gspo") < ended("ppo")
     edges = {setting for setting in {(row.variant, row.ratio) for row in rows} if rate(*setting) in (7.5e-5, 1.2e-3)}
     assert edges == {("vanilla", LAG), ("tis", LAG), ("cispo", LAG), ("kimi15", LAG)} and rate("kimi15") == 1.2e-3
+
+
+def test_what_the_page_of_the_real_model_says_in_words_is_so():
+    from staleness_claims import CLAIMS, FRESH, LAG, claims_table, of
+    from staleness_report import mean, read_rows
+
+    rows, sweep = (read_rows(PAGES / f"claims_sums{kind}.csv") for kind in ("", "_sweep"))
+
+    def over(variant, figure, lag=LAG):
+        runs = of(rows, (variant, lag))
+        assert len(runs) == 5
+        return mean([figure(run) for run in runs])
+
+    def final(run):
+        return run.final
+
+    verdicts = [line.split(" | ")[-1].removesuffix(" |") for line in claims_table("sums", rows).splitlines()[2:]]
+    assert verdicts == ["open", "refuted", "refuted", "held", "refuted"] and len(CLAIMS["sums"]) == 5
+    free, masked = ("vanilla", "cispo", "decoupled_ppo"), ("ppo", "cispo_masked", "gspo")
+    assert [round(over(variant, final), 2) for variant in free] == [0.39, 0.37, 0.44]
+    assert [round(over(variant, final), 2) for variant in masked] == [0.25] * 3
+    assert all(0.02 < over(variant, lambda run: run.kl) < 0.03 for variant in masked)
+    assert all(0.06 < over(variant, lambda run: run.kl) < 0.13 for variant in free)
+    assert round(over("ppo", lambda run: run.ess), 2) == 0.96 and round(over("ppo", final, 0.0), 2) == 0.45
+
+    def gap(figure):
+        return mean([over(variant, figure) for variant in free]) - mean([over(variant, figure) for variant in masked])
+
+    assert gap(lambda run: run.accuracy[1]) > gap(final) / 2, "a validation every four steps, and one before"
+
+    def swept(variant, rate):
+        return round(mean([run.final for run in of(sweep, (variant, LAG)) if run.learning_rate == rate]), 2)
+
+    assert sorted(swept(variant, 2e-5) for variant in free) == [0.17, 0.22, 0.26] and swept("ppo", 2e-5) == 0.26
+    smallest = {variant for variant in (*free, *masked) if of(rows, (variant, LAG))[0].learning_rate == 5e-6}
+    assert smallest == {"ppo", *free} and of(rows, FRESH)[0].learning_rate == 1e-5
+    assert not any(run.collapsed for run in rows)
