@@ -63,17 +63,14 @@ class Member:
     device: str = ""
     """torch's name for the device that each member exchanges through, as it counts its own; none: host memory."""
 
-    def join(self, store: TCPStore) -> JoinedGroup:
-        """Blocks until all members do, or until the first exchange. `store`: the rendezvous."""
-        own, timeout = PrefixStore(self.group, store), timedelta(seconds=self.timeout_s)
+    def join(self, store: PrefixStore) -> DeviceGroup:
+        """Blocks until all members do, or with NCCL until the first exchange. `store`: the group's part of the rendezvous."""
         if self.device:
-            group = nccl_group(own, self.rank, self.size, torch.device(self.device), self.timeout_s)
-        else:
-            options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-            options._timeout, options._devices = timeout, [self._device()]
-            made: Any = ProcessGroupGloo(own, self.rank, self.size, options)
-            group = DeviceGroup(made, torch.device("cpu"), self.timeout_s)
-        return JoinedGroup(self, own, group)
+            return nccl_group(store, self.rank, self.size, torch.device(self.device), self.timeout_s)
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._timeout, options._devices = timedelta(seconds=self.timeout_s), [self._device()]
+        made: Any = ProcessGroupGloo(store, self.rank, self.size, options)
+        return DeviceGroup(made, torch.device("cpu"), self.timeout_s)
 
     def _device(self) -> Any:
         """Listens where this process reaches the rendezvous, unless GLOO_SOCKET_IFNAME names an interface."""
@@ -88,28 +85,29 @@ class JoinedGroup:
     """A member's end of a group."""
 
     member: Member
-    store: PrefixStore
     exchanges: DeviceGroup
     updates: int = 0
     """As far as this member has had them."""
 
-    def finish(self) -> None:
+    def finish(self, store: PrefixStore) -> None:
         """Returns when all members have everything of this update."""
         self.updates += 1
-        if self.store.add("done", 1) == self.updates * self.member.size:
-            self.store.delete_key(f"all are done {self.updates - 1}")  # for which nobody waits who has come here
-            self.store.set(f"all are done {self.updates}", "")
-        self.store.wait([f"all are done {self.updates}"])
+        if store.add("done", 1) == self.updates * self.member.size:
+            store.delete_key(f"all are done {self.updates - 1}")  # for which nobody waits who has come here
+            store.set(f"all are done {self.updates}", "")
+        store.wait([f"all are done {self.updates}"])
 
 
 class BroadcastGroups:
-    """The groups that a process is a member of: of each sender the last, as long as no update fails. One update of a sender at a
-    time."""
+    """The groups that a process is a member of: of each sender the last, as long as no update fails.
+
+    An update takes its group and a connection to itself, and gives them back when it is whole: one that hangs holds up no other.
+    """
 
     def __init__(self) -> None:
         self._joined: dict[int, JoinedGroup] = {}
-        self._stores: dict[tuple[str, int], TCPStore] = {}
-        """One connection to a rendezvous, however many groups there are."""
+        self._connections: dict[tuple[str, int], TCPStore] = {}
+        """To a rendezvous, on which one call at a time can wait."""
 
     def send(self, member: Member, buckets: Iterable[Bucket]) -> None:
         """Sends the buckets to all other members; returns when they have the last one. Blocks. Raises `BroadcastError`."""
@@ -131,23 +129,25 @@ class BroadcastGroups:
 
     @contextmanager
     def _update(self, member: Member) -> Iterator[Callable[[Tensor], Tensor]]:
-        group = self._joined.pop(member.sender, None)  # and comes back when the update is whole
         where = member.address, member.port
+        group, connection = self._joined.pop(member.sender, None), self._connections.pop(where, None)
         try:
+            if connection is None:
+                connection = join_store(*where, timedelta(seconds=member.timeout_s))
+            store = PrefixStore(member.group, connection)
             if group is not None and group.member != member:
                 group.exchanges.abort()
                 group = None
             if group is None:
-                if where not in self._stores:
-                    self._stores[where] = join_store(*where, timedelta(seconds=member.timeout_s))
-                group = member.join(self._stores[where])
+                group = JoinedGroup(member, member.join(store))
             yield group.exchanges.exchange
-            group.finish()
-            self._joined[member.sender] = group
+            group.finish(store)
         except (RuntimeError, OSError) as error:
-            self._stores.pop(where, None)
+            if group is not None:
+                group.exchanges.abort()
             message = f"weight broadcast {member.group}, member {member.rank} of {member.size}: {error}"
             raise BroadcastError(message) from error
+        self._joined[member.sender], self._connections[where] = group, connection
 
 
 class Group(Protocol):
@@ -157,8 +157,8 @@ class Group(Protocol):
 
 
 class DeviceGroup:
-    """Each exchange runs on a thread of its own, for it blocks where a member does not come: the caller gives up in time, and the
-    group is aborted, which ends what still runs on the device."""
+    """Each exchange runs on a thread of its own, for it blocks where a member does not come: the caller gives up in time, and
+    aborts the group."""
 
     def __init__(self, group: Group, device: torch.device, timeout_s: float) -> None:
         self._group, self._device, self._timeout_s = group, device, timeout_s
@@ -178,12 +178,11 @@ class DeviceGroup:
         thread.join(self._timeout_s)
         result = arrived[0] if arrived else RuntimeError(f"nothing for {self._timeout_s:g} s")
         if isinstance(result, RuntimeError):
-            self.abort()
             raise result
         return result
 
     def abort(self) -> None:
-        """Ends what still runs. Does not wait for that, which may block, too."""
+        """Ends what still runs on the device. Does not wait for that, which may block, too."""
         threading.Thread(target=self._group.abort, name="weights", daemon=True).start()
 
     def _broadcast(self, tensor: Tensor) -> Tensor:

@@ -128,7 +128,7 @@ def test_a_group_is_joined_once_for_all_updates_until_its_sender_has_another(ren
     assert sorted(joined[4:]) == [("another", 0), ("another", 1)], "the second sender's is as it was"
 
 
-def test_a_group_in_which_an_update_failed_is_not_used_again(monkeypatch):
+def test_a_group_in_which_an_update_failed_is_not_used_again():
     """Its members may be anywhere in it."""
     rendezvous = Rendezvous("127.0.0.1", 1.0)
     members, (sender, receiver) = rendezvous.members("failed", 2), (BroadcastGroups(), BroadcastGroups())
@@ -141,6 +141,27 @@ def test_a_group_in_which_an_update_failed_is_not_used_again(monkeypatch):
         for again in (rendezvous.members("again", 2), elsewhere.members("again", 2)):
             [received] = update(pool, [sender, receiver], again, buckets)
     assert [list(bucket.tensors) for bucket in received] == [list(bucket.tensors) for bucket in buckets]
+
+
+def test_an_update_that_hangs_at_its_end_holds_up_no_other(rendezvous):
+    """One of its members never says that it is done; the others have given it up meanwhile, as after the death of an engine."""
+    sender, receiver, silent = (BroadcastGroups() for _ in range(3))
+    first, other, last = rendezvous.members("hangs", 3)
+    kept = rendezvous.members("kept meanwhile", 2, sender=1)
+    [bucket] = buckets = list(make_buckets(tensors().items(), 1 << 20))
+    with ThreadPoolExecutor(5) as pool:
+        update(pool, [sender, receiver], kept, buckets)
+        hanging = [
+            pool.submit(sender.send, first, buckets),
+            pool.submit(lambda: list(receiver.receive(other, 1))),
+        ]
+        never_done = silent.receive(last, 1)
+        assert next(never_done).tensors.keys() == bucket.tensors.keys()
+        update(pool, [sender, receiver], kept, buckets)
+        update(pool, [sender, receiver], rendezvous.members("anew", 2), buckets)
+        assert not any(each.done() for each in hanging)
+        assert list(never_done) == []
+        [each.result(60) for each in hanging]
 
 
 if __name__ == "__main__":

@@ -145,8 +145,10 @@ def test_the_limit_holds_though_aborting_blocks():
     never = threading.Event()
     group = SimpleNamespace(broadcast=lambda *_: SimpleNamespace(wait=never.wait), abort=never.wait)
     began = time.monotonic()
+    exchanges = DeviceGroup(group, CPU, 0.2)
     with pytest.raises(RuntimeError, match="nothing for"):
-        DeviceGroup(group, CPU, 0.2).exchange(torch.zeros(2))
+        exchanges.exchange(torch.zeros(2))
+    exchanges.abort()
     assert time.monotonic() - began < 10
     never.set()
 
