@@ -38,10 +38,12 @@ FAMILIES = {
     ),
 }
 
+# Matrices of 12 rows are no size for grouped products.
+_THREE_LAYERS = {"num_hidden_layers": 3, "moe_intermediate_size": 12}
 _QWEN3_MOE = {"head_dim": 8, "norm_topk_prob": True, "tie_word_embeddings": False}
 MIXTURES = {
     "qwen3_moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig, _QWEN3_MOE),
-    "qwen3_moe_of_three": (Qwen3MoeForCausalLM, Qwen3MoeConfig, {**_QWEN3_MOE, "num_hidden_layers": 3}),
+    "qwen3_moe_of_three": (Qwen3MoeForCausalLM, Qwen3MoeConfig, {**_QWEN3_MOE, **_THREE_LAYERS}),
     "qwen2_moe": (
         Qwen2MoeForCausalLM,
         Qwen2MoeConfig,
@@ -106,7 +108,6 @@ def megatron_models(family_models, tmp_path_factory):
                 vocab_size=37,
                 hidden_size=16,
                 intermediate_size=32,
-                moe_intermediate_size=12,
                 num_experts=4,
                 num_experts_per_tok=2,
                 decoder_sparse_step=1,
@@ -115,7 +116,7 @@ def megatron_models(family_models, tmp_path_factory):
                 max_position_embeddings=64,
                 initializer_range=0.2,
                 pad_token_id=None,
-                **{"num_hidden_layers": 2, **own},
+                **{"num_hidden_layers": 2, "moe_intermediate_size": 16, **own},
             )
         )
         for parameter_name, parameter in model.named_parameters():

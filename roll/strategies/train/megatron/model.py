@@ -1,8 +1,9 @@
 """A Megatron GPT model that computes what the Hugging Face model does, from Megatron-core's own layers ("local spec").
 
-Four parts differ from Megatron's: attention is torch's (the local one keeps [B, H, T, T] scores), RMSNorm works with sequence
-parallelism (the local one refuses), the router of experts needs no Transformer Engine, and the last stage computes log-probs of
-trained tokens, not logits. The same modules run on CPUs and on GPUs, with or without Transformer Engine, so their numbers agree.
+Five parts differ from Megatron's: attention is torch's (the local one keeps [B, H, T, T] scores), RMSNorm works with sequence
+parallelism (the local one refuses), the router of experts and their products need no Transformer Engine, and the last stage
+computes log-probs of trained tokens, not logits. The same modules run on CPUs and on GPUs, with or without Transformer Engine,
+so their numbers agree.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from roll.strategies.train.logprobs import head_logprobs
 from roll.strategies.train.megatron.context import Predictors, attention_over_ranks
 from roll.strategies.train.megatron.convert import padded_vocab
+from roll.strategies.train.megatron.experts import GroupedExperts
 from roll.strategies.train.megatron.supported import ParallelLayout, check_model, mixture_layers, rope_type
 
 
@@ -226,13 +228,14 @@ def own_mixtures(config: TransformerConfig, hf_config: object) -> slice:
 def _layer(config: TransformerConfig, mixture: bool) -> ModuleSpec:
     layer: ModuleSpec = get_gpt_layer_local_spec(
         num_experts=config.num_moe_experts if mixture else None,
-        moe_grouped_gemm=False,  # needs Transformer Engine; experts run one after another
+        moe_grouped_gemm=False,  # needs Transformer Engine
         normalization="RMSNorm",
         qk_layernorm=config.qk_layernorm,
     )
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RMSNorm
     if mixture:
         layer.submodules.mlp.submodules.router = ExpertTopKRouter
+        layer.submodules.mlp.submodules.experts.module = GroupedExperts
     attention = layer.submodules.self_attention.submodules
     attention.core_attention = ModuleSpec(module=CausalAttention)
     if config.qk_layernorm:
