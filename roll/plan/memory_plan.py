@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from roll.configs.arguments import CACHE_BYTES, FSDP2Config, cpu_cache_tokens
 from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
-from roll.configs.derived import Derived, element_bytes, optimizer_batch_size
+from roll.configs.derived import Derived, adapter_updates, element_bytes, optimizer_batch_size
 from roll.configs.ppo import PPOConfig
 from roll.configs.sizes import MIB, WINDOW
 from roll.configs.worker import ActorTrainConfig, CriticConfig, ScoringConfig, TrainedConfig, WorkerConfig
@@ -19,6 +19,7 @@ from roll.plan.memory import Microbatch, Model, ModelLayout, Part, total
 
 DEFAULT_SHARE = 0.9
 """The share of a device's memory that vLLM and SGLang take unless it is configured."""
+SHARED = "shared_memory"
 _SHARES = ("gpu_memory_utilization", "mem_fraction_static")
 
 
@@ -70,9 +71,10 @@ def host_memory(
     accelerators: bool,
 ) -> list[Part]:
     """Bytes of host memory on one node: the newest weights on their way to the engines (all of them if it has all the trainer's
-    ranks), what an explorer's engines have fetched and not put into place, what vLLM and SGLang map until they flip, those that
-    actor_log_prob lacks, its ranks' part of what checkpoints are written from (adapters: all of it, if it has the first rank),
-    and what roles that take turns move off their devices. Nothing if the trained model is unknown."""
+    ranks), what an explorer's engines have fetched and not put into place, what vLLM and SGLang map until they flip, what vLLM
+    keeps while it takes turns, those that actor_log_prob lacks, its ranks' part of what checkpoints are written from (adapters:
+    all of it, if it has the first rank), and what roles that take turns move off their devices. Nothing if the trained model is
+    unknown."""
     trained = models[config.model_folder(config.actor_train)]
     if isinstance(trained, str):
         return []
@@ -86,6 +88,8 @@ def host_memory(
     for role in roles:
         if role.role == "actor_infer":
             parts += _on_the_way(config, role, per_node, size, min(size, limit * MIB))
+            if accelerators and role.shares_with and _drops_weights(config, role) and config.model_update_transport != SHARED:
+                parts.append(Part("kept weights", size, "what vLLM loads again where no new version follows a sleep"))
     if config.actor_log_prob is not None:
         parts.append(Part("older weights", size, "the version that actor_log_prob has not taken yet"))
     for name, worker in config.roles().items():
@@ -110,8 +114,13 @@ def _on_the_way(config: PPOConfig, engines: RolePlan, per_node: int, version: in
     if config.mode == "explore":
         count = -(-_most_on_a_node(engines.devices, per_node) * engines.data // len(engines.devices))
         yield Part("arriving weights", count * WINDOW * bucket, f"{WINDOW} buckets for each of {count} engines")
-    if engines.strategy != "hf_infer" and config.model_update_transport != "shared_memory":
+    if engines.strategy != "hf_infer" and config.model_update_transport != SHARED:
         yield Part("staged weights", version, "the version that the engines map until they flip")
+
+
+def _drops_weights(config: PPOConfig, engines: RolePlan) -> bool:
+    """Asleep, of an accelerator."""
+    return engines.strategy == "vllm" and not adapter_updates(config)[0]
 
 
 def _most_on_a_node(devices: Sequence[int], per_node: int) -> int:
@@ -186,7 +195,7 @@ class RoleMemories:
         (served,) = memory.engine_weights(model, element, shadow=False, tensor=role.tensor)
         given = worker.strategy_args.strategy_config
         share = next((given[name] for name in _SHARES if isinstance(given.get(name), (int, float))), DEFAULT_SHARE)
-        asleep = (0, served.bytes) if self.accelerators else (served.bytes, 0)
+        asleep = (0, 0 if _drops_weights(self.config, role) else served.bytes) if self.accelerators else (served.bytes, 0)
         if self.device_bytes is None:
             return RoleMemory(role.role, (served,), (), *asleep, note=f"and KV cache up to {share:g} of the device")
         left = max(0, int(share * self.device_bytes) - served.bytes)

@@ -293,7 +293,7 @@ def test_what_a_sleeping_role_leaves_on_an_accelerator_and_what_it_moves_to_the_
     assert of("actor_infer") == (2 * count, 0)
     for name in ("vllm", "sglang"):
         engine = {"device_mapping": "0", "strategy_args": {"strategy_name": name, "strategy_config": {"python": "p"}}}
-        assert of("actor_infer", actor_infer=engine) == (0, 2 * count)
+        assert of("actor_infer", actor_infer=engine) == (0, 2 * count if name == "sglang" else 0)
 
 
 def test_memory_falls_with_the_number_of_ranks_and_the_budget():
@@ -345,6 +345,22 @@ def test_the_host_of_engines_that_are_other_processes_holds_a_version_that_they_
     config = rlvr(actor_infer=engines, model_update_transport=transport)
     host = {part.name: part.bytes for part in plan_of(config, accelerators=True).host}
     assert host.get("staged weights", 0) == copies * host["newest weights"]
+
+
+@pytest.mark.parametrize(
+    ("engines", "transport", "moved", "kept"),
+    [
+        ({}, "object_store", 0, 1),
+        ({}, "shared_memory", 0, 0),
+        ({"strategy_name": "sglang"}, "object_store", 2, 0),
+    ],
+)
+def test_vllm_drops_its_weights_while_it_sleeps_and_keeps_one_copy_a_node(engines, transport, moved, kept):
+    strategy = {"strategy_name": "vllm"} | engines
+    config = rlvr(actor_infer={"device_mapping": "0-1", "strategy_args": strategy}, model_update_transport=transport)
+    host = {part.name: part.bytes for part in plan_of(config, accelerators=True).host}
+    assert host.get("actor_infer asleep", 0) == moved * host["newest weights"]
+    assert host.get("kept weights", 0) == kept * host["newest weights"]
 
 
 def test_a_model_that_is_not_there_leaves_the_rest_of_the_plan():

@@ -52,6 +52,8 @@ class VLLMInferStrategy:
 
     _adopting: asyncio.Task[None] | None = None
     _asleep = False
+    _dropped: ReceivedWeights | None = None
+    """The weights that a sleep has taken, as long as none came in their place."""
     _ended: EngineError | None = None
     """Why the engine takes no more calls."""
 
@@ -87,7 +89,8 @@ class VLLMInferStrategy:
         self._queue = RequestQueue(RequestBounds(model.vocab_size, max_length), max_running_requests)
         self._tokenizer: Tokenizer = AutoTokenizer.from_pretrained(model_path)
         self._adapters = ReceivedAdapters(adapters) if adapters else None
-        self._received = self._adapters or ReceivedWeights(Path(model_path), tied=bool(model.tie_word_embeddings))
+        self._whole = None if adapters else ReceivedWeights(Path(model_path), tied=bool(model.tie_word_embeddings))
+        self._received: Any = self._adapters or self._whole
         self._frees_memory = bool(arguments.get("enable_sleep_mode")) and not on_cpu
         self._figures, self._folder = EngineFigures(), engine_folder()
         environment = engine_environment(devices, threads, arguments, self._folder.path)
@@ -144,12 +147,16 @@ class VLLMInferStrategy:
                 raise self._ended or error from error
             finally:
                 self._queue.release()
-            self._received.forget()
+            if self._whole is not None and self._frees_memory:
+                self._whole.keep()
+            else:
+                self._received.forget()
         return pause
 
     async def sleep(self) -> None:
         """Frees the weights' and the KV cache's memory if the engine has `enable_sleep_mode` (`sleeps`), which on CPUs there is
-        not. Requests that come now wait for `wake` in either case."""
+        not. Requests that come now wait for `wake` in either case. Whole weights are dropped: mostly new ones follow; else they
+        are loaded again, from files, when a request needs them."""
         await self._ready()
         if self._asleep:
             return
@@ -158,7 +165,8 @@ class VLLMInferStrategy:
         self._asleep = True
         if self._frees_memory:
             async with self._engine_errors():
-                await self._engine.sleep(level=1)
+                await self._engine.sleep(level=1 if self._whole is None else 2)
+            self._dropped = self._whole
 
     async def wake(self) -> None:
         await self._ready()
@@ -187,7 +195,7 @@ class VLLMInferStrategy:
                 self._engine.output_handler.cancel()  # vLLM would report the end as a failure
             await asyncio.to_thread(self._engine.shutdown)
             self._engine = None  # while its own clean-up still finds the modules it needs
-            self._received.forget()
+            self._received.close()
             self._folder.remove()
 
     # -- requests -------------------------------------------------------------------------------------------------------
@@ -220,6 +228,8 @@ class VLLMInferStrategy:
         request = call.request
         if call.given_up:
             raise Aborted(request.request_id)
+        if self._dropped is not None:
+            await self._restore(self._dropped.served)
         prompt, sampling = vllm_prompt(request, self._version), vllm_sampling(request, call.limit)
         async with self._engine_errors():
             call.collector = await self._engine.add_request(
@@ -267,6 +277,15 @@ class VLLMInferStrategy:
             await self._engine.collective_rpc("load_policy", args=(files,))
         elif not await self._engine.add_lora(lora_request(files[0], replace=True)):
             raise RuntimeError("vLLM did not load the adapters")
+        self._dropped = None
+
+    async def _restore(self, files: list[str]) -> None:
+        try:
+            async with self._engine_errors():
+                await self._load(files)
+        except Exception as error:
+            self._end(EngineError(f"the weights of version {self._version} could not be loaded again after a sleep: {error}"))
+            raise self._ended or error from error
 
     async def _ready(self) -> None:
         if self._ended is not None:

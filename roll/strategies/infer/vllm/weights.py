@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from roll.distributed.temp_folder import TempFolder
 from roll.weights.adapter import BASE, A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter
 from roll.weights.bucket import Bucket, WeightManifest, checksum
+from roll.weights.folder_files import weight_files
 from roll.weights.node_files import node_file, shared_file
 from roll.weights.received import ReceivedBuckets
 
@@ -37,6 +38,7 @@ class ReceivedWeights:
     def __init__(self, folder: Path, tied: bool) -> None:
         """`folder`: a Hugging Face model folder; its weights' names and shapes are those that every version must have.
         `tied`: the output layer is the embedding, as the model's configuration says."""
+        self._folder = folder
         self._shapes = BaseWeights(folder).shapes
         embedding = _embedding(list(self._shapes)) if tied else None
         self._aliases = {HEAD: embedding} if embedding else {}
@@ -47,6 +49,8 @@ class ReceivedWeights:
         """Descriptors of memory files."""
         self._tied: dict[str, int] = {}
         """Name of a tied weight -> checksum of what came under it."""
+        self._served: list[int] = []
+        """Those that are kept."""
 
     def receive(self, version: int, bucket: Bucket) -> None:
         """Keeps a bucket, by a copy unless there is a file of it. `ValueError` if it is corrupt or does not fit the model;
@@ -79,19 +83,39 @@ class ReceivedWeights:
             there = {self._aliases.get(name, name) for name in self._files.names}
             if missing := self._shapes.keys() - self._aliases.keys() - there:
                 raise ValueError(f"weights of version {manifest.version} do not cover the model: {sorted(missing)} missing")
-            return [f"/proc/{os.getpid()}/fd/{file}" for file in self._files.kept]
+            return _paths(self._files.kept)
 
     def forget(self) -> None:
-        """Frees the memory."""
+        """Frees the memory, but for what is kept."""
         with self._lock:
             for file in self._files.clear():
                 os.close(file)
             self._tied = {}
 
+    def keep(self) -> None:
+        """What was taken stays until the next version does, for an engine that drops its weights while it sleeps."""
+        with self._lock:
+            for file in self._served:
+                os.close(file)
+            self._served, self._tied = self._files.clear(), {}
+
+    @property
+    def served(self) -> list[str]:
+        """Paths of the files that are kept, or of the model's own before there are any."""
+        return _paths(self._served) or [str(path) for path in weight_files(self._folder)]
+
+    def close(self) -> None:
+        self.forget()
+        self.keep()
+
     def _file(self, bucket: Bucket) -> int:
         if self._aliases.keys().isdisjoint(bucket.tensors):
             return node_file(bucket)
         return shared_file({self._aliases.get(name, name): tensor for name, tensor in bucket.tensors.items()}, bucket.checksum)
+
+
+def _paths(files: Sequence[int]) -> list[str]:
+    return [f"/proc/{os.getpid()}/fd/{file}" for file in files]
 
 
 def _embedding(names: list[str]) -> str | None:
@@ -136,6 +160,9 @@ class ReceivedAdapters:
         with self._lock:
             self._copies.clear()
             shutil.rmtree(self._folder.path / "update", ignore_errors=True)
+
+    def close(self) -> None:
+        self.forget()
 
     def _without_effect(self) -> dict[str, Tensor]:
         """The adapter of a policy that equals its base: zeros on one layer, because vLLM takes no empty adapter."""

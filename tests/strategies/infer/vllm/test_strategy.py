@@ -19,11 +19,13 @@ from typing import Any
 import pytest
 import torch
 from living import command_lines
+from safetensors.torch import save_file
 from tiny_models import FOR_VLLM, tiny_qwen2
 from transformers import DynamicCache
 
 from roll.errors import EngineError
 from roll.strategies.infer.interface import GenerateResult
+from roll.strategies.infer.vllm.weights import ReceivedWeights
 from roll.weights.bucket import WeightManifest, make_buckets, manifest_of
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
@@ -381,6 +383,71 @@ def test_sleep_keeps_requests_and_new_weights_waiting(lab: Any, served: Served) 
     result = served.run(body())
     assert [span.version for span in result.versions] == [served.version]
     assert served.error(request, result) < EXACT
+
+
+@pytest.fixture
+def dropping(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The calls for weights, of an engine that drops them while it sleeps. On a CPU vLLM keeps them: zeros take their place."""
+    strategy, calls = served.strategy, []
+    engine = strategy._engine
+    sleep, call = engine.sleep, engine.collective_rpc
+    zeros = {name: torch.zeros_like(weight) for name, weight in make_model(0).state_dict().items() if name != "lm_head.weight"}
+    save_file(zeros, tmp_path / "zeros.safetensors")
+
+    async def drop(level: int) -> None:
+        await sleep(level)
+        if level == 2:
+            await call("load_policy", args=([str(tmp_path / "zeros.safetensors")],))
+
+    async def counted(method: str, **options: Any) -> Any:
+        calls.append(options["args"])
+        return await call(method, **options)
+
+    monkeypatch.setattr(strategy, "_frees_memory", True)
+    monkeypatch.setattr(engine, "sleep", drop)
+    monkeypatch.setattr(engine, "collective_rpc", counted)
+    yield calls
+    served.run(served.update("interrupt"))  # which the next test has, whatever became of this one
+
+
+@pytest.mark.parametrize("updated", [True, False], ids=["received", "of the folder"])
+def test_weights_that_a_sleep_drops_are_loaded_again_where_no_new_ones_come(
+    lab: Any, served: Served, dropping: list[Any], updated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request, again = (lab.request(name, [1, 2], max_new_tokens=20) for name in "ab")
+
+    async def turn() -> None:
+        await served.strategy.sleep()
+        await served.strategy.wake()
+
+    if updated:
+        served.run(served.update("interrupt"))
+    else:  # as after the start
+        served.models[served.version].save_pretrained(tmp_path / "start")
+        monkeypatch.setattr(served.strategy, "_whole", ReceivedWeights(tmp_path / "start", tied=True))
+    dropping.clear()
+    served.run(turn())
+    assert not dropping, "new weights may come"
+    results = served.generate(request, again)
+    assert len(dropping) == 1
+    served.run(turn())
+    served.run(turn())
+    results += served.generate(lab.request("c", [1, 2], max_new_tokens=20))
+    assert len(dropping) == 2
+    assert {span.version for result in results for span in result.versions} == {served.version}
+    assert max(served.error(request, result) for result in results) < EXACT
+
+
+def test_weights_that_a_sleep_drops_are_not_loaded_where_new_ones_come(lab: Any, served: Served, dropping: list[Any]) -> None:
+    async def turn() -> None:
+        await served.strategy.sleep()
+        await served.strategy.wake()
+        await served.update("interrupt")
+
+    served.run(turn())
+    request = lab.request("a", [1, 2], max_new_tokens=20)
+    (result,) = served.generate(request)
+    assert len(dropping) == 1 and served.error(request, result) < EXACT
 
 
 def test_a_cancelled_call_leaves_the_engine(lab: Any, served: Served) -> None:

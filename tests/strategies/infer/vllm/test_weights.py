@@ -127,3 +127,23 @@ def test_a_tied_head_alone_is_the_embedding(lab: Any, received: ReceivedWeights)
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no \*\.safetensors"):
         ReceivedWeights(tmp_path, tied=False)
+
+
+def test_files_that_are_kept_live_until_the_next_version_takes_their_place(
+    lab: Any, received: ReceivedWeights, tied: bool
+) -> None:
+    before = descriptors()
+    for version in (1, 2):
+        model = lab.model(seed=version, tied=tied)
+        buckets, manifest = lab.weights(model, version)
+        for bucket in buckets:
+            received.receive(version, bucket)
+        paths = received.take(manifest)
+        received.keep()
+        assert received.served == paths and len(paths) == descriptors() - before
+        received.receive(version + 1, buckets[0])  # which begins another set, given up then
+        received.forget()
+        content = {name: tensor for path in received.served for name, tensor in load_file(path).items()}
+        assert all(torch.equal(content[name], parameter) for name, parameter in model.named_parameters())
+    received.close()
+    assert descriptors() == before
