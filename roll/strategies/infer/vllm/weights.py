@@ -38,7 +38,6 @@ class ReceivedWeights:
     def __init__(self, folder: Path, tied: bool) -> None:
         """`folder`: a Hugging Face model folder; its weights' names and shapes are those that every version must have.
         `tied`: the output layer is the embedding, as the model's configuration says."""
-        self._folder = folder
         self._shapes = BaseWeights(folder).shapes
         embedding = _embedding(list(self._shapes)) if tied else None
         self._aliases = {HEAD: embedding} if embedding else {}
@@ -49,7 +48,7 @@ class ReceivedWeights:
         """Descriptors of memory files."""
         self._tied: dict[str, int] = {}
         """Name of a tied weight -> checksum of what came under it."""
-        self._served: list[int] = []
+        self._served = [os.open(path, os.O_RDONLY) for path in weight_files(folder)]  # which may go with an old checkpoint
         """Those that are kept."""
 
     def receive(self, version: int, bucket: Bucket) -> None:
@@ -102,7 +101,7 @@ class ReceivedWeights:
     @property
     def served(self) -> list[str]:
         """Paths of the files that are kept, or of the model's own before there are any."""
-        return _paths(self._served) or [str(path) for path in weight_files(self._folder)]
+        return _paths(self._served)
 
     def close(self) -> None:
         self.forget()
