@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from roll.configs.arguments import EngineArguments, HFInferConfig
+from roll.configs.arguments import SLEEP_MODE, EngineArguments, HFInferConfig
 from roll.configs.backend_arguments import DeepSpeedConfig
 from roll.configs.losses import POLICY_LOSSES, PolicyLossArgs, loss_args
 from roll.configs.ppo import PPOConfig
@@ -226,6 +226,19 @@ def with_default_devices(config: C, accelerators: int) -> C:
         actor_train=replace(config.actor_train, device_mapping=train),
         actor_infer=replace(config.actor_infer, device_mapping=infer),
     )
+
+
+def needed_on_accelerators(config: PPOConfig) -> dict[str, tuple[str, str]]:
+    """The engines' own arguments that have to be true there: why, and what else would do."""
+    name = config.actor_infer.strategy_args.strategy_name
+    needed: dict[str, tuple[str, str]] = {}
+    if config.engines_share_devices:
+        why = "the engines take turns with other roles on their devices, and have to give the memory back meanwhile"
+        needed |= dict.fromkeys(SLEEP_MODE.get(name, ()), (why, "devices that no other role has"))
+    if name == "sglang" and config.weight_update_mode == "in_flight":
+        why = "SGLang would load weights while a token step runs, and stamp its tokens with their version"
+        needed["disable_overlap_schedule"] = (why, "weight_update_mode: interrupt")
+    return needed
 
 
 ADAPTER_ENGINES = ("hf_infer", "vllm")

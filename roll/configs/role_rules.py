@@ -9,13 +9,12 @@ from roll.configs.arguments import (
     FROZEN_STRATEGIES,
     PARALLEL_SIZES,
     REPLICAS,
-    SLEEP_MODE,
     TRAINING_STRATEGIES,
     EngineArguments,
     FSDP2Config,
 )
 from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, deepspeed_problems, megatron_problems
-from roll.configs.derived import adapter_obstacle, adapter_updates
+from roll.configs.derived import adapter_obstacle, adapter_updates, needed_on_accelerators
 from roll.configs.device_mapping import MAX_DEVICES
 from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.ppo import PPOConfig
@@ -132,7 +131,7 @@ def _engine(config: PPOConfig) -> Iterator[Problem]:
     role = config.actor_infer
     if "actor_infer" not in config.roles():
         return
-    name, options = role.strategy_args.strategy_name, role.strategy_args.options
+    options = role.strategy_args.options
     if not isinstance(options, EngineArguments):
         return
     block = "actor_infer.strategy_args.strategy_config"
@@ -145,11 +144,10 @@ def _engine(config: PPOConfig) -> Iterator[Problem]:
         yield Problem(f"{block}.{key}", sizes[key], "must be an integer >= 1")
     if wrong:
         return
-    devices, shared = role.world_size, config.engines_share_devices
-    for key in SLEEP_MODE[name]:
-        if shared and options.given.get(key, True) is not True:
-            message = "the engines take turns with other roles on their devices, and have to give the memory back meanwhile"
-            yield Problem(f"{block}.{key}", options.given[key], message, "true, or devices that no other role has")
+    devices = role.world_size
+    for key, (message, otherwise) in needed_on_accelerators(config).items():
+        if options.given.get(key, True) is not True:
+            yield Problem(f"{block}.{key}", options.given[key], message, f"true, or {otherwise}")
     replicas, per_engine = sizes.pop(REPLICAS), options.devices_per_engine
     if devices % per_engine:
         key = max(sizes, key=lambda size: sizes[size])

@@ -11,7 +11,7 @@ from roll.algorithms.correction import Correction, Filter, ImportanceWeight
 from roll.algorithms.loss import LossSpec
 from roll.configs.arguments import EngineArguments, HFInferConfig, ModelArguments, StrategyArguments
 from roll.configs.backend_arguments import MegatronConfig
-from roll.configs.derived import Derived
+from roll.configs.derived import Derived, needed_on_accelerators
 from roll.configs.losses import TrainInferCorrectionConfig
 from roll.configs.ppo import PPOConfig
 from roll.configs.rlvr import RLVRConfig
@@ -191,8 +191,8 @@ def infer_specs(
         if derived.adapter_updates:
             options["adapters"] = _adapter_source(config, adapters)
         options |= _engine_options(config, worker.strategy_args, model, placement, inventory, backend)
-        if isinstance(chosen, EngineArguments):
-            options["sleeps"] = config.engines_share_devices
+        if isinstance(chosen, EngineArguments) and inventory.kind == "cuda":
+            options["engine_args"] = dict.fromkeys(needed_on_accelerators(config), True) | chosen.given
         kwargs = {"strategy_name": worker.strategy_args.strategy_name, "options": options}
         specs.append(WorkerSpec(f"actor_infer-{placement.rank}", worker.worker_cls or INFER_WORKER, placement, kwargs))
     return specs

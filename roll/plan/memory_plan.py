@@ -17,9 +17,13 @@ from roll.plan import memory
 from roll.plan.counts import RolePlan, prompt_sharing
 from roll.plan.memory import Microbatch, Model, ModelLayout, Part, total
 
-DEFAULT_SHARE = 0.9
-"""The share of a device's memory that vLLM and SGLang take unless it is configured."""
+DEFAULT_SHARES = {"vllm": 0.92, "sglang": 0.84}
+"""The share of a device's memory that an engine takes unless it is configured: vLLM's default; SGLang's on a device of 80 GB,
+about, for it follows from the device."""
+CONTEXT, GRAPHS = 600 * MIB, 1024 * MIB
+"""What a process that sleeps keeps on a device, about: CUDA's context and the libraries' workspaces, and an engine's graphs."""
 SHARED = "shared_memory"
+_WITHOUT_GRAPHS = ("enforce_eager", "disable_cuda_graph")
 _SHARES = ("gpu_memory_utilization", "mem_fraction_static")
 
 
@@ -143,7 +147,10 @@ class RoleMemories:
         worker = self.config.roles()[role.role]
         if isinstance(model, str):
             return RoleMemory(role.role, (), (), 0, note=model)
-        element = element_bytes(worker, self.accelerators)
+        found = self._of_model(role, worker, model, element_bytes(worker, self.accelerators))
+        return replace(found, asleep=found.asleep + _of_process(role, worker)) if self.accelerators else found
+
+    def _of_model(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
         if isinstance(worker, ActorTrainConfig | CriticConfig):
             return self._trained(role, worker, with_adapters(model, worker), element)
         if isinstance(worker, ScoringConfig):
@@ -184,8 +191,8 @@ class RoleMemories:
         return Pass("log-probs of a micro-batch", (memory.head(model, layout, micro, element, train=False),))
 
     def _engine(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
-        """vLLM and SGLang take a share of the device and fill what weights leave of it with KV cache. Asleep they keep nothing
-        there (`SLEEP_MODE`); on CPUs they keep all."""
+        """vLLM and SGLang take a share of the device and fill what weights leave of it with KV cache. Asleep they keep none of it
+        (`SLEEP_MODE`); on CPUs they keep all."""
         if role.strategy == "hf_infer":
             weights = memory.engine_weights(model, element, shadow=True)
             cache = memory.kv_cache(model, self.derived.requests_per_engine, self.derived.sequence_length, element)
@@ -194,7 +201,8 @@ class RoleMemories:
             return self._cpu_engine(role, worker, model, element)
         (served,) = memory.engine_weights(model, element, shadow=False, tensor=role.tensor)
         given = worker.strategy_args.strategy_config
-        share = next((given[name] for name in _SHARES if isinstance(given.get(name), (int, float))), DEFAULT_SHARE)
+        default = DEFAULT_SHARES[role.strategy]
+        share = next((given[name] for name in _SHARES if isinstance(given.get(name), (int, float))), default)
         asleep = (0, 0 if _drops_weights(self.config, role) else served.bytes) if self.accelerators else (served.bytes, 0)
         if self.device_bytes is None:
             return RoleMemory(role.role, (served,), (), *asleep, note=f"and KV cache up to {share:g} of the device")
@@ -231,6 +239,13 @@ def device_memory(roles: Sequence[RolePlan], memories: Sequence[RoleMemory]) -> 
 
 def _turn(of_role: Mapping[str, RoleMemory], names: Sequence[str], active: str) -> int:
     return of_role[active].awake + sum(of_role[name].asleep for name in names if name != active)
+
+
+def _of_process(role: RolePlan, worker: WorkerConfig) -> int:
+    """What is left of it on a device, besides what its model leaves there."""
+    given = worker.strategy_args.strategy_config
+    eager = role.strategy not in DEFAULT_SHARES or any(given.get(name) is True for name in _WITHOUT_GRAPHS)
+    return CONTEXT + (0 if eager else GRAPHS)
 
 
 def _asleep(

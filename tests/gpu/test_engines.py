@@ -91,8 +91,7 @@ def serve(
         interpreter = {"python": vllm_python} if vllm_python else {}
         own: dict[str, Any] = {
             "devices": [device],
-            "engine_args": (VLLM if device != "cpu" else {}) | interpreter,
-            "sleeps": True,
+            "engine_args": (VLLM | {"enable_sleep_mode": True} if device != "cpu" else {}) | interpreter,
         }
     else:
         own = {"device": device}

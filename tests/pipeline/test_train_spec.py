@@ -119,11 +119,23 @@ def test_only_ranks_that_divide_layers_have_one_queue_to_the_device(monkeypatch)
     assert queues(GPUS, 2) == [None, None], "the user's own stays"
 
 
-def test_engines_draw_numbers_of_their_own_and_know_whether_they_take_turns():
-    def engines(devices):
-        config = configure(actor_infer={"device_mapping": devices, "strategy_args": {"strategy_name": "vllm"}}, seed=2**32 - 1)
-        specs = infer_specs(config, derive(config), "base", 0, GPUS, LocalBackend())
-        return [(spec.kwargs["options"]["seed"], spec.kwargs["options"]["sleeps"], spec.environment) for spec in specs]
+def engines(engine, devices, inventory=GPUS, **keys):
+    config = configure(actor_infer={"device_mapping": devices, "strategy_args": {"strategy_name": engine}}, **keys)
+    return infer_specs(config, derive(config), "base", 0, inventory, LocalBackend())
 
-    assert engines("0-1") == [(2**32 - 1, True, {}), (0, True, {})]
-    assert engines("1") == [(2**32 - 1, False, {})]
+
+def test_engines_draw_numbers_of_their_own():
+    specs = engines("vllm", "0-1", seed=2**32 - 1)
+    assert [(spec.kwargs["options"]["seed"], spec.environment) for spec in specs] == [(2**32 - 1, {}), (0, {})]
+
+
+def test_engines_on_accelerators_get_the_arguments_that_turns_and_updates_in_flight_need():
+    def arguments(*of, **keys):
+        return engines(*of, **keys)[0].kwargs["options"]["engine_args"]
+
+    assert arguments("vllm", "0") == {"enable_sleep_mode": True}
+    assert arguments("vllm", "1") == arguments("vllm", "0", CPUS) == {}
+    assert arguments("sglang", "0") == {"enable_memory_saver": True, "enable_weights_cpu_backup": True}
+    # SGLang would stamp the tokens of the step under way with the new version.
+    assert arguments("sglang", "1", weight_update_mode="in_flight") == {"disable_overlap_schedule": True}
+    assert arguments("sglang", "1", CPUS, weight_update_mode="in_flight") == arguments("sglang", "1") == {}

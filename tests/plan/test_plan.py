@@ -14,6 +14,7 @@ from roll.configs.validation import check_config
 from roll.data.microbatches import Forest, plan_microbatches
 from roll.plan.counts import quantities, validations
 from roll.plan.memory import Model
+from roll.plan.memory_plan import CONTEXT, GRAPHS
 from roll.plan.model_shape import ModelShape
 from roll.plan.plan import make_plan, model_folders
 from roll.rollout.admission import Admission
@@ -269,8 +270,8 @@ def test_memory_of_roles_that_take_turns_is_not_added_up():
     (group,) = together.devices
     train, infer = roles["actor_train"], roles["actor_infer"]
     # On an accelerator the trainer moves out, a sleeping engine keeps its weights.
-    assert group.bytes == max(train.awake + 2 * SHAPE.parameters, infer.awake)
-    assert infer.asleep == 2 * SHAPE.parameters and train.asleep == 0
+    assert group.bytes == max(train.awake + CONTEXT + 2 * SHAPE.parameters, infer.awake + CONTEXT)
+    assert infer.asleep == CONTEXT + 2 * SHAPE.parameters and train.asleep == CONTEXT
     on_cpu, roles = peak(rlvr(), False)
     assert on_cpu.devices[0].bytes > max(role.awake for role in roles.values())
 
@@ -279,7 +280,7 @@ def test_what_a_sleeping_role_leaves_on_an_accelerator_and_what_it_moves_to_the_
     def of(role, **keys):
         plan = plan_of(rlvr(**keys), accelerators=True)
         host = {part.name: part.bytes for part in plan.host}
-        return {each.role: each for each in plan.memory}[role].asleep, host.get(f"{role} asleep", 0)
+        return {each.role: each for each in plan.memory}[role].asleep - CONTEXT, host.get(f"{role} asleep", 0)
 
     def zero(stage):
         return {"strategy_name": "deepspeed_train", "strategy_config": {"zero_optimization": {"stage": stage}}}
@@ -291,9 +292,10 @@ def test_what_a_sleeping_role_leaves_on_an_accelerator_and_what_it_moves_to_the_
     frozen = {"device_mapping": "0", "strategy_args": {**zero(3), "strategy_name": "deepspeed_infer"}}
     assert of("reference", use_kl_loss=True, kl_loss_coef=0.1, reference=frozen) == (2 * count, 0)
     assert of("actor_infer") == (2 * count, 0)
-    for name in ("vllm", "sglang"):
-        engine = {"device_mapping": "0", "strategy_args": {"strategy_name": name, "strategy_config": {"python": "p"}}}
-        assert of("actor_infer", actor_infer=engine) == (0, 2 * count if name == "sglang" else 0)
+    for name, graphs in (("vllm", {}), ("sglang", {}), ("vllm", {"enforce_eager": True})):
+        engine = {"device_mapping": "0", "strategy_args": {"strategy_name": name, "strategy_config": {"python": "p", **graphs}}}
+        left = 0 if graphs else GRAPHS
+        assert of("actor_infer", actor_infer=engine) == (left, 2 * count if name == "sglang" else 0)
 
 
 def test_memory_falls_with_the_number_of_ranks_and_the_budget():

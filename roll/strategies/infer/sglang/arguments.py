@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from roll.configs.arguments import SLEEP_MODE
 from roll.distributed.interpreters import inspect_interpreter, usual
 from roll.strategies.infer import engine_argument
 from roll.strategies.infer.engine_argument import EXACT_LOGPROBS
@@ -97,17 +96,13 @@ def server_arguments(
     max_length: int,
     max_running_requests: int,
     version: int,
-    sleeps: bool,
 ) -> dict[str, object]:
-    """All arguments of a server: the user's laid over our defaults, and the arguments that only this project sets. `sleeps`:
-    it takes turns on its devices."""
+    """All arguments of a server: the user's laid over our defaults, and the arguments that only this project sets."""
     kind = devices[0].partition(":")[0]
     defaults: dict[str, object] = {"load_format": "safetensors"}
     if kind == "cpu":
         # No CPU kernels are published: attention is torch's. The cache has room for what may run, instead of half the memory.
         defaults |= {"attention_backend": "torch_native", "max_total_tokens": max_running_requests * (max_length + 1)}
-    elif sleeps:
-        defaults |= dict.fromkeys(SLEEP_MODE["sglang"], True)
     return {
         **defaults,
         **{name: value for name, value in given.items() if name not in STRATEGY_KEYS},

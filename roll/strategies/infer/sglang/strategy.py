@@ -36,8 +36,8 @@ class SGLangInferStrategy:
     """Implements `InferStrategy`. Raises `EngineError` once the server is gone.
 
     `max_length` bounds prompt + response tokens of a request. `devices`: torch devices as this process counts them, one for each
-    rank of `tensor_parallel_size`. `version`: the policy version of the folder's weights. `sleeps`: `sleep` has to free memory.
-    `engine_args`: `python`, the interpreter that has SGLang, and further fields of SGLang's `ServerArgs`.
+    rank of `tensor_parallel_size`. `version`: the policy version of the folder's weights. `engine_args`: `python`, the
+    interpreter that has SGLang, and further fields of SGLang's `ServerArgs`.
 
     A request's seed is sent with `enable_deterministic_inference` alone, without which SGLang ignores it."""
 
@@ -54,7 +54,6 @@ class SGLangInferStrategy:
         threads: int = 1,
         seed: int = 0,
         version: int = 0,
-        sleeps: bool = False,
         engine_args: Mapping[str, Any] | None = None,
     ) -> None:
         given = dict(engine_args or {})
@@ -70,7 +69,6 @@ class SGLangInferStrategy:
             max_length=max_length,
             max_running_requests=max_running_requests,
             version=version,
-            sleeps=sleeps,
         )
         self._heeds_seeds = bool(given.get("enable_deterministic_inference"))
         self._model_path = Path(model_path)

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from roll.configs.arguments import CACHE_BYTES, SLEEP_MODE, cpu_cache_tokens
+from roll.configs.arguments import CACHE_BYTES, cpu_cache_tokens
 from roll.configs.sizes import BYTES, TORCH_NAMES
 from roll.distributed.interpreters import inspect_interpreter
 from roll.strategies.infer import engine_argument
@@ -128,13 +128,11 @@ def engine_arguments(
     max_length: int,
     max_running_requests: int,
     cpu: bool,
-    sleeps: bool,
     model: Any,
     lora_rank: int | None = None,
 ) -> dict[str, Any]:
-    """All arguments of an engine: the user's laid over our defaults, and the arguments that only this project sets. `sleeps`: it
-    takes turns on its devices. `model`: its transformers (text) configuration. `lora_rank`: of the adapters that weight updates
-    are, if they are.
+    """All arguments of an engine: the user's laid over our defaults, and the arguments that only this project sets. `model`: its
+    transformers (text) configuration. `lora_rank`: of the adapters that weight updates are, if they are.
 
     `ValueError` if vLLM is missing, for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
     require_installed()
@@ -143,8 +141,6 @@ def engine_arguments(
     defaults: dict[str, object] = {"enable_prefix_caching": True, "use_tqdm_on_load": False, "load_format": "safetensors"}
     if cpu:
         defaults |= _cpu_defaults(model, dtype, cpu_cache_tokens(given, max_running_requests, max_length))
-    elif sleeps:
-        defaults |= dict.fromkeys(SLEEP_MODE["vllm"], True)
     if lora_rank is not None:
         # vLLM has kernels for these ranks; smaller adapters are filled up with zeros.
         defaults |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": min(r for r in LORA_RANKS if r >= lora_rank)}
@@ -162,7 +158,7 @@ def engine_arguments(
 
 def pooling_arguments(model_path: str, given: Mapping[str, Any], *, max_tokens: int, **others: Any) -> dict[str, Any]:
     """Those of an engine that classifies texts, on its own devices. `max_tokens`: of a batch. `others`: as `engine_arguments`."""
-    arguments = engine_arguments(model_path, given, sleeps=False, **others)
+    arguments = engine_arguments(model_path, given, **others)
     for name in ("worker_extension_cls", "logprobs_mode", "generation_config"):
         del arguments[name]
     # The longest text has to fit into one batch.

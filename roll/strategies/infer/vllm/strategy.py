@@ -46,9 +46,9 @@ class VLLMInferStrategy:
     The constructor starts the engine on a Hugging Face folder (safetensors only), which takes half a minute. `max_length` bounds
     prompt + response tokens of a request. `devices`: torch devices as this process counts them, one for each of the engine's
     ranks; on CPUs ("cpu",). `threads`: CPU threads of the engine. `seed` serves the requests that bring none. `version`: the
-    policy version of the folder's weights. `sleeps`: `sleep` has to free memory. `engine_args`: further arguments of vLLM's
-    `AsyncEngineArgs`. `adapters`: weight updates are adapters, which the engine serves over their base. `ValueError` if vLLM is
-    missing, of an unknown version, or refuses an argument."""
+    policy version of the folder's weights. `engine_args`: further arguments of vLLM's `AsyncEngineArgs`. `adapters`: weight
+    updates are adapters, which the engine serves over their base. `ValueError` if vLLM is missing, of an unknown version, or
+    refuses an argument."""
 
     _adopting: asyncio.Task[None] | None = None
     _asleep = False
@@ -68,7 +68,6 @@ class VLLMInferStrategy:
         threads: int | None = None,
         seed: int = 0,
         version: int = 0,
-        sleeps: bool = False,
         engine_args: Mapping[str, Any] | None = None,
         adapters: AdapterSource | None = None,
     ) -> None:
@@ -83,7 +82,6 @@ class VLLMInferStrategy:
             max_length=max_length,
             max_running_requests=max_running_requests,
             cpu=on_cpu,
-            sleeps=sleeps,
             lora_rank=adapters.rank if adapters else None,
         )
         self._queue = RequestQueue(RequestBounds(model.vocab_size, max_length), max_running_requests)
@@ -154,9 +152,9 @@ class VLLMInferStrategy:
         return pause
 
     async def sleep(self) -> None:
-        """Frees the weights' and the KV cache's memory if the engine has `enable_sleep_mode` (`sleeps`), which on CPUs there is
-        not. Requests that come now wait for `wake` in either case. Whole weights are dropped: mostly new ones follow; else they
-        are loaded again, from files, when a request needs them."""
+        """Frees the weights' and the KV cache's memory if the engine has `enable_sleep_mode`, which on CPUs there is not.
+        Requests that come now wait for `wake` in either case. Whole weights are dropped: mostly new ones follow; else they are
+        loaded again, from files, when a request needs them."""
         await self._ready()
         if self._asleep:
             return

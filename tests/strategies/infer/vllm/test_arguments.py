@@ -27,10 +27,10 @@ from roll.strategies.infer.vllm.process import refusal
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt")
 
 
-def arguments(head_size: int = 64, cpu: bool = True, sleeps: bool = False, **given: Any) -> dict[str, Any]:
+def arguments(head_size: int = 64, cpu: bool = True, **given: Any) -> dict[str, Any]:
     model = Qwen2Config(hidden_size=head_size * 4, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=3)
     sizes = {"dtype": "bfloat16", "seed": 3, "max_length": 300, "max_running_requests": 4, "model": model}
-    return engine_arguments("folder", given, **sizes, cpu=cpu, sleeps=sleeps)
+    return engine_arguments("folder", given, **sizes, cpu=cpu)
 
 
 @needs_vllm
@@ -144,12 +144,6 @@ def test_a_head_size_that_vllm_does_not_know_is_refused_on_cpus() -> None:
 
 
 @needs_vllm
-def test_an_engine_that_takes_turns_on_a_gpu_can_give_its_memory_back() -> None:
-    assert "enable_sleep_mode" not in arguments() | arguments(sleeps=True) | arguments(cpu=False)
-    assert arguments(cpu=False, sleeps=True)["enable_sleep_mode"] is True
-
-
-@needs_vllm
 def test_requests_have_no_seed_unless_rounding_is_repeated_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A seed is a generator for each row, and the end of the fast sampler."""
     from vllm import envs
@@ -186,6 +180,18 @@ def test_engines_that_share_devices_cannot_do_without_giving_memory_back(engine:
 
     assert "take turns with other roles" in (refused("0-3", False) or "")
     assert refused("0-3", True) is None and refused("1-3", False) is None
+
+
+def test_sglang_cannot_be_told_to_run_ahead_of_updates_in_flight() -> None:
+    key = "disable_overlap_schedule"
+
+    def refused(mode: str, value: bool) -> str | None:
+        chosen = {"strategy_name": "sglang", "strategy_config": {key: value}}
+        found = problems({}, weight_update_mode=mode, actor_infer={"device_mapping": "1-3", "strategy_args": chosen})
+        return found.get(f"actor_infer.strategy_args.strategy_config.{key}")
+
+    assert "weight_update_mode: interrupt" in (refused("in_flight", False) or "")
+    assert refused("in_flight", True) is None and refused("interrupt", False) is None
 
 
 def test_rules_that_need_no_vllm() -> None:
