@@ -236,7 +236,7 @@ class BaseConfig:
         "object_store: through Ray's store on the trainers' nodes, from which each engine fetches them; by reference with "
         "--local; with mode explore and train over TCP, from the trainer's process (weights_address).\n"
         "shared_memory: all roles are on one machine; the trainer's ranks write files in its memory, and engines map them.\n"
-        "collective: each of the trainers' ranks broadcasts to all engines, by gloo; by reference with --local.\n"
+        "collective: each of the trainers' ranks broadcasts to an engine of each node, by gloo; by reference with --local.\n"
         "nccl: as collective, from device to device, for roles on devices of their own. Experimental: not run on a GPU.\n"
         "checkpoint_dir: safetensors in <output_dir>/<exp_name>/weights, which trainers and engines both have to see.\n"
         "With mode explore and train there are checkpoint_dir and object_store.",

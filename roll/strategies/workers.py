@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from roll.weights.broadcast import BroadcastGroups, Member
 from roll.weights.bucket import Bucket, Readable, WeightManifest
 from roll.weights.delta import LastShare, Link
 from roll.weights.directory import BucketFile
+from roll.weights.node_files import host, node_file, path_of
 from roll.weights.received import ReceivedWeights
 
 
@@ -128,6 +130,8 @@ class InferWorker:
         self._groups = BroadcastGroups()
         self._receiving: Iterator[Bucket] | None = None
         """The broadcast that has not been given up."""
+        self._shared: list[int] = []
+        """Descriptors of the buckets that other engines may read."""
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         return await self.strategy.generate(request)
@@ -139,15 +143,30 @@ class InferWorker:
         self._receiving = None
         await self.strategy.receive_bucket(version, await asyncio.to_thread(bucket.read))
 
-    async def receive_broadcast(self, version: int, member: Member, count: int) -> None:
+    async def host(self) -> str:
+        """Workers that say the same can open each other's files under /proc."""
+        return host()
+
+    async def receive_broadcast(self, version: int, member: Member, count: int, shares: bool) -> list[BucketFile]:
         """Takes the place of `count` calls of `receive_bucket`. A caller that calls `receive_bucket`, or begins another
-        broadcast, has given this broadcast up."""
+        broadcast, has given this broadcast up. `shares`: returns the buckets for other engines of the host, which can read them
+        until this one has loaded them."""
         self._receiving = buckets = self._groups.receive(member, count)
+        shared: list[BucketFile] = []
         while (bucket := await asyncio.to_thread(next, buckets, None)) is not None and self._receiving is buckets:
+            if shares:
+                self._shared.append(await asyncio.to_thread(node_file, bucket))
+                shared.append(BucketFile(path_of(self._shared[-1]), bucket.names, bucket.checksum, bucket.nbytes))
+                bucket = await asyncio.to_thread(shared[-1].read)
             await self.strategy.receive_bucket(version, bucket)
+        return shared
 
     async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
-        return await self.strategy.activate_weights(manifest, mode)
+        try:
+            return await self.strategy.activate_weights(manifest, mode)
+        finally:
+            while self._shared:
+                os.close(self._shared.pop())
 
     async def sleep(self) -> None:
         await self.strategy.sleep()

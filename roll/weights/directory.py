@@ -26,7 +26,7 @@ from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.bucket_server import BucketServer, Endpoint, ServedBucket
 from roll.weights.delta import WORTH, Chain, Link
 from roll.weights.folder_files import stored_tensors, weight_files
-from roll.weights.layout import MEMORY, write_file
+from roll.weights.layout import MEMORY, PROCESSES, write_file
 from roll.weights.store import BucketRef, Buckets, Receive
 
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
@@ -79,7 +79,7 @@ class BucketFile:
             tensors = load_file(self.path)
         if tensors.keys() != set(self.names):
             raise ValueError(f"weight bucket '{self.path}' has tensors {sorted(tensors)} instead of {sorted(self.names)}")
-        file = self.path if Path(self.path).is_relative_to(MEMORY) else None
+        file = self.path if any(map(Path(self.path).is_relative_to, (MEMORY, PROCESSES))) else None
         return Bucket({name: tensors[name] for name in self.names}, self.checksum, file)
 
 

@@ -35,6 +35,8 @@ TYPES = {code: dtype for dtype, code in CODES.items()}
 METADATA = "__metadata__"
 MEMORY = Path("/dev/shm")
 """A file system in memory, on Linux."""
+PROCESSES = Path("/proc")
+"""Where processes find each other's files in memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import xxhash
 from torch import Tensor
 
 from roll.weights.bucket import Bucket
-from roll.weights.layout import write_memory_file
+from roll.weights.layout import PROCESSES, write_memory_file
 
 NOTES = 256
 """Files with a note, for good. Buckets that share one go on as if they had been first."""
@@ -53,6 +53,16 @@ def shared_file(tensors: Mapping[str, Tensor], checksum: int) -> int:
         os.close(note)
 
 
+def path_of(file: int) -> str:
+    """Under which other processes of the host open a file of this one."""
+    return f"{PROCESSES}/{os.getpid()}/fd/{file}"
+
+
+def host() -> str:
+    """The same in processes that see each other under these paths."""
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+
+
 def _notes() -> Path:
     """A folder of this user's alone. Raises `OSError`."""
     folder = Path(tempfile.gettempdir()) / f"roll-buckets-{os.getuid()}"
@@ -69,7 +79,7 @@ def _opened(note: str, key: str) -> int | None:
         process, file, device, inode = map(int, where)
         if known != key:
             return None
-        descriptor = os.open(f"/proc/{process}/fd/{file}", os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = os.open(f"{PROCESSES}/{process}/fd/{file}", os.O_RDONLY | os.O_NONBLOCK)
     except (ValueError, OSError):  # nothing yet; the process is gone, or has closed it
         return None
     found = os.fstat(descriptor)

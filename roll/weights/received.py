@@ -17,7 +17,7 @@ from torch import Tensor
 from roll.distributed.temp_folder import TempFolder
 from roll.weights.adapter import A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter, merge
 from roll.weights.bucket import Bucket, WeightManifest
-from roll.weights.node_files import node_file
+from roll.weights.node_files import node_file, path_of
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class StagedWeights:
             _remove(self._files.make_room(version, bucket))
             name = self._own.path / f"{self._count:05}.safetensors"
             self._count += 1
-            name.symlink_to(f"/proc/{os.getpid()}/fd/{descriptor}")
+            name.symlink_to(path_of(descriptor))
             self._files.keep(bucket, (name, descriptor))
 
     def complete(self, manifest: WeightManifest) -> Path:

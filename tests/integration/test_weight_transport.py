@@ -118,21 +118,24 @@ async def assert_says_the_same(engines, engine, expected, version=1):
 async def check_transports(backend, ranks, trained, other, folder):
     """An engine that starts with other weights says the same as one that starts with the trained ones, after each transport."""
     try:
-        trainers, engines = await start(backend, ranks, trained, other, 4 + backend.isolated)
+        trainers, engines = await start(backend, ranks, trained, other, 4 + 2 * backend.isolated)
         expected = await engines.call(0, "generate", GREEDY)
         address = backend.driver_address()
         served = ServedWeightStore(folder.with_name("served"), -1, address, backend)
         ways = [(MemoryWeightStore(), None), (DirectoryWeightStore(folder), None), (served, None)]
         if backend.isolated:
             ways.append((MemoryWeightStore(), WeightBroadcast(trainers, engines, address, 60.0)))
-        for engine, (store, broadcast) in enumerate(ways, start=1):
+        for first, (store, broadcast) in enumerate(ways, start=1):
+            takers = [first, first + 1] if broadcast else [first]  # of these one has the broadcast, the other what it received
             fleet = make_fleet(engines, store, broadcast)
-            answer = await engines.call(engine, "generate", GREEDY)
-            assert answer.token_ids != expected.token_ids, "the test is blind"
+            for engine in takers:
+                answer = await engines.call(engine, "generate", GREEDY)
+                assert answer.token_ids != expected.token_ids, "the test is blind"
             await publish(trainers, store)
-            await fleet.send(1, [0, engine])
-            assert len(await fleet.flip(1, [engine])) == 1
-            await assert_says_the_same(engines, engine, expected)
+            await fleet.send(1, [0, *takers])
+            assert len(await fleet.flip(1, takers)) == len(takers)
+            for engine in takers:
+                await assert_says_the_same(engines, engine, expected)
             assert broadcast is None or (broadcast.sent, broadcast.failed) == (1, 0)
         await check_a_chain(backend, trainers, engines, expected, folder.with_name("chain"))
         return sorted(path.name for path in (folder / "version-1").iterdir())
@@ -176,7 +179,8 @@ def test_two_ranks_each_with_its_share_between_processes(material, other_model, 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("shared_ray")
-def test_engines_that_die_in_a_broadcast_or_start_empty_are_filled_from_the_store(material, other_model):
+@pytest.mark.parametrize(("dies", "lives"), [(2, 1), (1, 2)], ids=["the one that reads", "the one that receives"])
+def test_engines_that_die_in_a_broadcast_or_start_empty_are_filled_from_the_store(material, other_model, dies, lives):
     """Those that live through the broadcast have it in its time. An engine that starts empty does not serve what it began with,
     not even while the version is the run's first, and is filled again when it comes back."""
     from roll.distributed.ray_backend import RayBackend
@@ -190,25 +194,25 @@ def test_engines_that_die_in_a_broadcast_or_start_empty_are_filled_from_the_stor
             fleet = make_fleet(engines, store, broadcast, restartable=True)
             await publish(trainers, store)
             assert await broadcast.send(store, 1, [1, 2])
-            engines.workers[2].kill()
+            engines.workers[dies].kill()
             await asyncio.wait_for(fleet.send(1, [1, 2]), 30)  # nobody waits until the broadcast would time out
             assert (broadcast.sent, broadcast.failed) == (1, 1)
-            assert fleet.fleet.serving == [0, 1]
+            assert fleet.fleet.serving == [0, lives]
             assert len(await fleet.flip(1, [1, 2])) == 1
-            await assert_says_the_same(engines, 1, expected)
+            await assert_says_the_same(engines, lives, expected)
 
-            await engines.restart(2)
+            await engines.restart(dies)
             fleet = make_fleet(engines, store, restartable=True, empty=True)
             await fleet.load()
             assert fleet.fleet.serving == [0, 1, 2]
-            await assert_says_the_same(engines, 2, expected)
+            await assert_says_the_same(engines, dies, expected)
             back = asyncio.Event()
             fleet.routing.append(Routes(back))
             supervision = asyncio.create_task(fleet.supervise())
-            engines.workers[2].kill()
+            engines.workers[dies].kill()
             await back.wait()
             supervision.cancel()
-            await assert_says_the_same(engines, 2, expected)
+            await assert_says_the_same(engines, dies, expected)
 
             for version in (2, 3):  # in a group with the engine's new process, and in the same once more
                 await publish(trainers, store, version)

@@ -22,7 +22,7 @@ from roll.distributed.temp_folder import own_package
 from roll.errors import CallFailed, ChildDied, EngineClosed, EngineError
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, SamplingParams, WeightUpdateMode
 from roll.weights.bucket import Bucket, WeightManifest
-from roll.weights.node_files import node_file
+from roll.weights.node_files import node_file, path_of
 
 ERRORS: dict[str, type[Exception]] = {error.__name__: error for error in (ValueError, EngineError, EngineClosed)}
 """The errors that keep their type on the way."""
@@ -114,7 +114,7 @@ class OtherInterpreterStrategy(OtherInterpreterEngine):
     async def receive_bucket(self, version: int, bucket: Bucket) -> None:
         file = await asyncio.to_thread(node_file, bucket)
         try:
-            await self._call("receive_bucket", version, f"/proc/{os.getpid()}/fd/{file}", bucket.checksum)
+            await self._call("receive_bucket", version, path_of(file), bucket.checksum)
         finally:
             os.close(file)
 

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from roll.distributed.temp_folder import TempFolder
 from roll.weights.adapter import BASE, A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter
 from roll.weights.bucket import Bucket, WeightManifest, checksum
 from roll.weights.folder_files import weight_files
-from roll.weights.node_files import node_file, shared_file
+from roll.weights.node_files import node_file, path_of, shared_file
 from roll.weights.received import ReceivedBuckets
 
 HEAD = "lm_head.weight"
@@ -82,7 +82,7 @@ class ReceivedWeights:
             there = {self._aliases.get(name, name) for name in self._files.names}
             if missing := self._shapes.keys() - self._aliases.keys() - there:
                 raise ValueError(f"weights of version {manifest.version} do not cover the model: {sorted(missing)} missing")
-            return _paths(self._files.kept)
+            return list(map(path_of, self._files.kept))
 
     def forget(self) -> None:
         """Frees the memory, but for what is kept."""
@@ -101,7 +101,7 @@ class ReceivedWeights:
     @property
     def served(self) -> list[str]:
         """Paths of the files that are kept, or of the model's own before there are any."""
-        return _paths(self._served)
+        return list(map(path_of, self._served))
 
     def close(self) -> None:
         self.forget()
@@ -111,10 +111,6 @@ class ReceivedWeights:
         if self._aliases.keys().isdisjoint(bucket.tensors):
             return node_file(bucket)
         return shared_file({self._aliases.get(name, name): tensor for name, tensor in bucket.tensors.items()}, bucket.checksum)
-
-
-def _paths(files: Sequence[int]) -> list[str]:
-    return [f"/proc/{os.getpid()}/fd/{file}" for file in files]
 
 
 def _embedding(names: list[str]) -> str | None:
