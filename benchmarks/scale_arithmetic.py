@@ -19,6 +19,8 @@ RAY = 2e9
 """Bytes/s of an object from node to node; a guess: no two nodes were measured."""
 HOST_COPY = 20e9
 """Bytes/s between a device and host memory, each; a guess for pinned memory beside other copies."""
+FILE = 3e9
+"""Bytes/s that a process writes into new memory; measured on two quiet cores."""
 TOKEN_S, GROUP_S = 0.047e-6, 1.6e-3
 """The driver's processor for a token, and for a group: the larger ones of two runs."""
 
@@ -67,9 +69,10 @@ class System:
         return self.weight_bytes / RAY
 
     def broadcast_s(self) -> float:
-        """By `nccl`: from the trainer's host memory to its devices, over one adapter into each node, and back."""
-        across = 0.0 if self.trainers + self.engines <= NODE else self.weight_bytes / LINK
-        return across + 2 * self.weight_bytes / (HOST_COPY * max(1, self.trainers // NODE))
+        """By `nccl`: to each device of a node at the same time its part, one thing after another: to the sender's device, over an
+        adapter, from the receiver's device, into a memory file."""
+        across = 0.0 if self.trainers + self.engines <= NODE else 1 / LINK
+        return self.weight_bytes / min(NODE, self.engines) * (2 / HOST_COPY + across + 1 / FILE)
 
     def shares_s(self) -> float:
         """If every rank sent its share to the ranks that need it: what the adapters of a node need for what it holds."""

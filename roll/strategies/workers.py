@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -128,8 +129,10 @@ class InferWorker:
     def __init__(self, strategy_name: str, options: dict[str, object]) -> None:
         self.strategy: InferStrategy = make_infer_strategy(strategy_name, options)
         self._groups = BroadcastGroups()
-        self._receiving: Iterator[Bucket] | None = None
-        """The broadcast that has not been given up."""
+        devices: Any = options.get("devices", ["cpu"])
+        self._devices = len(devices)
+        self._receiving: int | None = None
+        """The version whose broadcast has not been given up."""
         self._shared: list[int] = []
         """Descriptors of the buckets that other engines may read."""
 
@@ -143,17 +146,17 @@ class InferWorker:
         self._receiving = None
         await self.strategy.receive_bucket(version, await asyncio.to_thread(bucket.read))
 
-    async def host(self) -> str:
-        """Workers that say the same can open each other's files under /proc."""
-        return host()
+    async def place(self) -> tuple[str, int]:
+        """Its host, whose workers can open each other's files under /proc, and how many devices it has there."""
+        return host(), self._devices
 
     async def receive_broadcast(self, version: int, member: Member, count: int, shares: bool) -> list[BucketFile]:
-        """Takes the place of `count` calls of `receive_bucket`. A caller that calls `receive_bucket`, or begins another
-        broadcast, has given this broadcast up. `shares`: returns the buckets for other engines of the host, which can read them
-        until this one has loaded them."""
-        self._receiving = buckets = self._groups.receive(member, count)
+        """Takes the place of `count` calls of `receive_bucket`. A caller that calls `receive_bucket`, or begins to broadcast
+        another version, has given this version's broadcasts up. `shares`: returns the buckets for other engines of the host,
+        which can read them until this one has loaded them."""
+        self._receiving, buckets = version, self._groups.receive(member, count)
         shared: list[BucketFile] = []
-        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None and self._receiving is buckets:
+        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None and self._receiving == version:
             if shares:
                 self._shared.append(await asyncio.to_thread(node_file, bucket))
                 shared.append(BucketFile(path_of(self._shared[-1]), bucket.names, bucket.checksum, bucket.nbytes))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -41,10 +41,11 @@ class Rendezvous:
         self._timeout_s = timeout_s
         self._store = open_store(address, 0, timedelta(seconds=timeout_s))
 
-    def members(self, group: str, size: int, device: str = "", sender: int = 0) -> list[Member]:
-        """The members of a new group, whose name no other group had; the sender is the first."""
-        whose = self._address, self._store.port, group, sender
-        return [Member(*whose, rank, size, self._timeout_s, device) for rank in range(size)]
+    def members(self, group: str, devices: Sequence[str], sender: int = 0) -> list[Member]:
+        """The members of a new group, whose name no other group had; the sender is the first. `devices`: of each, as it counts
+        its own; none: host memory."""
+        whose, size = (self._address, self._store.port, group, sender), len(devices)
+        return [Member(*whose, rank, size, self._timeout_s, device) for rank, device in enumerate(devices)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Member:
     timeout_s: float
     """The limit for all members to join, and for each of their exchanges."""
     device: str = ""
-    """torch's name for the device that each member exchanges through, as it counts its own; none: host memory."""
+    """torch's name for the device that it exchanges through; none: host memory."""
 
     def join(self, store: PrefixStore) -> DeviceGroup:
         """Blocks until all members do, or with NCCL until the first exchange. `store`: the group's part of the rendezvous."""

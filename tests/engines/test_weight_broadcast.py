@@ -10,25 +10,45 @@ from roll.weights.bucket import WeightManifest
 from roll.weights.directory import BucketFile
 from roll.weights.store import KeptBucket
 
-FILE = BucketFile("/proc/1/fd/3", ("w",), 7, 4)
-
 
 class Processes:
     """Stands for a cluster: notes the calls."""
 
-    def __init__(self, hosts=()):
-        self.hosts = hosts
-        self.workers = [object() for _ in hosts] or [object(), object()]
+    def __init__(self, hosts="  ", devices=1):
+        self.places = [(host, devices) for host in hosts]
+        self.workers = [object() for _ in hosts]
         self.calls = []
         self.fails = {}
 
     async def call(self, rank, method, *args):
-        if method == "host":
-            return self.hosts[rank]
+        if method == "place":
+            return self.places[rank]
         self.calls.append((rank, method, *args))
         if error := self.fails.get((rank, method)):
             raise error
-        return [FILE] if method == "receive_broadcast" else None
+        return [BucketFile(f"/proc/{rank}/fd/3", ("w",), 7, 4)] if method == "receive_broadcast" else None
+
+    def received(self):
+        """By sender: who received, through what, of how many in its group, and whether it is for others, too."""
+        by_sender = {}
+        for rank, method, *args in self.calls:
+            if method == "receive_broadcast":
+                _, member, _, shares = args
+                by_sender.setdefault(member.sender, []).append((rank, member.device, member.size, shares))
+        return by_sender
+
+    def read(self):
+        """By engine: of whom it reads."""
+        return sorted((rank, args[1].path) for rank, method, *args in self.calls if method == "receive_bucket")
+
+
+class Side(Processes):
+    """Ranks that are done only when both send."""
+
+    meet = asyncio.Barrier(2)
+
+    async def call(self, rank, method, *args):
+        await self.meet.wait()
 
 
 class Store:
@@ -40,9 +60,13 @@ class Store:
         return WeightManifest(version)
 
 
+def send(broadcast, engines):
+    return asyncio.run(asyncio.wait_for(broadcast.send(Store(), 3, engines), 20))
+
+
 @pytest.fixture
 def engines():
-    return Processes(["a", "b", "a", "b", "a", "c"])
+    return Processes("abaac")
 
 
 @pytest.fixture
@@ -50,21 +74,30 @@ def broadcast(engines):
     return WeightBroadcast(Processes(), engines, "127.0.0.1", 5.0)
 
 
-def send(broadcast, engines):
-    return asyncio.run(asyncio.wait_for(broadcast.send(Store(), 3, engines), 20))
-
-
 def test_a_version_comes_to_each_host_once(broadcast, engines):
-    assert send(broadcast, [0, 1, 2, 4, 5])
-    received = [(rank, *args) for rank, method, *args in engines.calls if method == "receive_broadcast"]
-    assert [(rank, version, member.size, shares) for rank, version, member, _, shares in received] == [
-        (0, 3, 4, True),
-        (1, 3, 4, False),
-        (5, 3, 4, False),
-    ] * 2  # the trainer's rank and three hosts, from each of two ranks
-    assert sorted((rank, *args) for rank, method, *args in engines.calls if method == "receive_bucket") == sorted(
-        [(2, 3, FILE), (4, 3, FILE)] * 2
-    )
+    """A trainer's rank and three hosts are in a group; two engines of one host read what the third one has, from each rank."""
+    assert send(broadcast, [0, 1, 2, 3, 4])
+    members = [(0, "", 4, True), (1, "", 4, False), (4, "", 4, False)]
+    assert engines.received() == {0: members, 1: members}
+    assert engines.read() == [(2, "/proc/0/fd/3")] * 2 + [(3, "/proc/0/fd/3")] * 2
+
+
+def test_two_ranks_send_at_the_same_time_where_each_host_has_two_engines():
+    engines = Processes("abba")
+    assert send(WeightBroadcast(Side(), engines, "127.0.0.1", 5.0), [0, 1, 2, 3])
+    assert engines.received() == {0: [(0, "", 3, True), (1, "", 3, True)], 1: [(3, "", 3, True), (2, "", 3, True)]}
+    assert engines.read() == [(0, "/proc/3/fd/3"), (1, "/proc/2/fd/3"), (2, "/proc/1/fd/3"), (3, "/proc/0/fd/3")]
+
+
+def test_or_where_an_engine_has_two_devices_each_to_another_one():
+    engines = Processes("ab", devices=2)
+    broadcast = WeightBroadcast(Processes(), engines, "127.0.0.1", 5.0, "cuda:0")
+    assert send(broadcast, [0, 1])
+    assert engines.received() == {
+        0: [(0, "cuda:0", 3, False), (1, "cuda:0", 3, False)],
+        1: [(0, "cuda:1", 3, False), (1, "cuda:1", 3, False)],
+    }
+    assert engines.read() == []
 
 
 @pytest.mark.parametrize(

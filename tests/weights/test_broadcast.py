@@ -47,7 +47,7 @@ def update(pool, groups, members, buckets):
 def test_all_members_get_the_very_bits_under_their_names(rendezvous, receivers):
     buckets = list(make_buckets(tensors().items(), 100))
     assert len(buckets) > 2
-    first, *others = rendezvous.members(f"bits-{receivers}", receivers + 1)
+    first, *others = rendezvous.members(f"bits-{receivers}", [""] * (receivers + 1))
     with ThreadPoolExecutor(receivers + 1) as pool:
         received = update(pool, [BroadcastGroups() for _ in range(receivers + 1)], [first, *others], buckets)
     for member in received:
@@ -62,7 +62,7 @@ def test_all_members_get_the_very_bits_under_their_names(rendezvous, receivers):
 def test_what_was_damaged_on_the_way_is_found(rendezvous):
     [bucket] = make_buckets(tensors().items(), 1 << 20)
     bucket.tensors["odd"][0, 0] += 1
-    first, other = rendezvous.members("damage", 2)
+    first, other = rendezvous.members("damage", [""] * 2)
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(BroadcastGroups().send, first, [bucket])
         [received] = BroadcastGroups().receive(other, 1)
@@ -72,7 +72,7 @@ def test_what_was_damaged_on_the_way_is_found(rendezvous):
 
 
 def test_a_member_that_never_comes_breaks_the_group_in_time():
-    first, *_ = Rendezvous("127.0.0.1", 1.0).members("alone", 2)
+    first, *_ = Rendezvous("127.0.0.1", 1.0).members("alone", [""] * 2)
     began = time.monotonic()
     with pytest.raises(BroadcastError, match="alone, member 0 of 2"):
         BroadcastGroups().send(first, [])
@@ -84,7 +84,7 @@ def test_a_receiver_that_is_killed_in_mid_update_costs_this_update_and_nothing_e
     """The sender, and a receiver that lives, hear of it in time, and the next broadcast is as good as any."""
     rendezvous = Rendezvous("127.0.0.1", 5.0)
     buckets = list(make_buckets(((f"w{i}", torch.full((1 << 20,), i)) for i in range(4)), 1 << 20))
-    first, doomed, other = rendezvous.members(f"killed-{took}", 3)
+    first, doomed, other = rendezvous.members(f"killed-{took}", [""] * 3)
     sender, receiver = BroadcastGroups(), BroadcastGroups()
     address = [first.address, str(first.port), first.group, str(doomed.sender), str(doomed.rank), str(doomed.size), str(took)]
     with subprocess.Popen([sys.executable, __file__, *address], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as killed:
@@ -102,7 +102,7 @@ def test_a_receiver_that_is_killed_in_mid_update_costs_this_update_and_nothing_e
                     each.result(40)
         assert killed.wait(20) == -signal.SIGKILL
     assert time.monotonic() - began < 30
-    first, other = rendezvous.members(f"after-{took}", 2)
+    first, other = rendezvous.members(f"after-{took}", [""] * 2)
     with ThreadPoolExecutor(2) as pool:
         [received] = update(pool, [sender, receiver], [first, other], buckets)
     assert [list(bucket.tensors) for bucket in received] == [list(bucket.tensors) for bucket in buckets]
@@ -114,7 +114,7 @@ def test_a_group_is_joined_once_for_all_updates_until_its_sender_has_another(ren
     join = Member.join
     monkeypatch.setattr(Member, "join", lambda self, store: joined.append((self.group, self.rank)) or join(self, store))
     processes = [BroadcastGroups() for _ in range(4)]
-    kept = [rendezvous.members(f"kept-{sender}", 2, sender=sender) for sender in (0, 1)]
+    kept = [rendezvous.members(f"kept-{sender}", [""] * 2, sender=sender) for sender in (0, 1)]
     with ThreadPoolExecutor(2) as pool:
         for number in range(3):
             for sender, members in enumerate(kept):
@@ -123,7 +123,7 @@ def test_a_group_is_joined_once_for_all_updates_until_its_sender_has_another(ren
                 received.verify()
                 assert torch.equal(received.tensors[f"w{number}"], torch.full((5,), 10 * number + sender))
         assert sorted(joined) == [("kept-0", 0), ("kept-0", 1), ("kept-1", 0), ("kept-1", 1)]
-        update(pool, [processes[0], processes[3]], rendezvous.members("another", 2), buckets)
+        update(pool, [processes[0], processes[3]], rendezvous.members("another", [""] * 2), buckets)
         update(pool, [processes[1], processes[2]], kept[1], buckets)
     assert sorted(joined[4:]) == [("another", 0), ("another", 1)], "the second sender's is as it was"
 
@@ -131,14 +131,14 @@ def test_a_group_is_joined_once_for_all_updates_until_its_sender_has_another(ren
 def test_a_group_in_which_an_update_failed_is_not_used_again():
     """Its members may be anywhere in it."""
     rendezvous = Rendezvous("127.0.0.1", 1.0)
-    members, (sender, receiver) = rendezvous.members("failed", 2), (BroadcastGroups(), BroadcastGroups())
+    members, (sender, receiver) = rendezvous.members("failed", [""] * 2), (BroadcastGroups(), BroadcastGroups())
     buckets = list(make_buckets(tensors().items(), 100))
     with ThreadPoolExecutor(2) as pool:
         update(pool, [sender, receiver], members, buckets)
         with pytest.raises(BroadcastError, match="failed, member 0 of 2"):
             sender.send(members[0], buckets)  # nobody receives
         elsewhere = Rendezvous("127.0.0.1", 20.0)
-        for again in (rendezvous.members("again", 2), elsewhere.members("again", 2)):
+        for again in (rendezvous.members("again", [""] * 2), elsewhere.members("again", [""] * 2)):
             [received] = update(pool, [sender, receiver], again, buckets)
     assert [list(bucket.tensors) for bucket in received] == [list(bucket.tensors) for bucket in buckets]
 
@@ -146,8 +146,8 @@ def test_a_group_in_which_an_update_failed_is_not_used_again():
 def test_an_update_that_hangs_at_its_end_holds_up_no_other(rendezvous):
     """One of its members never says that it is done; the others have given it up meanwhile, as after the death of an engine."""
     sender, receiver, silent = (BroadcastGroups() for _ in range(3))
-    first, other, last = rendezvous.members("hangs", 3)
-    kept = rendezvous.members("kept meanwhile", 2, sender=1)
+    first, other, last = rendezvous.members("hangs", [""] * 3)
+    kept = rendezvous.members("kept meanwhile", [""] * 2, sender=1)
     [bucket] = buckets = list(make_buckets(tensors().items(), 1 << 20))
     with ThreadPoolExecutor(5) as pool:
         update(pool, [sender, receiver], kept, buckets)
@@ -158,7 +158,7 @@ def test_an_update_that_hangs_at_its_end_holds_up_no_other(rendezvous):
         never_done = silent.receive(last, 1)
         assert next(never_done).tensors.keys() == bucket.tensors.keys()
         update(pool, [sender, receiver], kept, buckets)
-        update(pool, [sender, receiver], rendezvous.members("anew", 2), buckets)
+        update(pool, [sender, receiver], rendezvous.members("anew", [""] * 2), buckets)
         assert not any(each.done() for each in hanging)
         assert list(never_done) == []
         [each.result(60) for each in hanging]

@@ -66,7 +66,7 @@ def members(monkeypatch, size, breaks=None, timeout_s=20.0):
 
     monkeypatch.setattr(broadcast, "nccl_group", made)
     wire.rendezvous = Rendezvous("127.0.0.1", timeout_s)  # which lives as long as the test
-    return wire.rendezvous.members("fake", size, "cpu"), wire, groups
+    return wire.rendezvous.members("fake", ["cpu"] * size), wire, groups
 
 
 def buckets():
