@@ -87,8 +87,8 @@ class VLLMInferStrategy:
         self._queue = RequestQueue(RequestBounds(model.vocab_size, max_length), max_running_requests)
         self._tokenizer: Tokenizer = AutoTokenizer.from_pretrained(model_path)
         self._adapters = ReceivedAdapters(adapters) if adapters else None
-        self._whole = None if adapters else ReceivedWeights(Path(model_path), tied=bool(model.tie_word_embeddings))
-        self._received: Any = self._adapters or self._whole
+        self._received = self._adapters or ReceivedWeights(Path(model_path), tied=bool(model.tie_word_embeddings))
+        self._whole = self._received if isinstance(self._received, ReceivedWeights) else None
         self._frees_memory = bool(arguments.get("enable_sleep_mode")) and not on_cpu
         self._figures, self._folder = EngineFigures(), engine_folder()
         environment = engine_environment(devices, threads, arguments, self._folder.path)
@@ -281,7 +281,7 @@ class VLLMInferStrategy:
         try:
             async with self._engine_errors():
                 await self._load(files)
-        except Exception as error:
+        except Exception as error:  # boundary: vLLM may raise anything, and has no weights then
             self._end(EngineError(f"the weights of version {self._version} could not be loaded again after a sleep: {error}"))
             raise self._ended or error from error
 
