@@ -29,8 +29,9 @@ from roll.explorer.env_manager import EnvManager, Record
 from roll.explorer.environment_worker import toolbox
 from roll.explorer.explorer import Exploration
 from roll.flow.stage import AnyStage, Stage
+from roll.pipeline.own_filter import own_filter
 from roll.pipeline.pipeline import Pipeline
-from roll.pipeline.preparation import Preparation, Prepared, own_filter
+from roll.pipeline.preparation import Preparation, Prepared
 from roll.pipeline.run import Run
 from roll.record.ledger import Ledger
 from roll.rollout.dialogue import Dialogue

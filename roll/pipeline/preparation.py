@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +38,7 @@ from roll.rollout.filters import GroupFilter
 from roll.rollout.tasks import TaskSource
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import sampling_params
+from roll.strategies.infer.vllm.arguments import check_cpu_folder
 from roll.strategies.installed_backend import backend_problems
 from roll.strategies.model_folder import open_model
 from roll.strategies.routers import check_replayable
@@ -204,8 +204,8 @@ class Preparation:
             here = config.roles().get("actor_train", config.actor_infer)
             replayable = partial(check_replayable, Path(config.model_folder(here)))
             collect("actor_train.router_replay.mode", "R3", replayable, "a mixture of experts, or disable")
-        for key, value, check in _divided_by_megatron(config, device_kind):
-            collect(key, value, check, "sizes that divide the model, or another model or strategy_name")
+        for key, value, check in _run_by_others(config, device_kind):
+            collect(key, value, check, "another model or strategy_name, or sizes that divide the model")
         for folder, key in _model_folders(config).items() if all(tokenizers) else ():
             if beyond := beyond_context(read_json(Path(folder) / CONFIG), tokens := config.lengths().sequence):
                 self.warnings.append(f"{key} = {folder!r}: a sequence may have {tokens:,} tokens, {beyond}")
@@ -320,31 +320,21 @@ def _model_folders(config: PPOConfig) -> dict[str, str]:
     return folders
 
 
-def _divided_by_megatron(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, object, Callable[[], None]]]:
-    """Key, value and check of each role's parallel sizes; folders and packages that are not there are reported as such."""
+def _run_by_others(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, object, Callable[[], None]]]:
+    """Key, value and check of the roles whose models are not run by transformers' code; folders and packages that are not there
+    are reported as such."""
     for name, role in config.roles().items():
-        options, folder = role.strategy_args.options, config.model_folder(role)
-        if isinstance(options, MegatronConfig) and find_spec("megatron") and (Path(folder) / "config.json").is_file():
+        chosen, options, folder = role.strategy_args, role.strategy_args.options, config.model_folder(role)
+        if not (Path(folder) / CONFIG).is_file():
+            continue
+        if isinstance(options, MegatronConfig) and find_spec("megatron"):
             check = partial(check_folder, folder, ParallelLayout.of(options), options.sequence_parallel, device_kind)
-            yield f"{name}.strategy_args.strategy_config", role.strategy_args.strategy_config, check
+            yield f"{name}.strategy_args.strategy_config", chosen.strategy_config, check
+        elif chosen.strategy_name == "vllm" and device_kind == "cpu":
+            yield f"{name}.strategy_args.strategy_name", "vllm", partial(check_cpu_folder, folder)
 
 
 def _check_writable(run_dir: Path) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
     if not os.access(run_dir, os.W_OK):
         raise ValueError(f"{run_dir} cannot be written to")
-
-
-def own_filter(path: str) -> GroupFilter:
-    """A function of a group's rewards, or a class whose instances are one."""
-    found: Any = import_object(path)
-    made: Any = found() if inspect.isclass(found) else found
-
-    def checked(rewards: Sequence[float]) -> str | None:
-        if isinstance(verdict := made(rewards), str | None):
-            return verdict
-        raise ValueError(f"{path} must return the reason to drop a group (text) or None, not {verdict!r}")
-
-    with boundary(ValueError, "it fails on the rewards [0.0, 1.0]"):
-        checked([0.0, 1.0])
-    return checked

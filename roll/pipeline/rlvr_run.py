@@ -33,8 +33,9 @@ from roll.explorer.own_rollouts import OwnRollouts, call_problems
 from roll.explorer.reward_workers import Rewards
 from roll.explorer.rlvr import RLVRExplorer
 from roll.flow.stage import AnyStage, Stage
+from roll.pipeline.own_filter import own_filter
 from roll.pipeline.pipeline import Pipeline
-from roll.pipeline.preparation import Preparation, Prepared, own_filter
+from roll.pipeline.preparation import Preparation, Prepared
 from roll.pipeline.roles import reward_specs
 from roll.pipeline.run import Run
 from roll.pipeline.state import new_admission

@@ -9,7 +9,9 @@ import pytest
 from tiny_models import FOR_VLLM, tiny_qwen2
 from transformers import AutoTokenizer
 
+from roll.configs.problems import ConfigError
 from roll.distributed.backend import LocalBackend
+from roll.pipeline.rlvr_run import prepare
 
 SGLANG = os.environ.get("SGLANG_PYTHON")
 ENGINES = [
@@ -27,6 +29,14 @@ ENGINES = [
         marks=[pytest.mark.skipif(SGLANG is None, reason="needs SGLANG_PYTHON (make test-sglang)"), pytest.mark.sglang],
     ),
 ]
+
+
+def test_a_model_that_vllm_cannot_run_on_a_cpu_is_refused_before_any_worker_starts(lab, make_config):
+    config = make_config({"actor_infer.strategy_args.strategy_name": "vllm"})
+    with pytest.raises(
+        ConfigError, match=r"strategy_name = 'vllm': vLLM on CPUs supports heads of .* model's have 8: use hf_infer"
+    ):
+        prepare(config, lab.inventory)
 
 
 @pytest.mark.slow

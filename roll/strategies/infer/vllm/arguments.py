@@ -185,12 +185,24 @@ def _refuse_others(given: Mapping[str, object]) -> None:
             raise ValueError(f"strategy_config.{name} {error}") from None
 
 
-def _cpu_defaults(model: Any, dtype: str, cached_tokens: int) -> dict[str, object]:
-    """Compiling for a CPU takes minutes, and a cache of known size spares the forward pass that measures the memory left."""
-    size = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
+def check_cpu_folder(folder: str) -> None:
+    """`ValueError` if vLLM cannot run the Hugging Face model on a CPU."""
+    from transformers import AutoConfig  # which takes a second
+
+    _head_size(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).get_text_config())
+
+
+def _head_size(model: Any) -> int:
+    size: int = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
     if size not in CPU_HEAD_SIZES:
         known = ", ".join(map(str, CPU_HEAD_SIZES))
         raise ValueError(f"vLLM on CPUs supports heads of size {known}, the model's have {size}: use hf_infer")
+    return size
+
+
+def _cpu_defaults(model: Any, dtype: str, cached_tokens: int) -> dict[str, object]:
+    """Compiling for a CPU takes minutes, and a cache of known size spares the forward pass that measures the memory left."""
+    size = _head_size(model)
     heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
     token = 2 * model.num_hidden_layers * heads * size * {TORCH_NAMES[name]: size for name, size in BYTES.items()}[dtype]
     return {
