@@ -33,8 +33,7 @@ class ScriptedInferWorker(InferWorker):
 
     def __init__(self, costs: Costs, grain: int, options: dict[str, Any], wrong: list[str]) -> None:
         """`wrong`: see `Simulation`."""
-        self.strategy = ScriptedEngine(costs, options["max_running_requests"], grain, options["version"], wrong)
-        self._broadcast = None
+        self._serve(ScriptedEngine(costs, options["max_running_requests"], grain, options["version"], wrong), 1)
 
 
 class ScriptedTrainWorker:

@@ -127,10 +127,12 @@ class InferWorker:
     """An engine of actor_infer."""
 
     def __init__(self, strategy_name: str, options: dict[str, object]) -> None:
-        self.strategy: InferStrategy = make_infer_strategy(strategy_name, options)
-        self._groups = BroadcastGroups()
         devices: Any = options.get("devices", ["cpu"])
-        self._devices = len(devices)
+        self._serve(make_infer_strategy(strategy_name, options), len(devices))
+
+    def _serve(self, strategy: InferStrategy, devices: int) -> None:
+        self.strategy, self._devices = strategy, devices
+        self._groups = BroadcastGroups()
         self._receiving: int | None = None
         """The version whose broadcast has not been given up."""
         self._shared: list[int] = []
