@@ -207,10 +207,13 @@ def test_weights_wait_while_the_engine_sleeps(served: Served, infer_lab: SimpleN
         served.run(served.update("interrupt"))
     served.run(served.engine.wake())
     served.run(served.update("interrupt"))
-    requests = make_requests(infer_lab, SLOTS, 40, prefix="changed")
-    results = served.generate(requests)
-    assert {span.version for result in results for span in result.versions} == {served.version}
-    assert mean_error(served, requests, results) <= BF16_MEAN
+    for prefix in ("changed", "after another sleep"):
+        requests = make_requests(infer_lab, SLOTS, 40, prefix=prefix)
+        results = served.generate(requests)
+        assert {span.version for result in results for span in result.versions} == {served.version}
+        assert mean_error(served, requests, results) <= BF16_MEAN
+        served.run(served.engine.sleep())
+        served.run(served.engine.wake())
 
 
 def test_float32_of_hf_infer_is_that_of_the_cpu(infer_lab: SimpleNamespace, device: str, model_path: str) -> None:

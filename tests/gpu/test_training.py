@@ -187,3 +187,18 @@ def test_offload_frees_the_memory_and_reload_brings_all_back(
     assert again.keys() == state.keys() and all(torch.equal(again[name], state[name]) for name in state)
     metrics = strategy.train_step(batch, train_lab.LOSS, train_lab.totals(batch))
     assert math.isfinite(metrics["actor_train/grad_norm"]) and metrics["actor_train/skipped_steps"] == 0
+
+
+def test_grouped_products_of_experts_are_those_of_one_after_another(device: str) -> None:
+    pytest.importorskip("megatron.core")
+    from roll.strategies.train.megatron.experts import GroupedProduct
+
+    counts = [300, 0, 17, 195]
+    weights = [torch.randn(256, 128, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in counts]
+    x = torch.randn(sum(counts), 128, device=device, dtype=torch.bfloat16, requires_grad=True)
+    grouped = GroupedProduct.apply(x, torch.tensor(counts).cumsum(0).to(device, torch.int32), *weights)
+    apart = torch.cat([rows @ w.T for rows, w in zip(x.split(counts), weights, strict=True)])
+    grad = torch.randn_like(apart)
+    got, expected = ([out, *torch.autograd.grad(out, (x, *weights), grad)] for out in (grouped, apart))
+    for one, other in zip(got, expected, strict=True):
+        assert float((one - other).norm()) <= 1e-2 * float(other.norm())
