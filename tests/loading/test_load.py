@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import derive
@@ -157,6 +158,15 @@ def test_what_an_asynchronous_file_of_roll_becomes():
     assert {"system_envs", "checkpoint_config", "logging_dir", "actor_infer.infer_batch_size"} <= ignored.keys()
     (told,) = [note for note in report.aliased if note.key == "actor_train.data_args.template"]
     assert (told.value, "tokenizer's own" in told.message) == ("qwen2_5", True)
+
+
+@pytest.mark.parametrize("name", ["rlvr_config_async", "rlvr_ppo_critic", "agent_val_frozen_lake_async"])
+def test_a_runs_own_config_is_read_as_it_stands(name, tmp_path):
+    config, _ = load(EXAMPLES, name)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_mapping(config)))
+    again, report = load(tmp_path, "config")
+    assert again == config
+    assert not [*report.aliased, *report.without_effect], "every key has the name that it has here"
 
 
 def test_nodes_put_in_by_name_and_overridden_variables():

@@ -17,7 +17,7 @@ from roll.compat.roll.keys_tasks import NOT_HERE, YOUR_OWN
 from roll.compat.roll.readings import Path, Reading
 from roll.compat.roll.readings_agentic import meant
 from roll.compat.roll.rule import DROP, KeyRule, remove, unshared, value_at, write_at
-from roll.configs.fields import hints
+from roll.configs.fields import default_of, hints
 from roll.configs.problems import Note
 from roll.configs.rlvr import RLVRConfig
 
@@ -141,13 +141,21 @@ def _hits(mapping: Mapping[str, object], cls: object, above: tuple[str, ...], fi
 
 
 def _rule(block: Mapping[str, object], cls: object, path: tuple[str, ...], file: Mapping[str, object]) -> KeyRule | None:
-    """The first rule about a key of `block`, whose dataclass is `cls`."""
+    """The first rule about a key of `block`, whose dataclass is `cls`. A key that says its default,
+    as most of a run's own config.yaml do, says nothing: no rule is about it."""
     name, known = path[-1], has_field(cls, path[-1:])
+    if known and _is_default(cls, name, block.get(name)):
+        return None
     for rule in _BY_NAME.get(name, ()):
         about = rule.matches(path) and rule.about(block.get(name), file if rule.whole else block)
         if about and not (known and rule.for_absent):
             return rule
     return None
+
+
+def _is_default(cls: Any, name: str, value: object) -> bool:
+    default = next(default_of(item) for item in fields(cls) if item.name == name)
+    return value is default or (type(value) is type(default) and value == default)
 
 
 def _absent(
