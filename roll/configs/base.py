@@ -122,7 +122,8 @@ class BaseConfig:
     explorer_name: str = option("explorer", "mode explore: tells the explorers of a run apart; each has a name of its own.")
     member_timeout: float = option(
         60.0,
-        "Seconds without a sign of life after which an explorer counts as dead, and its groups are rolled out by others.",
+        "Groups in a database: seconds without a sign of life after which an explorer counts as dead, and its groups are rolled "
+        "out by others.",
         bounds=Bounds(gt=0),
     )
     peer_timeout: float = option(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from roll.configs.agentic import AgenticConfig
-from roll.configs.base import TRANSPORTS_APART
+from roll.configs.base import TRANSPORTS_APART, BaseConfig
 from roll.configs.derived import optimizer_batch_size
 from roll.configs.estimators import ESTIMATORS
 from roll.configs.ppo import PPOConfig
@@ -16,7 +16,10 @@ from roll.configs.staleness import StalenessTuningConfig, deepest_pipeline, stal
 
 
 def schedule_problems(config: PPOConfig) -> Iterator[Problem]:
-    for rule in (_ahead, _tuning, _replay, _fallback, _arrival, _halves, _transport):
+    """An evaluation has no schedule: its file may be that of a run of any mode, as `roll eval` finds it in the run's folder."""
+    if config.only_evaluates:
+        return
+    for rule in (_ahead, _tuning, _replay, _fallback, _arrival, _halves, _silence, _transport):
         yield from rule(config)
 
 
@@ -172,6 +175,15 @@ def _halves(config: PPOConfig) -> Iterator[Problem]:
         yield Problem("explorer_name", config.explorer_name, f"has no effect with mode: {config.mode}", "remove it")
     if "/" in config.explorer_name or config.explorer_name in ("", ".", "..", "trainer"):
         yield Problem("explorer_name", config.explorer_name, "is no name of a folder of its own", "letters, digits, - and _")
+
+
+def _silence(config: PPOConfig) -> Iterator[Problem]:
+    """Nobody waits for a sign of life of itself."""
+    alone = {"peer_timeout": config.mode == "both", "member_timeout": config.groups_address is None}
+    for key, unread in alone.items():
+        if unread and (value := getattr(config, key)) != getattr(BaseConfig, key):
+            message = "has no effect with mode: both" + (" without groups_database" if key == "member_timeout" else "")
+            yield Problem(key, value, message, "remove it")
 
 
 def _transport(config: PPOConfig) -> Iterator[Problem]:

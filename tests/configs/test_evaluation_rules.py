@@ -52,6 +52,20 @@ def test_an_evaluation_needs_neither_a_trainer_nor_training_prompts():
     assert not derive(lora).adapter_updates, "checkpoints are whole models"
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"train_on_arrival": True},
+        {"synchronous_after_failures": 2, "async_generation_ratio": 1},
+        {"weights_address": "10.0.0.1"},
+        {"explorer_name": "second"},
+    ],
+)
+def test_how_a_run_was_scheduled_does_not_concern_its_evaluation(schedule):
+    for base in (RLVR, AGENTIC):
+        assert problems(base, **schedule) == {}
+
+
 def test_the_first_set_is_the_one_without_a_name():
     validation = {"data_args": {"file_name": "v.jsonl"}}
     config = configure(RLVR, validation=validation)
@@ -70,7 +84,6 @@ def test_the_first_set_is_the_one_without_a_name():
         (AGENTIC, {"validation_sets": {}}, "validation_sets", "there is none"),
         (RLVR, {"bench_checkpoints": []}, "bench_checkpoints", "names no model"),
         (RLVR, {"resume_from_checkpoint": True}, "resume_from_checkpoint", "resumes nothing"),
-        (RLVR, {"explorer_name": "second"}, "explorer_name", "no effect with mode: bench"),
         (RLVR, {"validation_sets": {"aime": {}}}, "validation_sets.aime.data_args.file_name", "names no prompt file"),
         (
             RLVR,
