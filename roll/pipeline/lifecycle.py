@@ -238,10 +238,12 @@ def end_within(seconds: float, run_dir: Path, lock: RunLock | None) -> None:
 
 def _end(seconds: float, run_dir: Path, lock: RunLock | None) -> None:
     why = f"stopped by SIGTERM; what it was doing did not end within {seconds:g} s (stop_within_s)"
-    with contextlib.suppress(Superseded):
-        if lock is not None:
-            lock.check()
-        if is_running(run_dir):
-            amend_summary(run_dir, {"status": "interrupted", "reason": why})
-    print(why, file=sys.stderr, flush=True)
-    os._exit(EXIT_CODE)
+    try:
+        with contextlib.suppress(Superseded):
+            if lock is not None:
+                lock.check()
+            if is_running(run_dir):
+                amend_summary(run_dir, {"status": "interrupted", "reason": why})
+        print(why, file=sys.stderr, flush=True)
+    finally:  # also where the disk is full, or nobody reads any more
+        os._exit(EXIT_CODE)

@@ -24,6 +24,8 @@ from roll.configs.redact import visible
 from roll.record.estimates import Validated
 from roll.record.verdict import Level, Verdict
 
+logger = logging.getLogger(__name__)
+
 SPARKS = "▁▂▃▄▅▆▇█"
 LABEL = "bright_black"
 STYLES: dict[Level, str] = {"good": "green", "warning": "yellow", "error": "bold red", "": "default"}
@@ -73,11 +75,20 @@ class RunSnapshot:
         return f"{self.counted} {self.step}/{self.max_steps}"
 
 
+class Printed(Console):
+    """Standard output, without which a run goes on: at Ctrl-C `| tee` ends at once, and the run has a checkpoint to write."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        logger.warning("whoever read the standard output has ended: the run goes on without it")
+
+
 class Display:
     """`live`: None decides by itself: a terminal, and no continuous integration. `logging_steps`: steps between plain lines."""
 
     def __init__(self, console: Console | None = None, live: bool | None = None, logging_steps: int = 1) -> None:
-        self.console = console or Console()
+        self.console = console or Printed()
         if live is None:
             live = self.console.is_terminal and not self.console.is_dumb_terminal and not os.environ.get("CI")
         self._logging_steps = logging_steps

@@ -16,13 +16,13 @@ from rich.text import Text
 
 from roll.configs.redact import visible
 from roll.record.by_tag import as_table
-from roll.record.display import LABEL, duration
+from roll.record.display import LABEL, Printed, duration
 from roll.record.estimates import CONFIDENCE, Estimate, Validated
 
 
 def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | None = None) -> None:
     """The end of a run: how it went, and where its results are. `summary` as in summary.json; absent parts are left out."""
-    console, here = console or Console(), Path.cwd()
+    console, here = console or Printed(), Path.cwd()
     shown = str(run_dir.relative_to(here) if run_dir.is_relative_to(here) else run_dir)
     console.print()
     if console.is_terminal:

@@ -2,7 +2,9 @@
 
 import io
 import logging
+import os
 import re
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -305,3 +307,23 @@ def test_durations_and_sparks():
         "2 h 04 min",
     ]
     assert sparkline([0.0, 0.5, 0.99, 1.0, -0.1]) == "▁▅██▁"
+
+
+UNREAD = """
+from pathlib import Path
+from roll.record.display import Display, RunSnapshot
+from roll.record.printed_summary import print_summary
+display = Display(live=False)
+for step in (1, 2):
+    display.step(RunSnapshot(step=step, max_steps=2))
+print("a reward's own words")
+print_summary({"status": "finished"}, Path("run"))
+"""
+
+
+def test_a_run_goes_on_when_nobody_reads_what_it_prints():
+    reader, unread = os.pipe()
+    os.close(reader)
+    ended = subprocess.run([sys.executable, "-c", UNREAD], stdout=unread, stderr=subprocess.PIPE, text=True)
+    os.close(unread)
+    assert (ended.returncode, ended.stderr.count("goes on without it")) == (0, 1), ended.stderr
