@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import platform
+import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -151,8 +152,8 @@ class Pipeline(ABC, Generic[Config, P]):
             written = as_written(*map(to_mapping, (prepared.config, resolved, self._given)))
             prepared = replace(prepared, written=written)
             backend.reserve(_devices_named(prepared.config), _who(config))
-            _make_room(prepared)
-            run = self._made(prepared, inventory, backend)
+            with _room(prepared):
+                run = self._made(prepared, inventory, backend)
             announced = announce_running(prepared.run_dir, lock.owner.started)
             why = f"the driver (process {os.getpid()}) was killed, or crashed; what it wrote last is on its standard error"
             watchdog.amends(prepared.run_dir / SUMMARY, announced, {"status": "failed", "reason": why}, f"error: {why}")
@@ -270,18 +271,28 @@ def _devices_named(config: PPOConfig) -> list[int]:
     return []
 
 
-def _make_room(prepared: Prepared) -> None:
-    """An earlier run of this name is moved aside, unless explorers may be at work on it. Raises `ConfigError`."""
+@contextmanager
+def _room(prepared: Prepared) -> Iterator[None]:
+    """An earlier run of this name is moved aside, unless explorers may be at work on it, and back if the start is refused after all,
+    as by a tracker. Raises `ConfigError`."""
     config, run_dir = prepared.config, prepared.run_dir
-    if prepared.continues:
-        return
-    if config.has_engines:
-        if aside := archive_previous(run_dir):
-            print(f"the earlier run of this name was moved to {aside}")
-    elif config.resume_from_checkpoint is False and (run_dir / "config.yaml").exists():
-        message = f"{run_dir} holds a run that has begun, and explorers may be at work on it"
-        fix = "auto, to go on with it, or another exp_name"
-        raise ConfigError([Problem("resume_from_checkpoint", False, message, fix)])
+    aside = archive_previous(run_dir) if config.has_engines and not prepared.continues else None
+    if aside is not None:
+        print(f"the earlier run of this name was moved to {aside}")
+    elif not (config.has_engines or prepared.continues) and config.resume_from_checkpoint is False:
+        if (run_dir / "config.yaml").exists():
+            message = f"{run_dir} holds a run that has begun, and explorers may be at work on it"
+            fix = "auto, to go on with it, or another exp_name"
+            raise ConfigError([Problem("resume_from_checkpoint", False, message, fix)])
+    try:
+        yield
+    except (ConfigError, OSError):
+        if aside is not None:
+            shutil.rmtree(run_dir, ignore_errors=True)
+            with suppress(OSError):
+                aside.rename(run_dir)
+                print(f"it was moved back to {run_dir}")
+        raise
 
 
 def _cannot_resume(config: PPOConfig, message: str) -> Problem:

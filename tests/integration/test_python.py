@@ -150,6 +150,15 @@ def test_two_runs_follow_each_other_in_one_process_and_the_first_is_moved_aside(
     assert "the earlier run of this name was moved to" in capsys.readouterr().out
 
 
+def test_a_start_that_is_refused_leaves_the_earlier_run_where_it_was(make_config, tmp_path):
+    AsyncTrainingFlow(make_config(max_steps=1), local=True).run()
+    folder = Path(make_config().run_dir)
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(ConfigError, match="pip install swanlab"):
+        AsyncTrainingFlow(make_config(track_with=["tensorboard", "swanlab"]), local=True).run()
+    assert sorted(folder.rglob("*")) == before and not list(folder.parent.glob("*.old-*"))
+
+
 @pytest.mark.slow
 def test_the_documented_script_trains(embedded_task, forks, tmp_path):
     (tmp_path / "examples" / "embedded").mkdir(parents=True)
