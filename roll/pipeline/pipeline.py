@@ -273,17 +273,17 @@ def _devices_named(config: PPOConfig) -> list[int]:
 
 @contextmanager
 def _room(prepared: Prepared) -> Iterator[None]:
-    """An earlier run of this name is moved aside, unless explorers may be at work on it, and back if the start is refused after all,
-    as by a tracker. Raises `ConfigError`."""
+    """An earlier run of this name is moved aside, unless explorers may be at work on it; and back if the start is refused after
+    all, as by a tracker. Raises `ConfigError`."""
     config, run_dir = prepared.config, prepared.run_dir
     aside = archive_previous(run_dir) if config.has_engines and not prepared.continues else None
     if aside is not None:
         print(f"the earlier run of this name was moved to {aside}")
-    elif not (config.has_engines or prepared.continues) and config.resume_from_checkpoint is False:
-        if (run_dir / "config.yaml").exists():
-            message = f"{run_dir} holds a run that has begun, and explorers may be at work on it"
-            fix = "auto, to go on with it, or another exp_name"
-            raise ConfigError([Problem("resume_from_checkpoint", False, message, fix)])
+    begun = not prepared.continues and (run_dir / "config.yaml").exists()
+    if begun and not config.has_engines and config.resume_from_checkpoint is False:
+        message = f"{run_dir} holds a run that has begun, and explorers may be at work on it"
+        fix = "auto, to go on with it, or another exp_name"
+        raise ConfigError([Problem("resume_from_checkpoint", False, message, fix)])
     try:
         yield
     except (ConfigError, OSError):

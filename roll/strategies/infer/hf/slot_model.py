@@ -312,5 +312,7 @@ class SlotModel:
         probe = torch.tensor([[0, 1]], device=self.device)
         with torch.inference_mode():
             expected = self.model(probe, use_cache=False).logits
+            if not torch.isfinite(expected).all():
+                raise ValueError("the model's logits are not finite: its weights hold NaN, as after training that diverged")
             if not torch.equal(expected, self._head(self._trunk(probe, use_cache=False).last_hidden_state)):
                 raise ValueError(f"{type(self.model).__name__} does more to its logits than a linear output layer")

@@ -217,6 +217,10 @@ def test_models_of_an_unsupported_kind_are_refused(lab: Any) -> None:
     flash.config._attn_implementation = "flash_attention_2"
     with pytest.raises(ValueError, match="flash_attention_2"):
         lab.engine(flash)
+    ruined = lab.model("qwen2")
+    torch.nn.init.constant_(ruined.model.norm.weight, float("nan"))
+    with pytest.raises(ValueError, match="not finite: its weights hold NaN"):
+        lab.engine(ruined)
 
 
 @pytest.mark.parametrize("company", [0, 3, 12])
