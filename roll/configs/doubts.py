@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from roll.configs.agentic import AgenticConfig
-from roll.configs.derived import optimizer_batch_size, optimizer_steps
+from roll.configs.derived import old_logprobs_recomputed, optimizer_batch_size, optimizer_steps
 from roll.configs.losses import POLICY_LOSSES, ISWeightConfig, PolicyLossKnobs
 from roll.configs.ppo import PPOConfig, set_key
 from roll.configs.problems import Note
@@ -22,6 +22,7 @@ def doubts(config: PPOConfig) -> Iterator[Note]:
     if config.trains:
         yield from _learning_rates(config)
         yield from _clip(config)
+        yield from _uncorrected(config)
         yield from _unread_by_the_loss(config)
         yield from _corrections_that_are_off(config)
         yield from _kl_that_is_off(config)
@@ -64,6 +65,14 @@ def _begun_batch(config: AgenticConfig) -> Iterator[Note]:
 def _clip(config: PPOConfig) -> Iterator[Note]:
     if (config.pg_clip[0] if isinstance(config.pg_clip, list) else config.pg_clip) >= 1:
         yield Note("pg_clip", config.pg_clip, "is no percentage: no ratio is clipped from below; 0.2 is usual")
+
+
+def _uncorrected(config: PPOConfig) -> Iterator[Note]:
+    """Where log-probs are recomputed, every loss is weighted by what has happened since the sampling."""
+    variant, ratio = config.actor_train.pg_variant, config.async_generation_ratio
+    if ratio > 0 and variant in POLICY_LOSSES and POLICY_LOSSES[variant].uncorrected and not old_logprobs_recomputed(config)[0]:
+        message = f"does not correct for old samples, and async_generation_ratio is {ratio:g}: choose one that tolerates them"
+        yield Note("actor_train.pg_variant", variant, message)
 
 
 def _unread_by_the_loss(config: PPOConfig) -> Iterator[Note]:

@@ -13,7 +13,7 @@ from roll.algorithms.expected_left import ENGINES_NOISE, LEAST, expected, fix_of
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import Derived, derive
 from roll.configs.doubts import doubts
-from roll.configs.losses import POLICY_LOSSES, anchor_of
+from roll.configs.losses import anchor_of
 from roll.configs.ppo import PPOConfig
 from roll.configs.redact import redact_text
 from roll.configs.rlvr import RLVRConfig
@@ -231,15 +231,11 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
         yield f"the critic learns ½·(V_t − return_t)², return_t = A_t + V_t before the step{clip}{warmup}"
     if config.reference is not None and not config.uses_reference:
         yield "the reference is not started: neither use_kl_loss nor add_token_level_kl is set"
-    variant, ratio = config.actor_train.pg_variant, config.async_generation_ratio
-    if ratio > 0 and variant in POLICY_LOSSES and POLICY_LOSSES[variant].uncorrected:
-        yield (
-            f"pg_variant {variant} does not correct for old samples, and async_generation_ratio is {ratio:g}: "
-            "choose a pg_variant that tolerates older samples"
-        )
     if config.trains:
         yield from _long_responses(config, derived)
-    if ratio > 0 and any(role.role == "actor_train" and "actor_infer" in role.shares_with for role in roles):
+    if config.async_generation_ratio > 0 and any(
+        role.role == "actor_train" and "actor_infer" in role.shares_with for role in roles
+    ):
         yield "actor_train and actor_infer share devices: they take turns, and asynchrony gains only where rewards are slow"
 
 

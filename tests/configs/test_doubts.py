@@ -28,6 +28,13 @@ def test_a_usual_configuration_raises_no_doubt():
     assert told() == told({"learning_rate": 3e-4}, eval_steps=5) == {}
 
 
+def test_a_loss_that_corrects_nothing_is_told_where_samples_are_old():
+    loss = {"pg_variant": "vanilla"}
+    assert "does not correct for old samples" in told(loss=loss, async_generation_ratio=1)["actor_train.pg_variant"]
+    assert not told(loss=loss) and not told(async_generation_ratio=1)
+    assert not told(loss=loss, async_generation_ratio=1, old_logprobs="recompute"), "weighted by what happened since"
+
+
 @pytest.mark.parametrize("rate", [0.1, 5])
 def test_a_learning_rate_that_no_policy_stands_is_told_with_usual_ones(rate):
     (text,) = told({"learning_rate": rate}).values()
