@@ -57,15 +57,16 @@ def ray_cluster(
     nodes: Sequence[dict[str, float]],
     **settings: float,
 ) -> Iterator[Nodes]:
-    """What Ray counts on each of the `nodes`, the head first. `RAY_ADDRESS` leads there, and HOME is one where no run has left a
-    token. `paths`: of the workers' code. `settings`: Ray's own, of the cluster."""
+    """What Ray counts on each of the `nodes`, the head first. `RAY_ADDRESS` leads there. The cluster asks for no token, also where
+    a Ray that this process has started before has left its mode in the environment. `paths`: of the workers' code. `settings`:
+    Ray's own, of the cluster."""
     from ray.cluster_utils import Cluster
 
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as home:
-        monkeypatch.setenv("HOME", home)
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))
         cluster = Cluster()
-        of_head: dict[str, Any] = {"temp_dir": f"{home}/t", "include_dashboard": False, "_system_config": settings}
+        of_head: dict[str, Any] = {"temp_dir": f"{folder}/t", "include_dashboard": False, "_system_config": settings}
         for own, resources in zip((of_head, *({} for _ in nodes[1:])), nodes, strict=True):
             cluster.add_node(object_store_memory=100 << 20, **resources, **own)
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
