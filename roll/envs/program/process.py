@@ -93,8 +93,11 @@ class Starter:
         return not self._gone and self._process.poll() is None
 
     async def close(self) -> None:
-        """Commands that run go on, until those who wait for them do no longer."""
-        await asyncio.to_thread(end_process, self._process)
+        """Commands that run go on, until those who wait for them do no longer. What has lost its keeper ends first."""
+        patience_s = PATIENCE_S if self._ready.done() else 0.0
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        await asyncio.to_thread(end_process, self._process, patience_s)
         with contextlib.suppress(OSError):
             await self._ready
         self._connection.close()

@@ -28,6 +28,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,6 +39,8 @@ READY = b"ready"
 HEARD = b"heard"
 FAILED = 1
 MOST_DESCRIPTORS = 1 << 16
+STRAYS_S = 4.0
+"""For what is killed to have ended, before this process ends."""
 TMP_BYTES = 64 << 20
 """Of the /tmp of a program that is shut in, besides TMPDIR."""
 
@@ -63,6 +66,7 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
         if asker.fileno() in ready:
             line, descriptors, _, _ = socket.recv_fds(asker, len(READY), 2)
             if not line:
+                _end_strays(keepers, woken)
                 return
             if (keeper := os.fork()) == 0:
                 asker.close()
@@ -98,21 +102,27 @@ def _woken_by_children() -> int:
     return woken
 
 
-def _reap(keepers: set[int], woken: int) -> None:
-    """If a program has killed its keeper, it ends here."""
+def _reap(keepers: set[int], woken: int) -> bool:
+    """If a program has killed its keeper, it ends here: a child that is no keeper has lost its own. What it starts meanwhile is a
+    child, too, when its parent has ended, of which this process hears. Returns whether there was one."""
     with contextlib.suppress(BlockingIOError):
         os.read(woken, 1 << 10)
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG)[0]) != 0:
-            if ended in keepers:
-                keepers.discard(ended)
-                for stray in {*usage.below(os.getpid())} - {*_with_theirs(keepers)}:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(stray, signal.SIGKILL)
+            keepers.discard(ended)
+    strays = {*usage.children(os.getpid())} - keepers
+    for stray in strays:
+        for each in (stray, *usage.below(stray)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+    return bool(strays)
 
 
-def _with_theirs(keepers: set[int]) -> Sequence[int]:
-    return [each for keeper in keepers for each in (keeper, *usage.below(keeper))]
+def _end_strays(keepers: set[int], woken: int) -> None:
+    """Returns when there is none left, or in a while: one may wait for a disk, and ends then."""
+    deadline = time.monotonic() + STRAYS_S
+    while _reap(keepers, woken) and (left := deadline - time.monotonic()) > 0:
+        select.select([woken], [], [], left)
 
 
 def _keep(line: int, log: int) -> NoReturn:

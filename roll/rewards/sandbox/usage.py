@@ -116,13 +116,17 @@ def exceeded(forker: int, own: set[int], folders: list[str], limits: Limits) -> 
     return "files" if any(_fills(folder, programs, limits) for folder in folders) else ""
 
 
-def below(process: int) -> Iterator[int]:
+def children(process: int) -> list[int]:
     """Read from /proc alone: psutil looks at every process of the machine, and this is asked many times per second."""
-    children: list[int] = []
+    found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{process}/task").iterdir():
-            children += map(int, (task / "children").read_text().split())
-    for child in children:
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def below(process: int) -> Iterator[int]:
+    for child in children(process):
         yield child
         yield from below(child)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import signal
 import venv
 from pathlib import Path
@@ -10,6 +11,7 @@ import psutil
 import pytest
 from living import command_lines, lives
 
+from roll.envs.program import process
 from roll.envs.program.process import Starter
 from roll.errors import EpisodeFailed
 
@@ -199,6 +201,60 @@ def test_a_program_is_ended_with_all_that_it_has_started(play, tmp_path, last, p
     if "getppid" in last:  # the episode ends with its keeper, and what starts keepers ends the rest as soon as it hears of it
         _, left = psutil.wait_procs(left, timeout=20)
     assert folder and not left
+
+
+STARTS_ANOTHER = """
+import signal, time
+place = os.environ["PLACE"]
+
+def another(*_):
+    if os.fork() == 0:
+        time.sleep(300)
+    open(f"{place}/started", "w").close()
+
+ready, say = os.pipe()
+if (stray := os.fork()) == 0:
+    os.setsid()
+    held = open(f"{place}/held", "w")
+    signal.signal(signal.SIGUSR1, another)
+    os.write(say, b".")
+    while True:
+        signal.pause()
+os.read(ready, 1)
+with open(f"{place}/stray", "w") as file:
+    file.write(str(stray))
+ask("one")
+os.kill(os.getppid(), 9)
+time.sleep(300)
+"""
+"""It leaves a process that starts another when it gets SIGUSR1; both hold a pipe open."""
+AT_THAT_MOMENT = """
+import os, signal
+kill, told = os.kill, []
+
+def late(pid, number):
+    if not told and str(pid) == open("{place}/stray").read():
+        told.append(pid)
+        kill(pid, signal.SIGUSR1)
+        open("{place}/started").close()
+    kill(pid, number)
+
+os.kill = late
+"""
+
+
+def test_what_is_started_while_what_a_program_has_left_is_ended_is_ended_too(play, tmp_path, monkeypatch):
+    """Of a program that has killed the process that keeps it. It is started when what starts programs has found the others."""
+    for name in ("held", "started"):
+        os.mkfifo(tmp_path / name)
+    monkeypatch.setattr(process, "_START", AT_THAT_MOMENT.format(place=tmp_path) + process._START)
+    held = os.open(tmp_path / "held", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        play(STARTS_ANOTHER, score_exits=True, environment={"PLACE": str(tmp_path)})
+        assert select.select([held], [], [], 20)[0], "a process that was started still holds the pipe open"
+        assert os.read(held, 1) == b""
+    finally:
+        os.close(held)
 
 
 def test_a_program_that_stops_what_keeps_it_is_ended_too(play, no_child_is_left):
