@@ -57,8 +57,8 @@ def ray_cluster(
     nodes: Sequence[dict[str, float]],
     **settings: float,
 ) -> Iterator[Nodes]:
-    """What Ray counts on each of the `nodes`, the head first. `RAY_ADDRESS` leads there. The cluster asks for no token, also where
-    a Ray that this process has started before has left its mode in the environment. `paths`: of the workers' code. `settings`:
+    """What Ray counts on each of the `nodes`, the head first. `RAY_ADDRESS` leads there. The cluster asks for no token, even if a
+    Ray that this process has started before has left its mode in the environment. `paths`: of the workers' code. `settings`:
     Ray's own, of the cluster."""
     from ray.cluster_utils import Cluster
 
