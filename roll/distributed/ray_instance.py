@@ -189,9 +189,10 @@ def _ended(processes: Mapping[str, subprocess.Popen[bytes]]) -> str | None:
 
 
 def _is_stopped(pid: int) -> bool:
+    """Where it cannot be looked at, as while this process can open no file, the next look says."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, OSError):
         return False
 
 

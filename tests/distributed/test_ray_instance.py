@@ -1,12 +1,14 @@
 """A private Ray: who can see it, what it starts, how it grows, and what its death looks like; with a real one."""
 
 import asyncio
+import errno
 import os
 import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -228,6 +230,35 @@ def test_a_ray_without_a_control_process_is_not_waited_for(monkeypatch, dead):
         ray_instance.Node.start_ray_processes(node_with(**{dead: a_process(killed=True)}))
         with pytest.raises(RuntimeError, match="no node"):
             ray_instance.services.get_node("a")
+
+
+def test_a_control_process_that_stands_still_is_ended_also_after_looks_that_failed(monkeypatch):
+    """As while the driver has no descriptor left."""
+    monkeypatch.setattr(ray_instance, "LOOK_S", 0.02)
+    monkeypatch.setattr(ray_instance, "STOPPED_S", 0.1)
+    process_of, failures = psutil.Process, iter(range(3))
+
+    def look(pid):
+        if next(failures, None) is not None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), f"/proc/{pid}/stat")
+        return process_of(pid)
+
+    monkeypatch.setattr(psutil, "Process", look)
+    processes = {name: a_process(killed=False) for name in ray_instance.CONTROL}
+    instance = ray_instance.RayInstance(None, None)
+    instance._control = processes
+    processes["raylet"].send_signal(signal.SIGSTOP)
+    watching = threading.Thread(target=instance._end_stopped)
+    watching.start()
+    try:
+        assert processes["raylet"].wait(20) == -signal.SIGKILL
+        assert "it stood still for 0.1 s, and was killed" in str(instance.why_lost())
+    finally:
+        instance._over.set()
+        watching.join()
+        for process in processes.values():
+            process.kill()
+            process.wait()
 
 
 def test_a_ray_that_does_not_start_says_what_to_do(monkeypatch):
