@@ -55,7 +55,7 @@ def test_no_room_for_the_configuration(launch, row, verified, finishes):
     kept = {path.name: path.read_bytes() for path in first.dir.iterdir() if path.is_file()}
     line.begins()
     run = launch(*ENDLESS, before=limited(resource.RLIMIT_FSIZE, 5000), piped=True)  # prompts have room
-    assert "config.yaml: File too large" in one_error(run, 2)
+    assert "config.yaml cannot be written: File too large" in one_error(run, 2)
     line.ends("refused in one line")
     assert {path.name: path.read_bytes() for path in run.dir.iterdir() if path.is_file()} == kept
     verified(run.dir)
