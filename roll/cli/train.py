@@ -40,8 +40,9 @@ from roll.distributed.process_setup import set_defaults
 from roll.loading.packaged import embedded_model, missing_model
 from roll.plan.text import condensed
 
-FEWEST_FILES = {"one process": 16, "Ray": 256}
-"""With fewer open files no event loop can be made, and Ray waits half a minute and then blames something else."""
+FEWEST_FILES = {"one process": 32, "Ray": 256}
+"""With fewer open files a model may not be loaded (16 do not do, 20 do), and Ray waits half a minute and then blames something
+else."""
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3, "interrupted": INTERRUPTED}
 DEFAULT_CONFIG = {"rlvr": "rlvr_config_async", "agentic": "agent_val_frozen_lake_async"}
 DESCRIPTIONS = {

@@ -154,7 +154,7 @@ def test_a_run_folder_that_becomes_read_only(launch, row, verified, failed_in_on
 
 
 @pytest.mark.parametrize(
-    ("most", "local"), [(10, True), (16, True), pytest.param(40, False, marks=pytest.mark.ray)], ids=["10", "16", "40-ray"]
+    ("most", "local"), [(10, True), (32, True), pytest.param(40, False, marks=pytest.mark.ray)], ids=["10", "32", "40-ray"]
 )
 def test_few_descriptors_from_the_start(launch, row, finishes, most, local):
     """A run manages with them, or is refused before it begins."""
@@ -163,7 +163,7 @@ def test_few_descriptors_from_the_start(launch, row, finishes, most, local):
     run = launch("max_steps=4", local=local, before=limited(resource.RLIMIT_NOFILE, most), piped=True)
     code = run.end(240)
     line.ends("finished" if code == 0 else "refused in one line")
-    assert (code == 0) is (most == 16) and "Traceback" not in run.output, run.output
+    assert (code == 0) is (most == 32) and "Traceback" not in run.output, run.output
     if code:
         assert f"ulimit -n = {most}: is too few open files" in one_error(run, 2)
     finishes(0)
