@@ -171,6 +171,8 @@ def _end_all(command: int) -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(each, signal.SIGKILL)
             os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0] != 0:  # a look at all of them for each of them would take hours
+                pass
 
 
 def _shut_in(asker: socket.socket, given: Mapping[str, Any]) -> None:
