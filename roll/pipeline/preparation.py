@@ -171,14 +171,11 @@ class Preparation:
     def _find_beginning(self) -> None:
         """The checkpoint and the run that this process goes on from, or the models that it evaluates."""
         config, collect = self.config, self.collect
-        found_by_itself = config.resume_from_checkpoint in (True, "auto")
         self.checkpoint: Checkpoint | None = collect(
             "resume_from_checkpoint",
             config.resume_from_checkpoint,
             lambda: resumable(CheckpointStore(self.run_dir / "checkpoints"), config),
-            "keep what it was made with, or start over with false"
-            if found_by_itself
-            else "name a complete checkpoint, or write auto or false",
+            "name a complete checkpoint, or write auto or false",
         )
         resumed = ("resume_from_checkpoint", config.resume_from_checkpoint)
         fix = "another checkpoint, or another exp_name"
