@@ -108,6 +108,10 @@ class EngineClosed(EngineError):
     """The call came after `close`, or was pending. `strategies/infer/foreign.py` → `rollout/rollout.py`: the run is ending."""
 
 
+class EngineSilent(EngineError):
+    """It gives no sign of life, and may yet live. `engines/engine_fleet.py` → there: others go on without it."""
+
+
 LOST = (WorkerDied, EngineError)
 """An engine's worker or the engine in it: its requests go elsewhere, and another takes its place."""
 

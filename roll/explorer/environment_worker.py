@@ -194,6 +194,11 @@ class EnvironmentWorker:
         assert self._client is not None
         self._client.close(engine)
 
+    async def engine_silent(self, engine: int) -> None:
+        """The engine gives no sign of life, and may yet live."""
+        assert self._client is not None
+        self._client.doubt(engine)
+
     async def engine_up(self, engine: int, handle: WorkerHandle) -> None:
         """The engine is there again, as `handle`."""
         assert self._engines is not None and self._client is not None

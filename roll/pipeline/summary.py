@@ -95,6 +95,7 @@ def figures(
         "idle_share": {},
         "engine_restarts": 0,
         "engine_recovery_s": list(carried_over.recovered_s),
+        "engine_silent_s": [],
         "weight_updates": carried_over.updates.summary(),
         "engines": [],
         "trainer_recovery_s": list(restarts.seconds),
@@ -128,7 +129,8 @@ def _of_engines(engines: EngineFleet, carried_over: CarriedOver) -> dict[str, ob
         for stats in engines.last_stats
     ]
     recovered_s = [*carried_over.recovered_s, *engines.recovered_s]
-    return {"engine_restarts": engines.fleet.restarts, "engine_recovery_s": recovered_s, "engines": counted}
+    lost = {"engine_restarts": engines.fleet.restarts, "engine_recovery_s": recovered_s}
+    return {**lost, "engine_silent_s": list(engines.silent.seconds), "engines": counted}
 
 
 def of_evaluation(

@@ -20,8 +20,9 @@ from roll.configs.derived import Derived
 from roll.configs.ppo import PPOConfig
 from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
-from roll.engines.engine_fleet import EngineFleet, engine_fleet
+from roll.engines.engine_fleet import EngineFleet
 from roll.engines.policy_copy import ROLE, PolicyCopy
+from roll.engines.weight_broadcast import WeightBroadcast
 from roll.engines.weight_updates import EngineUpdates, UpdateStats, WeightUpdates
 from roll.errors import LOST
 from roll.explorer.explorer import Exploration, Explorer
@@ -34,11 +35,12 @@ from roll.pipeline.recovery import ExplorerRecovery, Recovery, TrainerRecovery
 from roll.pipeline.stages import NO_PARTS, Parts, announcing, exploring, training, validating
 from roll.record.ledger import Ledger
 from roll.record.run_record import Counter
+from roll.rollout.fleet import Fleet
 from roll.trainer.checkpoint_writer import CheckpointWriter
 from roll.trainer.on_arrival import TrainerOnArrival
 from roll.trainer.trainer import Trainer
 from roll.weights.store import WeightSource, WeightStore
-from roll.weights.transport import followed_weights, published_weights, weight_store
+from roll.weights.transport import broadcast_device, followed_weights, published_weights, weight_store
 
 Watchers = list[Coroutine[object, object, None]]
 
@@ -105,9 +107,26 @@ class Wiring(ABC):
         )
 
     def _fleet(self, store: WeightSource, version: int, empty: bool) -> EngineFleet:
-        run = self._run
-        changes = run.state.groups.changes
-        return engine_fleet(run.config, self._clusters, run.backend, store, run.devices, changes, version, empty)
+        """The engines, which are to begin with `version`. `empty`: they do not have its weights yet."""
+        run, config, clusters = self._run, self._run.config, self._clusters
+        engines, broadcast, device = clusters["actor_infer"], None, broadcast_device(config)
+        if device is not None and run.backend.isolated and "actor_train" in clusters:
+            address, timeout_s = run.backend.driver_address(), config.engine_health_timeout_s
+            broadcast = WeightBroadcast(clusters["actor_train"], engines, address, timeout_s, device)
+        return EngineFleet(
+            engines,
+            store,
+            Fleet(len(engines), version, config.max_engine_restarts, empty, engines.restarts),
+            run.state.groups.changes,
+            config.weight_update_mode,
+            run.devices,
+            restartable=run.backend.isolated and config.max_engine_restarts > 0,
+            health_interval_s=config.engine_health_interval_s,
+            health_timeout_s=config.engine_health_timeout_s,
+            rolling=config.weight_update_rolling,
+            broadcast=broadcast,
+            start_empty=empty,
+        )
 
     async def _explorer(self, engines: EngineFleet, weights: EngineUpdates) -> Explorer:
         state, prepared = self._run.state, self._run.prepared

@@ -67,6 +67,24 @@ class Completion:
             self.request = replace(self.request, partial_ids=tuple(self.token_ids))
 
 
+Answer = tuple[GenerateResult, int]
+"""And the engine that gave it."""
+
+
+@dataclass(eq=False, slots=True)
+class Asked:
+    """A request at an engine."""
+
+    route: Route
+    request: GenerateRequest
+    until: asyncio.Timeout
+    """Ends it when the stand-in has an answer."""
+    stand_in: asyncio.Future[Answer] | None = None
+    """The same request at another engine."""
+    lost: bool = False
+    """Whether the engine has died over it."""
+
+
 class RolloutClient:
     def __init__(
         self, engines: Cluster, router: Router, tokenizer: Any, seed: int, keeper: EngineKeeper | None, expand: bool = False
@@ -80,6 +98,8 @@ class RolloutClient:
         self._keeper = keeper
         self._expand = expand
         self._waiting: dict[Route, asyncio.Future[None]] = {}
+        self._asked: dict[int, dict[Route, Asked]] = {}
+        """By engine."""
         self._aborting: set[asyncio.Future[None]] = set()
 
     @property
@@ -146,6 +166,12 @@ class RolloutClient:
     def close(self, engine: int) -> None:
         self._router.close(engine)
 
+    def doubt(self, engine: int) -> None:
+        """The engine is silent: what it was asked is asked of others, too, and the first answer counts."""
+        self.close(engine)
+        for asked in list(self._asked.get(engine, {}).values()):
+            asked.stand_in = asked.stand_in or asyncio.ensure_future(self._elsewhere(asked))
+
     def open(self, engine: int) -> None:
         self._wake(self._router.open(engine))
 
@@ -157,8 +183,7 @@ class RolloutClient:
                 return completion
             (route,) = self._request(1, affinity, priority)
 
-    async def _send(self, route: Route, request: GenerateRequest) -> tuple[GenerateResult, int]:
-        """The answer, and the engine that gave it."""
+    async def _send(self, route: Route, request: GenerateRequest) -> Answer:
         preempted = False
         try:
             if route.engine is None:
@@ -166,20 +191,56 @@ class RolloutClient:
             assert route.engine is not None
             engine, worker = route.engine, self._engines.workers[route.engine]
             try:
-                result: GenerateResult = await self._engines.call(engine, "generate", request)
+                result = await self._ask(route, engine, worker, request)
             except LOST as error:
                 self._report(engine, worker, error)
                 return GenerateResult.without_tokens(request, "abort"), engine
             except asyncio.CancelledError:
-                # The engine runs in another process, and would go on generating without an abort.
-                aborting = asyncio.ensure_future(self._abort(engine, request.request_id))
-                self._aborting.add(aborting)
-                aborting.add_done_callback(self._aborted)
+                self._abort_unheard(engine, request)
                 raise
+            if not isinstance(result, GenerateResult):
+                return result
             preempted = result.preempted
             return result, engine
         finally:
             self._release(route, preempted)
+
+    async def _ask(self, route: Route, engine: int, worker: WorkerHandle, request: GenerateRequest) -> GenerateResult | Answer:
+        """The engine's result; or the answer of another one, if this one falls silent and the other is first."""
+        asked = Asked(route, request, asyncio.timeout(None))
+        self._asked.setdefault(engine, {})[route] = asked
+        try:
+            async with asked.until:
+                result: GenerateResult = await self._engines.call(engine, "generate", request)
+                return result
+        except TimeoutError:
+            if asked.stand_in is None or not asked.until.expired():
+                raise
+            self._abort_unheard(engine, request)
+            return asked.stand_in.result()
+        except LOST as error:
+            if asked.stand_in is None:
+                raise
+            asked.lost = True
+            self._report(engine, worker, error)
+            return await asked.stand_in
+        finally:
+            del self._asked[engine][route]
+            if asked.stand_in is not None:
+                asked.stand_in.cancel()
+
+    async def _elsewhere(self, asked: Asked) -> Answer:
+        (route,) = self._request(1, asked.route.affinity, asked.request.priority)
+        answer = await self._send(route, asked.request)
+        if not asked.lost:
+            asked.until.reschedule(asyncio.get_running_loop().time())
+        return answer
+
+    def _abort_unheard(self, engine: int, request: GenerateRequest) -> None:
+        """The engine runs in another process, and would go on generating what nobody waits for."""
+        aborting = asyncio.ensure_future(self._abort(engine, request.request_id))
+        self._aborting.add(aborting)
+        aborting.add_done_callback(self._aborted)
 
     def _request(self, count: int, affinity: str, priority: int) -> list[Route]:
         routes, granted = self._router.request(count, affinity, priority)
