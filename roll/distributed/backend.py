@@ -119,6 +119,9 @@ class Backend(Protocol):
         """The function's answer from each node that has some of these devices, but the driver's own; by the node's name and
         address."""
 
+    def check_nodes(self, devices: Collection[int]) -> None:
+        """Raises `NodeLost` if a node that has some of these is gone, and no other has taken its place."""
+
     def node_address(self, node: int) -> str:
         """The address at which other nodes reach this node."""
 
@@ -189,6 +192,9 @@ class LocalBackend:
 
     def ask_nodes(self, devices: Collection[int], function: Callable[..., T], *args: object) -> dict[str, T]:
         return {}
+
+    def check_nodes(self, devices: Collection[int]) -> None:
+        """There is one, which is here."""
 
     def node_address(self, node: int) -> str:
         return "127.0.0.1"

@@ -45,7 +45,7 @@ async def silence(worker: WorkerHandle, deadline_s: float, quiet: Callable[[bool
                     quiet(True)
                 if silent >= deadline_s - part / 2:
                     return f"has not answered for {deadline_s:g} s (heartbeat_timeout): it was killed"
-                if silent - warned >= max(WARN_S, part):
+                if silent - warned >= max(WARN_S, deadline_s / PARTS):
                     warned = silent
                     logger.warning("%s has not answered for %.0f s", worker.name, silent)
             if quiet is not None and told and ping.exception() is None:

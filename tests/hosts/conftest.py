@@ -113,6 +113,10 @@ class Site:
         threading.Thread(target=self.runs[-1].watch, daemon=True).start()
         return self.runs[-1]
 
+    def roll(self, host: Host, *words: str, **given: str) -> tuple[list[str], dict[str, str]]:
+        """A command of `roll` on that host, and its environment."""
+        return host.command(str(BIN / "roll"), *words), host.environment(ACCOUNT | given)
+
     def start_ray(self, cpus: int = 2, **given: str) -> str:
         """A Ray cluster over all hosts, the first the head; returns what RAY_ADDRESS has to be."""
         self.join_ray(self.hosts[0], "--head", "--port=6379", "--include-dashboard=false", cpus=cpus, **given)
@@ -126,6 +130,15 @@ class Site:
         more = ["--disable-usage-stats", f"--num-cpus={cpus}", "--object-store-memory=104857600"]
         more += [f"--node-ip-address={host.address}"]
         host.run(shlex.join([str(BIN / "ray"), "start", *options, *more]), **(ACCOUNT | {"RAY_AUTH_MODE": "disabled"} | given))
+
+    def record(self, what: str, run: HostRun, since: float) -> float:
+        """Adds the longest stop of a run to the records (`ROLL_HOSTS_RECORD`, a JSON-lines file); returns it."""
+        stop_s = run.longest_stop_s(since)
+        if record := os.environ.get("ROLL_HOSTS_RECORD"):
+            row = {"what": what, "stop_s": round(stop_s, 1), "groups": run.summary()["groups"], "day": time.strftime("%Y-%m-%d")}
+            with Path(record).open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        return stop_s
 
     def close(self) -> None:
         for run in self.runs:
