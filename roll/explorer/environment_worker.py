@@ -146,14 +146,15 @@ class EnvironmentWorker:
         instructions: Mapping[str, str],
         context: int,
         requests_per_engine: int,
+        known: int | None = None,
     ) -> None:
-        """`instructions`: tag -> the rules of its environments."""
+        """`instructions`: tag -> the rules of its environments. `known`: the models of the run know the token ids below."""
         self._config = config
         self._capacity = requests_per_engine
         data = config.actor_train.data_args
         self._tokenizer = self.tokenizer(tokenizer_folder)
         set_variables(self._tokenizer, data.chat_template_kwargs)
-        dialogue = Dialogue(self._tokenizer, data.template)
+        dialogue = Dialogue(self._tokenizer, data.template, known)
         self._managers: dict[str, EnvManager] = {}
         for tag, env in config.custom_envs.items():
             if env.program is not None:
