@@ -22,7 +22,7 @@ from roll.data.sample import Sample
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
-from roll.errors import EpisodeFailed, TemplateRefusal, WorkerDied
+from roll.errors import EpisodeFailed, TemplateRefusal, Unanswered, WorkerDied
 from roll.explorer.env_manager import EnvManager
 from roll.rollout.dialogue import Dialogue
 from roll.rollout.episode import EpisodeTask, PolicyAnswer
@@ -66,6 +66,8 @@ class GroupOutcome:
     failures: Counter[str] = field(default_factory=Counter)
     """Failed episodes by kind, those that were played again included."""
     last_failure: str = ""
+    causes: set[str] = field(default_factory=set)
+    """Of the failed episodes; empty for one that has had an answer of the policy."""
     lost: int = 0
     """Episodes that failed for good."""
     aborted: int = 0
@@ -93,6 +95,7 @@ async def play_group(
                 except EpisodeFailed as failure:
                     outcome.failures[failure.kind] += 1
                     outcome.last_failure = str(failure)
+                    outcome.causes.add(failure.cause if isinstance(failure, Unanswered) else "")
                     if attempts[episode] < rule.retries:
                         attempts[episode] += 1
                         running[asyncio.ensure_future(play(episode, attempts[episode]))] = episode

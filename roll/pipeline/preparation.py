@@ -202,8 +202,8 @@ class Preparation:
             opened[model.folder] = self._opened(model) or opened.get(model.folder)
         self.tokenizer = opened[models[0].folder]
         """None if it cannot be loaded."""
-        in_turn = {"role": "", "key": "bench_checkpoints", "sampling": {}}
-        benched = [replace(models[0], **in_turn, folder=str(each.folder)) for each in self._benched]
+        in_turn = replace(models[0], role="", key="bench_checkpoints", sampling={})
+        benched = [replace(in_turn, folder=str(each.folder)) for each in self._benched]
         self.models = Models([*models, *benched], opened)
         if all(opened.values()) and (fit := collect("pretrain", config.pretrain, self.models.check, _FOLDER)):
             collect.add(fit.problems)
