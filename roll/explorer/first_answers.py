@@ -1,5 +1,5 @@
 """Agents that never get an answer: a program whose calls are all refused, or that fails before it asks, fares no better in the
-next group. So the run ends with the cause, as long as no group of the tag has had an answer; afterwards such groups are dropped."""
+next group. So the run ends with the cause, as long as no group of the tag has had an answer; later such groups are dropped."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections import Counter
 from roll.errors import REFUSED, NoProgress
 from roll.explorer.environment_worker import GroupOutcome
 
-ENOUGH = 2
-"""Groups that fail of one cause; one whose calls the run itself refuses is enough."""
+ENOUGH = 10
+"""Groups that fail of one cause, which may be that of some tasks; one whose calls the run itself refuses is enough."""
 
 
 class FirstAnswers:
