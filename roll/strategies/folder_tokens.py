@@ -81,7 +81,7 @@ def folder_tokens(folder: str, tokenizer: Any = None) -> FolderTokens:
     texts = config.get("text_config")
     inner = texts if isinstance(texts, dict) else {}
     rows = config.get("vocab_size", inner.get("vocab_size"))
-    read = _loaded(tokenizer) if tokenizer is not None else _of_files(root)
+    read = _of_files(root) if tokenizer is None else _loaded(tokenizer, root)
     faults: list[str] = []
     named = [("tokenizer", read.eos)] if read.eos is not None else []
     own = config.get("eos_token_id", inner.get("eos_token_id"))
@@ -109,10 +109,12 @@ class _Read:
     whole: bool
 
 
-def _loaded(tokenizer: Any) -> _Read:
+def _loaded(tokenizer: Any, root: Path) -> _Read:
+    """transformers adds tokens to some that their files do not have: nobody means these."""
     added = {token for token, each in tokenizer.added_tokens_decoder.items() if each.special}
     special = frozenset({*added, *tokenizer.all_special_ids})
-    return _Read(tokenizer.get_vocab(), special, tokenizer.eos_token_id, tokenizer.pad_token_id, True)
+    names = _of_files(root).names or tokenizer.get_vocab()
+    return _Read(names, special, tokenizer.eos_token_id, tokenizer.pad_token_id, True)
 
 
 def _of_files(root: Path) -> _Read:
