@@ -214,6 +214,6 @@ def test_a_reward_models_folder_is_opened_as_a_classifier(tmp_path, told):
 def test_a_file_of_the_folder_that_is_no_json_is_told_once(tmp_path, told, content):
     model(tmp_path / "model")
     (tmp_path / "model" / "generation_config.json").write_text(content)
-    (line,), _, code, shown = told()
+    (line,), _, _, shown = told()
     assert "generation_config.json cannot be read" in line
     assert "a run on this machine would be refused" in shown and "generation_config.json cannot be read" in shown
