@@ -178,6 +178,20 @@ class EpisodeFailed(Exception):
         return type(self), (self.kind, self.message)
 
 
+REFUSED = "refused"
+"""The kind of an episode whose calls the model's chat template refuses."""
+
+
+class Unanswered(EpisodeFailed):
+    """The agent has failed without one answer of the policy. `envs/program/player.py`, `explorer/own_rollouts.py` →
+    `explorer/environment_worker.py`: as any other; the run, where no group has fared better (`explorer/first_answers.py`)."""
+
+    @property
+    def cause(self) -> str:
+        """The same for all that fail alike."""
+        return self.message.strip().rpartition("\n")[2]
+
+
 class StarterGone(EpisodeFailed):
     """What starts an episode's programs was killed before it had read what to start: nothing was started.
     `envs/program/process.py` → `envs/program/player.py`, where another one starts the scoring; else it costs the episode."""
@@ -257,7 +271,7 @@ class WorkersLost(RuntimeError):
 
 
 class NoProgress(RuntimeError):
-    """Groups are dropped, and none is trained. `rollout/progress.py`."""
+    """Groups are dropped, and none is trained. `rollout/progress.py`, `explorer/first_answers.py`."""
 
 
 class Stuck(RuntimeError):

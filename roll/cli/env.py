@@ -142,7 +142,7 @@ async def _play(
     tokenizer, dialogue = _opened(model, template)
     instructions = asked(interpreter(env.env_type, env.python, "python"), rules, env.env_type, env.env_config)
     engine = HFInferStrategy(model, max_running_requests=1, max_length=context)
-    ask = _asked(engine, tokenizer, seed, temperature)
+    ask = _asked(engine, model, tokenizer, seed, temperature)
     manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
     manager = manager_cls(env, dialogue, instructions=instructions, context=context, answer_tokens=answer_tokens)
     host = environment_host("play", env)
@@ -166,16 +166,19 @@ async def _play(
     return 0
 
 
-def _asked(engine: HFInferStrategy, tokenizer: Any, seed: int, temperature: float) -> AskPolicy:
+def _asked(engine: HFInferStrategy, model: str, tokenizer: Any, seed: int, temperature: float) -> AskPolicy:
     from roll.rollout.episode import PolicyAnswer
+    from roll.strategies.folder_tokens import end_tokens
     from roll.strategies.infer.interface import GenerateRequest, SamplingParams
+    from roll.strategies.infer.stop_strings import without_end
 
-    stops = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    ends = end_tokens(model, tokenizer)
 
     async def ask(tokens: Sequence[int], turn: int, most: int) -> PolicyAnswer:
-        sampling = SamplingParams(temperature=temperature, max_new_tokens=most, stop_token_ids=stops, seed=seed + turn)
+        sampling = SamplingParams(temperature=temperature, max_new_tokens=most, stop_token_ids=ends, seed=seed + turn)
         done = await engine.generate(GenerateRequest(str(turn), tuple(tokens), sampling))
-        text = str(tokenizer.decode(done.token_ids, skip_special_tokens=True))
+        ids = without_end(done.token_ids, sampling, done.finish_reason)
+        text = str(tokenizer.decode(ids, skip_special_tokens=True))
         return PolicyAnswer(done.token_ids, done.logprobs, done.versions, text, done.finish_reason == "stop")
 
     return ask

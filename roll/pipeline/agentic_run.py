@@ -67,7 +67,7 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
     dialogue: Dialogue | None = None
     if shared.tokenizer is not None:
         key = "actor_train.data_args.template"
-        dialogue = collect(key, template, lambda: Dialogue(shared.tokenizer, template), "native or none")
+        dialogue = collect(key, template, lambda: Dialogue(shared.tokenizer, template, shared.models.known), "native or none")
     instructions = {tag: rules for tag in envs if (rules := _tried(config, tag, dialogue, shared)) is not None}
     filters = group_filters(config, collect)
     configured = {tag: _depends_on(env) for tag, env in envs.items()}
@@ -250,6 +250,7 @@ class AgenticRun(Run):
             "instructions": prepared.instructions,
             "context": prepared.derived.sequence_length,
             "requests_per_engine": prepared.derived.requests_per_engine,
+            "known": prepared.known,
         }
         placements = place_on_cpus(environment_workers(self.config, self.inventory), self.inventory)
         return {ROLE: [WorkerSpec(f"{ROLE}-{placement.rank}", WORKER, placement, kwargs) for placement in placements]}
@@ -269,8 +270,8 @@ class AgenticRun(Run):
         coordinators = Coordinators(clusters[ROLE], changes, clusters["actor_infer"], engines.restartable)
         await coordinators.begin()
         generating = config.actor_infer.generating_args
-        derived, eos = prepared.derived, prepared.tokenizer.eos_token_id
-        sampling = sampling_params(generating, derived.max_new_tokens, eos, derived.keeps_sampling_mask, derived.replays_routing)
+        derived, ends = prepared.derived, prepared.ends
+        sampling = sampling_params(generating, derived.max_new_tokens, ends, derived.keeps_sampling_mask, derived.replays_routing)
         return AgenticExplorer(exploration, config, sampling, coordinators, prepared.source)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from roll.data.extras import NOTHING, Extras
+from roll.data.messages import begun_answer
 from roll.data.sample import LOGPROBS, TOKENS, Prompt, Sample, VersionSpan
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerHandle
@@ -22,7 +23,7 @@ from roll.errors import LOST, EngineClosed
 from roll.rollout.episode import PolicyAnswer
 from roll.rollout.router import Route, Router
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
-from roll.strategies.infer.stop_strings import cut_at_stop
+from roll.strategies.infer.stop_strings import cut_at_stop, without_end
 
 
 class EngineKeeper(Protocol):
@@ -159,8 +160,9 @@ class RolloutClient:
         """The text of a complete answer, cut at its stop string."""
         if completion.text is not None:
             return completion.text
-        text = str(self._tokenizer.decode(completion.token_ids, skip_special_tokens=True))
         sampling = completion.request.sampling
+        ids = without_end(completion.token_ids, sampling, completion.finish_reason)
+        text = str(self._tokenizer.decode(ids, skip_special_tokens=True))
         return cut_at_stop(text, sampling.stop_strings, sampling.include_stop_str_in_output) if completion.stopped else text
 
     def close(self, engine: int) -> None:
@@ -294,6 +296,6 @@ class RolloutClient:
             behaviour_logprobs=completion.logprobs,
             versions=completion.versions,
             finish_reason="stop" if completion.stopped else "length",
-            response_text=self.text(completion),
+            response_text=begun_answer(prompt.conversation) + self.text(completion),
             extras=completion.extras,
         )
