@@ -108,7 +108,8 @@ class Run:
 
     @property
     def over(self) -> bool:
-        return self.summary is not None and self.summary.get("status") == "finished"
+        """Whether it has done all its steps: one that a callback has ended says why, and leaves groups that it can go on with."""
+        return self.summary is not None and self.summary.get("status") == "finished" and not self.summary.get("reason")
 
 
 def read_run(folder: Path) -> Run:

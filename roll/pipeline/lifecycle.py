@@ -132,6 +132,8 @@ class RunLifecycle(ABC):
             await self.work(clusters)
             if why := f"alarm: {alarm.text}" if (alarm := self.state.record.alarms.stop) is not None else self.stopped_by:
                 status, reason = "stopped", why
+            elif why := self.state.callbacks.stopped:
+                reason = f"after {self.state.record.reached}, as {why}"
             if self.interrupted:
                 status, reason = "interrupted", f"stopped by a signal after {self.state.record.reached}"
         except asyncio.CancelledError:
@@ -147,7 +149,7 @@ class RunLifecycle(ABC):
             wall_s = self.state.record.running_s()
             await self._leave(status, reason)
             await self.backend.shutdown()
-        summary = {"status": status, "reason": reason} | self.figures(wall_s)
+        summary = {"status": status, "reason": reason} | self.figures(wall_s) | self._kept(status)
         try:
             await self.state.callbacks.call("on_run_end", summary)
         except CallbackError as error:
@@ -166,9 +168,19 @@ class RunLifecycle(ABC):
     def figures(self, wall_s: float) -> dict[str, Any]:
         """Those of the run so far."""
         found = figures(self.state, wall_s, self._components, self._carried_over, self.restarts, self.fallback.since)
+        if failed := {stage.name: {stage.on_error: dict(stage.errors)} for stage in self.prepared.stages if stage.errors}:
+            found["stage_errors"] = failed
         one_process = not self.backend.isolated
         found |= advice(self.config, self.state.record, self._components, self.inventory.kind, one_process)
         return of_evaluation(found, self.prepared.benched, self.state.record.results) if self.prepared.benched else found
+
+    def _kept(self, status: str) -> dict[str, Any]:
+        """The newest checkpoint of a trainer that has not done all its steps; and, if it lacks some, why."""
+        state = self.state
+        if not self.config.trains or status == "finished":
+            return {}
+        lost = state.lost or ("the run was ended before it was written" if state.record.step > state.saved_step else "")
+        return {"checkpoint": {"step": state.saved_step, "lost": f"none of step {state.record.step}: {lost}" if lost else ""}}
 
     async def _leave(self, status: str, reason: str) -> None:
         """The other processes of the run, if there are any, learn that this one takes part no longer. An interrupted trainer may
@@ -181,7 +193,12 @@ class RunLifecycle(ABC):
     @property
     def ends_early(self) -> bool:
         """Whether the run can go on later from where it ends: it leaves what lies ready in its last checkpoint."""
-        return self.interrupted or self.state.record.alarms.stop is not None
+        return self.interrupted or self.state.record.alarms.stop is not None or self.stopped_in_order
+
+    @property
+    def stopped_in_order(self) -> bool:
+        """Whether a callback ends the run, with nothing more to be said against it."""
+        return bool(self.state.callbacks.stopped) and not self.interrupted and self.state.record.alarms.stop is None
 
     def interrupt_from_thread(self) -> None:
         """`interrupt`, called on another thread than the run's."""

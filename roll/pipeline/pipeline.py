@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from roll.configs.base import CustomStageConfig
 from roll.configs.derived import Derived, derive
+from roll.configs.flow import CustomStageConfig
 from roll.configs.loading import to_mapping
 from roll.configs.ppo import AUDITED, AUDITS, PPOConfig
 from roll.configs.problems import Collector, ConfigError, Problem
@@ -316,10 +316,11 @@ def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage | Cu
     """Stages of a name that is taken, or after one that is not there or hands nothing on, or one that none can replace.
     Those of a half that runs in another process are looked at, too."""
     derived = derive(config)
-    is_end, works = dict[str, bool](), dict[str, None]()
+    is_end, works, of_groups = dict[str, bool](), dict[str, None](), set[str]()
     for each in (replace(config, mode="both"), config):
         found = _halves(kind, each, derived)
         is_end |= {name: place is half[-1] for half in found for place in half for name in names(place)}
+        of_groups |= {name for half in found if half[-1].name == "keep" for place in half[:-1] for name in names(place)}
         works |= dict.fromkeys(one.name for half in found for place in half for one in singles(place) if one.has_work)
     for stage in own:
         key, open_ends = f"flow.stages.{stage.name}", ", ".join(name for name, end in is_end.items() if not end)
@@ -327,10 +328,18 @@ def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage | Cu
             if stage.name not in works:
                 message = "without `after` it does the work of the stage of this name, and there is no such work"
                 yield Problem(f"{key}.name", stage.name, message, f"one of {', '.join(works)}, or give after")
+            if stage.on_error != "fail":
+                yield Problem(
+                    f"{key}.on_error", stage.on_error, "nothing else would do the work of that stage", "fail, or give after"
+                )
             continue
         if stage.name in is_end:
             yield Problem(f"{key}.name", stage.name, "there is a stage of this name", "another name")
         elif is_end.get(stage.after, True):
             message = "it ends its half and hands nothing on" if stage.after in is_end else "there is no such stage"
             yield Problem(f"{key}.after", stage.after, message, f"one of {open_ends}")
+        elif stage.on_error == "drop" and stage.after not in of_groups:
+            message = f"it is given no group that could be dropped, where it stands after {stage.after}"
+            yield Problem(f"{key}.on_error", "drop", message, f"fail, skip, or another place: {', '.join(sorted(of_groups))}")
         is_end.setdefault(stage.name, False)
+        of_groups |= {stage.name} if stage.after in of_groups else set()

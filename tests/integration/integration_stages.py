@@ -61,3 +61,29 @@ class Fails(Callback):
     def _fail(self, event):
         if event == self.where:
             raise LookupError("no such luck")
+
+
+class Odd(BaseException):
+    pass
+
+
+class Raises(Callback):
+    """`where` and `what` are set by the test."""
+
+    where, what = "", Exception
+
+    def on_step(self, step, metrics):
+        self._raise("on_step")
+
+    def on_validation(self, step, metrics):
+        self._raise("on_validation")
+
+    def on_group(self, group, reason):
+        self._raise("on_group")
+
+    def on_run_end(self, summary):
+        self._raise("on_run_end")
+
+    def _raise(self, event):
+        if event == self.where:
+            raise self.what("because")
