@@ -30,7 +30,7 @@ MOST_TOLD = 10_000
 
 class Escaped(RuntimeError):
     """Foreign code raised what no coroutine can pass on (StopIteration), or what would end the event loop or the process that
-    asked it: the text says what. As an error of that code's own: `contained` and `escapes` let it out, a boundary catches it."""
+    asked it: the text says what. It costs what an `Exception` of that code would, as `boundary` says."""
 
 
 def reason(error: BaseException) -> str:

@@ -87,3 +87,27 @@ class Raises(Callback):
     def _raise(self, event):
         if event == self.where:
             raise self.what("because")
+
+
+class Flaky(Stage):
+    """Halves rewards, and fails at some groups in the middle of it."""
+
+    def __init__(self, at, what="RuntimeError"):
+        super().__init__()
+        self.at, self.what = at, {"RuntimeError": RuntimeError, "SystemExit": SystemExit, "Odd": Odd}[what]
+
+    async def process(self, group):
+        for sample in group.samples[:2]:
+            sample.reward = 77.0
+        if group.group_id in self.at:
+            raise self.what("once")
+        for sample in group.samples:
+            sample.reward = 0.25 + sample.index
+        return group
+
+
+async def flaky_step(step):
+    step.metrics["mine/half"] = 1.0
+    if step.number == 0:
+        raise LookupError("once")
+    return step

@@ -115,7 +115,7 @@ def _apply(hits: list[_Hit], cls: object, result: Translation) -> bool:
                     write_at(result.mapping, path, value)
                     result.moved[name] = result.moved.get(source, source)
             else:
-                kind, told = "without effect", True
+                kind, told = "without effect", told or hit.rule.outvoted_told
                 message = f"{name} = {shown_value(name, theirs, 60)} is given, too, and counts"
         notes[kind].append(Note(result.moved.get(source, source), hit.value, message, told=told))
     return bool(hits)
