@@ -37,11 +37,11 @@ def reason(error: BaseException) -> str:
     return str(error)[:MOST_TOLD] if isinstance(error, Escaped) else f"{type(error).__name__}: {str(error)[:MOST_TOLD]}"
 
 
-def contained(call: Callable[..., T], *arguments: Any) -> T:
+def contained(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """What foreign code returns; of what it raises an `Exception` is left, whatever it is. For threads, whose outcome a coroutine
     waits for."""
     try:
-        return call(*arguments)
+        return call(*arguments, **named)
     except StopIteration as error:
         raise Escaped(reason(error)) from error
     except Exception:

@@ -44,7 +44,9 @@ class AlarmConfig:
 @dataclass(frozen=True, kw_only=True)
 class BaseConfig:
     # The run.
-    exp_name: str = option("rlvr", "Name of the run; its files go to <output_dir>/<exp_name>.")
+    exp_name: str = option(
+        "rlvr", "Name of the run; its files go to <output_dir>/<exp_name>. The default of an agentic run is agentic."
+    )
     output_dir: str = option("./output", "Folder of all runs.", path="file")
     seed: int = option(42, "Seed of data order, sampling and initialisation.", bounds=Bounds(ge=0, lt=2**32))
     max_steps: int = option(
@@ -266,12 +268,17 @@ class BaseConfig:
     num_gpus_per_node: int | None = option(
         None, "Devices per machine; null means the accelerators found, else the CPU cores (at least 2).", bounds=DEVICES
     )
-    device_timeout: float = option(
-        10.0,
+    device_timeout: float | None = option(
+        None,
         "In a Ray cluster that was joined (RAY_ADDRESS): seconds that a run waits for nodes to join, and for devices that others "
-        "hold; then it is refused, and told who they are.",
+        "hold; then it is refused, and told who they are. null means 10, and 600 for one of several processes (mode explore or "
+        "train), as a machine that is to join the cluster takes minutes.",
         bounds=Bounds(gt=0),
     )
+
+    @property
+    def waits_for_devices_s(self) -> float:
+        return self.device_timeout or (600.0 if self.mode in ("explore", "train") else 10.0)
 
     @property
     def steps_between_validations(self) -> int:

@@ -253,7 +253,7 @@ class Pipeline(ABC, Generic[Config, P]):
 
         config = self.config
         environment = {name: os.environ[name] for name in DETERMINISTIC if config.deterministic}
-        return RayBackend(None, environment, watchdog, Path(config.run_dir) / "ray_logs", config.device_timeout)
+        return RayBackend(None, environment, watchdog, Path(config.run_dir) / "ray_logs", config.waits_for_devices_s)
 
 
 def _who(config: PPOConfig) -> str:
@@ -276,6 +276,7 @@ def _room(prepared: Prepared) -> Iterator[None]:
     """An earlier run of this name is moved aside, unless explorers may be at work on it; and back if the start is refused after
     all, as by a tracker. Raises `ConfigError`."""
     config, run_dir = prepared.config, prepared.run_dir
+    is_new = not run_dir.exists()
     aside = archive_previous(run_dir) if config.has_engines and not prepared.continues else None
     if aside is not None:
         print(f"the earlier run of this name was moved to {aside}")
@@ -287,8 +288,9 @@ def _room(prepared: Prepared) -> Iterator[None]:
     try:
         yield
     except (ConfigError, OSError):
-        if aside is not None:
+        if aside is not None or (is_new and not (run_dir / "explorers").exists()):
             shutil.rmtree(run_dir, ignore_errors=True)
+        if aside is not None:
             with suppress(OSError):
                 aside.rename(run_dir)
                 print(f"it was moved back to {run_dir}")
