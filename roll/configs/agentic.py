@@ -163,6 +163,7 @@ class AgenticValidationSet:
 
 @dataclass(frozen=True, kw_only=True)
 class AgenticConfig(PPOConfig):
+    exp_name: str = option("agentic", "Name of the run; its files go to <output_dir>/<exp_name>.")
     refused_estimators = {"remax": "takes a greedy response as baseline; an episode has no such thing"}  # noqa: RUF012
 
     custom_envs: dict[str, EnvConfig] = option({}, "Kinds of environments by tag.")

@@ -101,7 +101,7 @@ class LoadReport:
 
     @property
     def told(self) -> list[Note]:
-        return [note for note in (*self.aliased, *self.differences, *self.derived) if note.told]
+        return [note for note in (*self.aliased, *self.without_effect, *self.differences, *self.derived) if note.told]
 
     @property
     def summary(self) -> str:

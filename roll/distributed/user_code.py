@@ -15,7 +15,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from roll.errors import TooManyStuck
+from roll.errors import TooManyStuck, contained
 
 T = TypeVar("T")
 
@@ -81,10 +81,8 @@ def _tell(outcome: Future[Any], call: Callable[..., Any], *arguments: object) ->
     if not outcome.set_running_or_notify_cancel():
         return
     try:
-        value = call(*arguments)
-    except StopIteration as error:  # which no coroutine can raise
-        outcome.set_exception(RuntimeError(f"StopIteration: {error}"))
-    except BaseException as error:  # boundary: a user's code; the caller raises it
+        value = contained(call, *arguments)
+    except Exception as error:  # boundary: a user's code; the caller raises it
         outcome.set_exception(error)
     else:
         outcome.set_result(value)

@@ -20,7 +20,7 @@ from roll.configs.dotted_path import import_object
 from roll.configs.problems import Problem
 from roll.configs.rlvr import RolloutConfig
 from roll.data.sample import EpisodeEnd, Prompt, Sample
-from roll.errors import REFUSED, EpisodeFailed, Refused, Unanswered, boundary
+from roll.errors import REFUSED, EpisodeFailed, Refused, Unanswered, boundary, escapes
 from roll.rollout.chat.conversation import Asked, Reply, read_message, read_tool
 from roll.rollout.chat.samples import Outcome, episode_samples
 from roll.rollout.chat.score import read_score
@@ -99,7 +99,8 @@ class OwnRollouts:
         return self._samples(session, prompt, index, value)
 
     async def _called(self, chat: Chat, prompt: Prompt) -> object:
-        return await self._function(chat, replace(prompt), **self._config.args)
+        with escapes():  # SystemExit would end the loop of all rollouts
+            return await self._function(chat, replace(prompt), **self._config.args)
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:

@@ -55,7 +55,7 @@ class TrainerRestarts:
         found_at = monotonic()
         died = isinstance(error, WorkerDied | WorkerStartError)
         again = self._most and (died or self._found_at is None)
-        what = await _dead_rank(clusters) if again else None
+        what = await dead_rank(clusters) if again else None
         if what is None:
             raise error
         reason = " ".join(str(error).split())
@@ -75,7 +75,7 @@ class TrainerRestarts:
             self._found_at = None
 
 
-async def _dead_rank(clusters: Mapping[str, Cluster]) -> str | None:
+async def dead_rank(clusters: Mapping[str, Cluster]) -> str | None:
     """A rank of the trainer that is dead; None if there is none, or no worker can be reached."""
     for role in sorted(TRAINER & clusters.keys()):
         try:

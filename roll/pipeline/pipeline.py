@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from roll.configs.base import CustomStageConfig
 from roll.configs.derived import Derived, derive
+from roll.configs.flow import CustomStageConfig
 from roll.configs.loading import to_mapping
 from roll.configs.ppo import AUDITED, AUDITS, PPOConfig
 from roll.configs.problems import Collector, ConfigError, Problem
@@ -256,7 +256,7 @@ class Pipeline(ABC, Generic[Config, P]):
 
         config = self.config
         environment = {name: os.environ[name] for name in DETERMINISTIC if config.deterministic}
-        return RayBackend(None, environment, watchdog, Path(config.run_dir) / "ray_logs", config.device_timeout)
+        return RayBackend(None, environment, watchdog, Path(config.run_dir) / "ray_logs", config.waits_for_devices_s)
 
 
 def _who(config: PPOConfig) -> str:
@@ -279,6 +279,7 @@ def _room(prepared: Prepared) -> Iterator[None]:
     """An earlier run of this name is moved aside, unless explorers may be at work on it; and back if the start is refused after
     all, as by a tracker. Raises `ConfigError`."""
     config, run_dir = prepared.config, prepared.run_dir
+    is_new = not run_dir.exists()
     aside = archive_previous(run_dir) if config.has_engines and not prepared.continues else None
     if aside is not None:
         print(f"the earlier run of this name was moved to {aside}")
@@ -290,8 +291,9 @@ def _room(prepared: Prepared) -> Iterator[None]:
     try:
         yield
     except (ConfigError, OSError):
-        if aside is not None:
+        if aside is not None or (is_new and not (run_dir / "explorers").exists()):
             shutil.rmtree(run_dir, ignore_errors=True)
+        if aside is not None:
             with suppress(OSError):
                 aside.rename(run_dir)
                 print(f"it was moved back to {run_dir}")
@@ -319,10 +321,11 @@ def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage | Cu
     """Stages of a name that is taken, or after one that is not there or hands nothing on, or one that none can replace.
     Those of a half that runs in another process are looked at, too."""
     derived = derive(config)
-    is_end, works = dict[str, bool](), dict[str, None]()
+    is_end, works, of_groups = dict[str, bool](), dict[str, None](), set[str]()
     for each in (replace(config, mode="both"), config):
         found = _halves(kind, each, derived)
         is_end |= {name: place is half[-1] for half in found for place in half for name in names(place)}
+        of_groups |= {name for half in found if half[-1].name == "keep" for place in half[:-1] for name in names(place)}
         works |= dict.fromkeys(one.name for half in found for place in half for one in singles(place) if one.has_work)
     for stage in own:
         key, open_ends = f"flow.stages.{stage.name}", ", ".join(name for name, end in is_end.items() if not end)
@@ -330,10 +333,18 @@ def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage | Cu
             if stage.name not in works:
                 message = "without `after` it does the work of the stage of this name, and there is no such work"
                 yield Problem(f"{key}.name", stage.name, message, f"one of {', '.join(works)}, or give after")
+            if stage.on_error != "fail":
+                yield Problem(
+                    f"{key}.on_error", stage.on_error, "nothing else would do the work of that stage", "fail, or give after"
+                )
             continue
         if stage.name in is_end:
             yield Problem(f"{key}.name", stage.name, "there is a stage of this name", "another name")
         elif is_end.get(stage.after, True):
             message = "it ends its half and hands nothing on" if stage.after in is_end else "there is no such stage"
             yield Problem(f"{key}.after", stage.after, message, f"one of {open_ends}")
+        elif stage.on_error == "drop" and stage.after not in of_groups:
+            message = f"it is given no group that could be dropped, where it stands after {stage.after}"
+            yield Problem(f"{key}.on_error", "drop", message, f"fail, skip, or another place: {', '.join(sorted(of_groups))}")
         is_end.setdefault(stage.name, False)
+        of_groups |= {stage.name} if stage.after in of_groups else set()

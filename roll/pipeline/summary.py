@@ -27,6 +27,11 @@ OF_TRAINING = (
     "synchronous_since",
 )  # fmt: skip
 """Figures of which a run that only evaluates has none."""
+OF_THE_TIME = (
+    "wall_s", "started_s", "throughput", "idle_share", "weight_updates", "device_turns", "engines", "resumed_from_step", "memory",
+    "advice", "advised",
+)  # fmt: skip
+"""Figures that are measured while steps are trained."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import ClassVar
 
 from roll.configs.derived import Derived
@@ -26,10 +27,11 @@ from roll.engines.weight_broadcast import WeightBroadcast
 from roll.engines.weight_updates import EngineUpdates, UpdateStats, WeightUpdates
 from roll.errors import LOST
 from roll.explorer.explorer import Exploration, Explorer
-from roll.flow.custom_stage import CustomStage, insert
+from roll.flow.custom_stage import CustomStage, insert, singles
 from roll.flow.stage import AnyStage
 from roll.pipeline.apart import FollowedWeights, Publisher
 from roll.pipeline.bench import ModelsInTurn, check_complete, model_source
+from roll.pipeline.last_checkpoint import why_lost
 from roll.pipeline.lifecycle import RunLifecycle
 from roll.pipeline.recovery import ExplorerRecovery, Recovery, TrainerRecovery
 from roll.pipeline.stages import NO_PARTS, Parts, announcing, exploring, training, validating
@@ -87,6 +89,16 @@ class Wiring(ABC):
 
     def checkpoints(self) -> contextlib.AbstractAsyncContextManager[None]:
         return contextlib.nullcontext()
+
+    def finishing(self, halves: Sequence[Sequence[AnyStage]]) -> Sequence[AnyStage]:
+        """The stages that `finish` waits for."""
+        return []
+
+    async def finish(self) -> None:  # noqa: B027
+        """The run has failed; the stages go on until this returns."""
+
+    async def keep(self, error: Exception) -> None:  # noqa: B027
+        """The run has failed, by `error`, and its stages have ended; checkpoints can still be written."""
 
     async def end(self) -> None:  # noqa: B027
         """All stages have done their work; checkpoints can still be written."""
@@ -151,10 +163,29 @@ class _WithTrainer(Wiring):
 
     async def end(self) -> None:
         """The last checkpoint, if no step has begun it; it is complete when this returns."""
-        state, devices, checkpoints = self._run.state, self._run.devices, self._checkpoints
+        state, checkpoints = self._run.state, self._checkpoints
         if not self._run.ends_early:
             await state.groups.drop_all("surplus")
         await checkpoints.settle()
+        await self._save()
+
+    def finishing(self, halves: Sequence[Sequence[AnyStage]]) -> Sequence[AnyStage]:
+        return [one for place in takewhile(lambda place: place.name != "publish", halves[-1]) for one in singles(place)]
+
+    async def finish(self) -> None:
+        """The step whose weights change is trained to its end; no other begins."""
+        groups, milestones = self._run.state.groups, self.trainer.milestones
+        groups.stop(hurried=True)
+        await groups.until(lambda: milestones.whole)
+
+    async def keep(self, error: Exception) -> None:
+        state, milestones = self._run.state, self.trainer.milestones
+        await self._checkpoints.ended()
+        if state.record.step > state.saved_step or not milestones.whole:
+            state.lost = await why_lost(self._save, error, milestones, self._clusters)
+
+    async def _save(self) -> None:
+        state, devices, checkpoints = self._run.state, self._run.devices, self._checkpoints
         if state.record.step > state.saved_step:
             if "critic" in self._clusters:
                 async with devices.hold("critic"):
@@ -254,7 +285,7 @@ class TrainerAlone(_WithTrainer):
         return [self.weights.record_validations(), *super().watchers()]
 
     async def close(self) -> None:
-        if not self._run.ends_early:
+        if not self._run.ends_early or self._run.stopped_in_order:
             await self.weights.farewell()
         self._store.close()
 

@@ -64,6 +64,8 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         of_all = f" of {summary['steps']}, resumed" if resumed else ""
         started = f"; started in {duration(summary['started_s'])}" if summary.get("started_s") else ""
         yield "steps", f"{done}{of_all} in {duration(summary.get('wall_s', 0.0))}{started}"
+    if kept := summary.get("checkpoint"):
+        yield "checkpoint", "; ".join(filter(None, (f"step {kept['step']}" if kept["step"] else "", kept["lost"]))) or "none"
     if "evaluation" in summary:
         yield from _evaluated(summary, summary["evaluation"])
     if validation := summary.get("validation"):
@@ -105,6 +107,9 @@ def _incidents(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "alarm", alarm["text"]
     for warning in summary.get("warnings", []):
         yield "warning", warning
+    for stage, kinds in summary.get("stage_errors", {}).items():
+        for on_error, errors in kinds.items():
+            yield "stage", f"{stage} has failed {sum(errors.values()):,} times (on_error: {on_error}; {_listing(errors)})"
     if seconds := summary.get("trainer_recovery_s"):
         yield "trainer", f"started again {len(seconds)} times, which took {duration(sum(seconds))}"
     if (since := summary.get("synchronous_since")) is not None:

@@ -163,15 +163,16 @@ class RunRecord:
         self, version: int, groups: tuple[SampleGroup, ...], batch: TokenBatch, metrics: Mapping[str, float]
     ) -> dict[str, float]:
         """A step on policy version `version` has trained the groups, whose tensors are `batch`. Returns all its metrics."""
-        self.step = version + 1
+        step = version + 1
         lags = self.staleness.add_step(version, groups)
-        self.journals.samples.record(self.step, groups, batch)
+        self.journals.samples.record(step, groups, batch)
         tokens = sum(len(sample.response_ids) for group in groups for sample in group.samples)
         counts = self._counter.counts() if self._counter is not None else {}
         speed = self._speed.step(tokens, monotonic()) if self._speed is not None else {}
         row = {**metrics, **counts, **lags, **speed, "time/elapsed_s": self.running_s(), **self.memory.metrics()}
-        self.journals.metrics.log(self.step, row)
-        self._follow(self.step, row)
+        self.journals.metrics.log(step, row)
+        self.step = step
+        self._follow(step, row)
         for warning in self._training_warnings.observe_step(self.step, {**metrics, **counts}):
             logger.warning(warning)
         self._judge(self.step, row)
@@ -219,6 +220,10 @@ class RunRecord:
         self._follow(result.version, metrics)
         self._judge(result.version, metrics)
         return metrics
+
+    def add_own(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Metrics of callbacks: a row of its own, of the same step."""
+        self.journals.metrics.log(step, metrics)
 
     async def refresh(
         self, ledger: Ledger, roles: list[str], waits: Mapping[str, str], counts: Callable[[], Mapping[str, Any]]
