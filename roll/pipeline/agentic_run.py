@@ -106,7 +106,11 @@ def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: P
         collect(f"custom_envs.{tag}.tool_wrapper", "given", partial(_try_tools, tag, env, dialogue, shared), "")
     rules: str | None = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_rules, env, tag), "")
     if rules is not None:
+        from roll.envs.rules import UNSEEN, unseen
+
         began = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_try_reset, env, tag), "roll env check says more")
+        if unseen(rules, began):
+            shared.warnings.append(f"custom_envs.{tag}.env_type = {env.env_type!r}: {UNSEEN}")
         if dialogue is not None:
             _try_manager(config, tag, dialogue, rules, began, collect)
     return rules
