@@ -132,7 +132,7 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> tuple[Env
 async def _play(
     env: EnvConfig, template: str, answer_tokens: int, context: int, model: str, seed: int, temperature: float
 ) -> int:
-    from roll.explorer.one_episode import one_episode
+    from roll.cli.one_episode import one_episode
     from roll.strategies.infer.hf.strategy import HFInferStrategy
 
     tokenizer, dialogue = _opened(model, template)

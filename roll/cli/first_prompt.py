@@ -79,10 +79,10 @@ async def _ask(context: Sequence[int], turn: int, most: int) -> Any:
 
 
 def _of_tag(config: AgenticConfig, tag: str, tokenizer: Any) -> FirstPrompt:
+    from roll.cli.one_episode import one_episode
     from roll.data.chat_template import set_variables
     from roll.distributed.user_code import START_S, try_aside
     from roll.explorer.agentic import environment
-    from roll.explorer.one_episode import one_episode
     from roll.rollout.dialogue import Dialogue
 
     env, data = config.custom_envs[tag], config.actor_train.data_args

@@ -21,9 +21,9 @@ from roll.data.sample import EpisodeEnd, Turn
 from roll.data.seeding import derive_seed
 from roll.envs.elsewhere import asked
 from roll.envs.registry import make_env
-from roll.envs.rules import UNSEEN, instructions, unseen
+from roll.envs.rules import instructions
 from roll.errors import EnvFailure
-from roll.rollout.environment import AnyTextEnv, checked_reset, checked_step, seen
+from roll.rollout.environment import UNSEEN, AnyTextEnv, checked_reset, checked_step, seen, unseen
 
 NONSENSE = "no action at all \u2603"
 MOST_TURNS = 1000

@@ -7,13 +7,6 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.rollout.chat.conversation import shown
-from roll.rollout.environment import Observation
-
-UNSEEN = (
-    "its `instructions` are not among the messages that it shows, and they alone are sent: the policy does not see the rules; "
-    "put them into its first message"
-)
 INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -21,11 +14,6 @@ def instructions(env: Any) -> Any:
     """Its attribute; where there is none, the docstring of its class; else None."""
     own = getattr(env, "instructions", None)
     return docstring(type(env)) if own is None else own
-
-
-def unseen(rules: str, first: Observation | None) -> bool:
-    """Whether the rules are missing in a conversation that an environment keeps itself; texts are shown with them."""
-    return isinstance(first, list) and bool(rules.strip()) and rules.strip() not in shown(first)
 
 
 def docstring(cls: type[Any], named: bool = True) -> str | None:

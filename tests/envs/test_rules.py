@@ -12,7 +12,7 @@ from roll.configs.problems import ConfigError
 from roll.envs.check import check_env
 from roll.envs.elsewhere import rules
 from roll.envs.registry import make_env
-from roll.envs.rules import UNSEEN
+from roll.rollout.environment import UNSEEN
 
 
 class Plain:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from roll.configs.agentic import EnvConfig
 from roll.configs.dotted_path import import_object
 from roll.data.sample import Sample
+from roll.envs.elsewhere import asked, rules
+from roll.envs.packages import interpreter
 from roll.explorer.env_manager import EnvManager
 from roll.explorer.environment_worker import environment_host, toolbox, with_tools
 from roll.rollout.dialogue import Dialogue
@@ -15,9 +17,6 @@ async def one_episode(
     tag: str, env: EnvConfig, dialogue: Dialogue, ask: AskPolicy, *, seed: int, context: int, answer_tokens: int
 ) -> list[Sample]:
     """Raises `ConfigError` where the environment or its tools cannot be made, and what `EnvManager.play` raises."""
-    from roll.envs.elsewhere import asked, rules
-    from roll.envs.packages import interpreter
-
     instructions = asked(interpreter(env.env_type, env.python, "python"), rules, env.env_type, env.env_config)
     manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
     manager = manager_cls(env, dialogue, instructions=instructions, context=context, answer_tokens=answer_tokens)
