@@ -30,6 +30,11 @@ MOST_STUCK = 16
 """Threads of one user's object that may be left behind at the same time."""
 
 
+def is_slip(error: object) -> bool:
+    """`StopIteration` and `SystemExit`, which cross no coroutine, are the cause of another error."""
+    return isinstance(error, SLIPS) or (isinstance(error, Exception) and isinstance(error.__cause__, (StopIteration, SystemExit)))
+
+
 @dataclass(frozen=True, slots=True)
 class UserThread:
     """A call that runs on a thread of its own, which keeps no process from ending."""
@@ -83,7 +88,9 @@ def _tell(outcome: Future[Any], call: Callable[..., Any], *arguments: object) ->
     try:
         value = call(*arguments)
     except StopIteration as error:  # which no coroutine can raise
-        outcome.set_exception(RuntimeError(f"StopIteration: {error}"))
+        told = RuntimeError("StopIteration" + f": {error}" * bool(str(error)))
+        told.__cause__ = error
+        outcome.set_exception(told)
     except BaseException as error:  # boundary: a user's code; the caller raises it
         outcome.set_exception(error)
     else:

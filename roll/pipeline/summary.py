@@ -186,4 +186,7 @@ def advice(
         one_process=one_process,
     )
     lost = wasted(components.explorer.groups.admission.counts())
-    return {"advice": [*sentences(seen, waiting(record.curves.curve), lost)], "advised": {one.key: one.value for one in advise(seen)}}
+    return {
+        "advice": [*sentences(seen, waiting(record.curves.curve), lost)],
+        "advised": {one.key: one.value for one in advise(seen)},
+    }
