@@ -21,7 +21,7 @@ from omegaconf.errors import GrammarParseError, InterpolationResolutionError
 
 import roll
 from roll.compat.code.names import place_of
-from roll.compat.roll.pipelines import Pipeline, pipeline_of, references_in, variables_of
+from roll.compat.roll.pipelines import Pipeline, of_others, pipeline_of, references_in, variables_of
 from roll.compat.roll.report import differences_of, other_defaults
 from roll.compat.roll.translation import Translation, not_read_as_roll, read_as_roll, translate
 from roll.compat.trinity import translation as trinity
@@ -194,10 +194,16 @@ def _load(
     try:
         config = load_config(cls, made.mapping)
     except ConfigError as error:
-        raise ConfigError([*problems, *error.problems]) from error
+        raise ConfigError([*problems, *(_told_of(problem, cls) for problem in error.problems)]) from error
     if problems:
         raise ConfigError(problems)
     return config, [], []
+
+
+def _told_of(problem: Problem, cls: object) -> Problem:
+    """A key of the other kind of runs is not to be removed without a word."""
+    others = of_others(problem.key, cls) if problem.message == "unknown key" else ""
+    return replace(problem, fix=others) if others else problem
 
 
 def _placed(notes: Sequence[Note], where: Mapping[str, str]) -> list[Note]:
