@@ -98,6 +98,15 @@ class PromptFileError(ValueError):
         self.fix = fix
 
 
+class Misfit(ValueError):
+    """A checkpoint that is no beginning for this configuration. `record/checkpoint_fits.py` → a `ConfigError` of the run."""
+
+    def __init__(self, message: str, fix: str) -> None:
+        """`fix`: which key to change, and to what."""
+        super().__init__(message)
+        self.fix = fix
+
+
 class CheckpointError(ValueError):
     """No checkpoint to resume from; says why. `record/manifest.py` → `record/checkpoint.py`: the one before, or the run."""
 

@@ -1,5 +1,6 @@
 """`roll check`: what a configuration will do, or all that is wrong with it. Nothing starts but, where programs earn rewards, one
-in the sandbox, and nothing heavy is imported but for own stages, `--flow` and `--data`."""
+in the sandbox, and nothing heavy is imported but for own stages, `--flow` and `--data`, and where the model's folder is here: its
+first prompt is shown, and for that a tokenizer is opened and an environment begins."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from roll.cli.first_prompt import FirstPrompt, as_text, first_prompts
 from roll.cli.found_here import missing_here
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder, fitted, pipeline_named
 from roll.configs.agentic import AgenticConfig
@@ -35,6 +37,7 @@ class CheckResult:
     checked: Checked | None = None
     """None where there are problems."""
     config: RLVRConfig | AgenticConfig | None = None
+    prompts: tuple[FirstPrompt, ...] = ()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -112,7 +115,8 @@ def _check(arguments: Sequence[str]) -> tuple[argparse.Namespace, CheckResult]:
             *_audited(config),
         ),
     )
-    return options, CheckResult(report, [], checked, config)
+    prompts = () if options.flow or options.data else tuple(first_prompts(config))
+    return options, CheckResult(report, [], checked, config, prompts)
 
 
 def _told(options: argparse.Namespace, answer: CheckResult) -> str:
@@ -127,9 +131,11 @@ def _told(options: argparse.Namespace, answer: CheckResult) -> str:
     except ConfigError as error:
         raise ConfigError(report.located(error.problems)) from error
     if options.json:
-        found = {"ok": True, "problems": [], **asdict(checked), "report": _plain_report(report)}
+        prompts = [asdict(each) for each in answer.prompts]
+        found = {"ok": True, "problems": [], **asdict(checked), "first_prompts": prompts, "report": _plain_report(report)}
         return json.dumps(found, indent=2, default=str)
-    return visible("\n".join(fitted(whole(checked.plan, checked.machine, checked.remarks, report))), keep="\n")
+    lines = [*fitted(whole(checked.plan, checked.machine, checked.remarks, report)), *as_text(answer.prompts)]
+    return visible("\n".join(lines), keep="\n")
 
 
 def _graph(config: RLVRConfig | AgenticConfig, as_json: bool) -> str:
@@ -149,12 +155,13 @@ def _prompts(config: RLVRConfig | AgenticConfig, options: argparse.Namespace) ->
         fix = "roll env check looks at environments"
         raise ConfigError([Problem("config_name", options.config_name, "is an agentic run, which has no prompts", fix)])
     sys.path.append(os.getcwd())
-    from roll.cli.data import as_text, inspected
+    from roll.cli.data import as_text as data_text
+    from roll.cli.data import inspected
 
     found = inspected(config, options.graded)
     if options.json:
         return json.dumps(list(found), indent=2)
-    return visible("\n".join(line for each in found for line in as_text(each)), keep="\n")
+    return visible("\n".join(line for each in found for line in data_text(each)), keep="\n")
 
 
 def _stages(config: PPOConfig) -> Iterator[Problem]:

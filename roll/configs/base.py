@@ -127,7 +127,7 @@ class BaseConfig:
     )
 
     # Checkpoints, evaluation, tracking.
-    save_steps: int = option(50, "Steps between checkpoints.", bounds=COUNT)
+    save_steps: int = option(50, "Steps between checkpoints; 0: the last step alone leaves one.", bounds=Bounds(ge=0))
     max_ckpt_to_keep: int = option(0, "Newest checkpoints kept; 0 means all.", bounds=Bounds(ge=0))
     resume_from_checkpoint: bool | str = option(
         False,

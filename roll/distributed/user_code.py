@@ -30,6 +30,11 @@ MOST_STUCK = 16
 """Threads of one user's object that may be left behind at the same time."""
 
 
+def is_slip(error: object) -> bool:
+    """`StopIteration` and `SystemExit`, which cross no coroutine, are the cause of another error."""
+    return isinstance(error, SLIPS) or (isinstance(error, Exception) and isinstance(error.__cause__, (StopIteration, SystemExit)))
+
+
 @dataclass(frozen=True, slots=True)
 class UserThread:
     """A call that runs on a thread of its own, which keeps no process from ending."""

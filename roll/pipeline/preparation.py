@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -91,6 +91,8 @@ class Prepared:
     """What was found out and is worth knowing."""
     warnings: tuple[str, ...] = ()
     """What was found out and is odd."""
+    rules: dict[str, str] = field(default_factory=dict)
+    """Tag -> the rules of its environments."""
     database: OpenDatabase | None = None
     """Opens the groups' database; None: as a process does that is alone in its address space."""
     identity: RunIdentity | None = None

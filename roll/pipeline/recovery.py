@@ -57,14 +57,15 @@ class TrainerRecovery(Recovery):
     async def _wait_for_nodes(self) -> None:
         """For one that is started again, or a spare one, as long as for nodes at the start (`device_timeout`). Raises
         `WorkersLost`."""
-        run, end, told = self._run, monotonic() + self._run.config.device_timeout, False
+        run, within_s, told = self._run, self._run.config.waits_for_devices_s, False
+        end = monotonic() + within_s
         devices = {device for role in run.restarts.roles for device in run.config.roles()[role].devices}
         while True:
             try:
                 return run.backend.check_nodes(devices)
             except NodeLost as lost:
                 if (left := end - monotonic()) <= 0 or run.interrupted:
-                    raise WorkersLost(f"{lost} within {run.config.device_timeout:g} s (device_timeout)") from lost
+                    raise WorkersLost(f"{lost} within {within_s:g} s (device_timeout)") from lost
                 if not told:
                     told = True
                     run.state.record.display.note(f"{self._died}: {lost}; it is waited for, up to {left:.0f} s (device_timeout)")

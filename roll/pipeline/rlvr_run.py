@@ -41,7 +41,18 @@ from roll.pipeline.run import Run
 from roll.pipeline.state import new_admission
 from roll.record.ledger import Ledger
 from roll.record.validation import ValidationSet
-from roll.rewards.references import TRIED, Earned, cut_off, no_full_marks, oddities, remark, spread, success_at, try_reward
+from roll.rewards.references import (
+    TRIED,
+    Earned,
+    cut_off,
+    no_full_marks,
+    oddities,
+    remark,
+    spread,
+    success_at,
+    try_reward,
+    unasked,
+)
 from roll.rollout.chat.session import Limits
 from roll.rollout.dialogue import Dialogue
 from roll.rollout.filters import GroupFilter, mean_filter, std_filter
@@ -165,6 +176,8 @@ def _try_rewards(
         if not prompts:
             of_domain = [prompt for each in sets for prompt in each.prompts if prompt.domain == domain]
             prompts = [of_domain[i] for i in spread(len(of_domain), TRIED)]
+        with contextlib.suppress(ValueError):  # which the trial tells
+            shared.collect.add(unasked(domain, reward))
         fix = "mend its code: a reward takes a sample and returns a number, or (number, {part: number})"
         trial = partial(try_reward, reward, prompts, policy)
         earned = (shared.collect(f"rewards.{domain}.worker_cls", reward.worker_cls, trial, fix) if prompts else None) or Earned()

@@ -47,6 +47,7 @@ class RunState:
             lock=prepared.lock,
             resumed=prepared.resumed_record,
             warnings=prepared.warnings,
+            rules=prepared.rules,
             models=len(prepared.benched),
             before=before,
         )

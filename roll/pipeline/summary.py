@@ -20,6 +20,7 @@ from roll.record.advice import Halves, advise, sentences
 from roll.record.ledger import BUSY
 from roll.record.run_record import RunRecord
 from roll.record.validation import ValidationResult
+from roll.record.verdict import waiting, wasted
 
 OF_TRAINING = (
     "steps", "validation", "tags", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",
@@ -191,4 +192,8 @@ def advice(
         apart=all(map(infer.isdisjoint, of_training)),
         one_process=one_process,
     )
-    return {"advice": [*sentences(seen)], "advised": {one.key: one.value for one in advise(seen)}}
+    lost = wasted(components.explorer.groups.admission.counts())
+    return {
+        "advice": [*sentences(seen, waiting(record.curves.curve), lost)],
+        "advised": {one.key: one.value for one in advise(seen)},
+    }

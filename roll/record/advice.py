@@ -131,11 +131,14 @@ def advise(seen: Halves) -> list[Advice]:
     return found
 
 
-def sentences(seen: Halves) -> Iterator[str]:
-    """For people: the bottleneck, and what would help. Nothing of a run that is too short to say."""
+def sentences(seen: Halves, waited: float | None = None, wasted: str | None = None) -> Iterator[str]:
+    """For people: the bottleneck, and what would help. Nothing of a run that is too short to say. `waited`: the share of the time
+    that its verdict tells. `wasted`: a clause about groups that were dropped."""
     if seen.steps < LEAST_STEPS:
         return
-    waited = seen.idle_s / seen.step_s
+    waited = seen.idle_s / seen.step_s if waited is None else waited
+    if wasted is not None:
+        yield f"{wasted}: tasks that are neither too hard nor too easy, or a larger group, would leave more of them to training"
     slow = "actor_infer" if waited > LEAST_GAIN else "actor_train"
     where = f"{slow} is the bottleneck: training waited for groups {waited:.0%} of the time"
     if seen.ratio == 0 and seen.apart:

@@ -89,6 +89,17 @@ def seen(observation: Observation) -> str:
     return observation if isinstance(observation, str) else shown(observation)
 
 
+UNSEEN = (
+    "its `instructions` are not among the messages that it shows, and they alone are sent: the policy does not see the rules; "
+    "put them into its first message"
+)
+
+
+def unseen(rules: str, first: Observation | None) -> bool:
+    """Whether the rules are missing in a conversation that an environment keeps itself; texts are shown with them."""
+    return isinstance(first, list) and bool(rules.strip()) and rules.strip() not in shown(first)
+
+
 @dataclass(frozen=True, slots=True)
 class Results:
     """What tools have answered to an answer, in the place of an observation."""
