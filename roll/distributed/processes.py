@@ -38,6 +38,14 @@ class Process:
         """The one that has this number now on this machine. Raises `OSError`."""
         return cls(socket.gethostname(), pid, boot_id(), process_table(), _stat(pid)[1])
 
+    @classmethod
+    def read(cls, found: object) -> Process | None:
+        """What `asdict` made of one, and who knows what has become of it."""
+        kinds = {"host": str, "pid": int, "boot": str, "table": str, "ticks": int}
+        if isinstance(found, dict) and {name: type(value) for name, value in found.items()} == kinds:
+            return cls(**found)
+        return None
+
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
