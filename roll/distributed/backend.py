@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from roll.configs.dotted_path import import_object
 from roll.distributed.devices import Inventory, Placement, detect
@@ -24,6 +24,8 @@ CLOSE_S = 60.0
 """For a worker of this process to end."""
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,10 @@ class Backend(Protocol):
         """Holds these for the run, which others know as `who`, until it ends. Called once, after `devices`; raises `ConfigError`
         if others hold them."""
 
+    def ask_nodes(self, devices: Collection[int], function: Callable[..., T], *args: object) -> dict[str, T]:
+        """The function's answer from each node that has some of these devices, but the driver's own; by the node's name and
+        address."""
+
     def node_address(self, node: int) -> str:
         """The address at which other nodes reach this node."""
 
@@ -180,6 +186,9 @@ class LocalBackend:
 
     def reserve(self, devices: Collection[int], who: str) -> None:
         """Nothing: the machine's are claimed by file."""
+
+    def ask_nodes(self, devices: Collection[int], function: Callable[..., T], *args: object) -> dict[str, T]:
+        return {}
 
     def node_address(self, node: int) -> str:
         return "127.0.0.1"

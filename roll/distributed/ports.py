@@ -48,11 +48,15 @@ def _is_free(port: int) -> bool:
     return True
 
 
+def family_of(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
 def open_store(address: str, port: int, timeout: timedelta) -> TCPStore:
     """Opens a store. Port 0 means any free port, which `store.port` then names. `timeout`: the limit for a wait for a key."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    listener = socket.create_server((address, port))
+    listener = socket.create_server((address, port), family=family_of(address))
     port = int(listener.getsockname()[1])
     # torch closes the socket it is given.
     return TCPStore(address, port, is_master=True, wait_for_workers=False, timeout=timeout, master_listen_fd=listener.detach())

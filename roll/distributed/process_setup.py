@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+import psutil
+
 from roll.distributed.machine import Machine
 
 FORWARDED = ("NCCL_", "GLOO_", "TP_", "UCX_", "TORCH_", "PYTORCH_", "VLLM_", "SGLANG_", "HF_", "TRANSFORMERS_", "CUBLAS_", "MKL_")
@@ -44,6 +46,17 @@ def set_deterministic() -> None:
     """Sets the variables for this process and its children."""
     for name, value in DETERMINISTIC.items():
         os.environ.setdefault(name, value)
+
+
+def use_network_of(address: str) -> None:
+    """Has the libraries of this process meet others where those reach it, at an address of this machine. By themselves they take
+    the address of the machine's own name, which may be 127.0.1.1, or the first interface, which may lead to containers."""
+    at = {name for name, addresses in psutil.net_if_addrs().items() if any(each.address == address for each in addresses)}
+    for interface in sorted(at)[:1]:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")  # without the sign: all that begin so
+    for name in ("VLLM_HOST_IP", "SGLANG_HOST_IP"):
+        os.environ.setdefault(name, address)
 
 
 def forwarded(environment: Mapping[str, str]) -> dict[str, str]:

@@ -10,9 +10,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray._private import utils as ray_utils
@@ -21,16 +21,19 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.configs.problems import ConfigError, Problem
 from roll.distributed import ray_nodes, stacks
-from roll.distributed.backend import Ref, WorkerHandle, WorkerHost, WorkerSpec
+from roll.distributed.backend import Ref, WorkerHandle, WorkerSpec
 from roll.distributed.child import same_imports
 from roll.distributed.devices import Inventory, Placement, detect, visible_devices
-from roll.distributed.exchange import Callers, Calls
-from roll.distributed.machine import ProcessMemory, process_memory
+from roll.distributed.exchange import Calls
+from roll.distributed.machine import ProcessMemory
 from roll.distributed.ports import free_port
 from roll.distributed.process_setup import forwarded
+from roll.distributed.ray_actor import RayActor
 from roll.distributed.ray_instance import RayInstance
 from roll.distributed.watchdog import Watchdog
 from roll.errors import BackendLost, WorkerDied, boundary
+
+T = TypeVar("T")
 
 LOOPBACK = "127.0.0.1"
 CONCURRENT_CALLS = 10_000
@@ -160,33 +163,6 @@ class RayHandle:
         return WorkerDied(f"worker {self.name} died: {next(iter([*telling, *lines]), '')}")
 
 
-class _Actor(WorkerHost):
-    def __init__(self, spec: WorkerSpec, folder: str) -> None:
-        """`folder`: the driver's. A worker of a cluster begins where `ray start` was given, and a user's code may open files."""
-        if os.path.isdir(folder):
-            os.chdir(folder)
-        super().__init__(spec)
-        self._callers = Callers(self)
-
-    async def exchange(self, message: bytes) -> bytes:
-        return await self._callers.exchange(message)
-
-    async def process(self) -> tuple[str, int, int | None]:
-        return ray.get_runtime_context().get_node_id(), os.getpid(), stacks.listen()
-
-    async def tasks(self) -> str:
-        return stacks.tasks(asyncio.get_running_loop())
-
-    async def wait_forever(self) -> None:
-        await asyncio.Event().wait()
-
-    async def ping(self) -> None:
-        """Answers as long as the process runs and no coroutine of its worker blocks the event loop that they share."""
-
-    async def memory(self) -> ProcessMemory | None:
-        return await asyncio.to_thread(process_memory, with_children=True)
-
-
 class RayBackend:
     """Starts a Ray instance of its own on this machine, or joins the cluster that `RAY_ADDRESS` names, when first used."""
 
@@ -237,6 +213,16 @@ class RayBackend:
             address, what = os.environ["RAY_ADDRESS"], "devices cannot be reserved"
             with boundary(lambda why: ConfigError([Problem("RAY_ADDRESS", address, why)]), what, (ConfigError,)):
                 self._held = ray_nodes.Reservation(devices, self._inventory, who, self._patience_s)
+
+    def ask_nodes(self, devices: Collection[int], function: Callable[..., T], *args: object) -> dict[str, T]:
+        if self._held is None:
+            return {}
+        assert self._inventory is not None
+        own, at = ray.get_runtime_context().get_node_id(), {device // self._inventory.per_node for device in devices}
+        nodes = [node for number in sorted(at) if (node := self._node(number)).id != own]
+        asked = [ray_nodes.task_on(node.id, function).remote(*args) for node in nodes]
+        answers: list[T] = ray.get(asked, timeout=ray_nodes.OTHER_NODE_S)
+        return dict(zip(map(str, nodes), answers, strict=True))
 
     def _node(self, number: int) -> ray_nodes.RayNode:
         """Raises `NodeLost`."""
@@ -304,7 +290,7 @@ class RayBackend:
     async def _start(self, spec: WorkerSpec, node: ray_nodes.RayNode) -> WorkerHandle:
         # The class has the worker's name, for Ray shows it in process titles and log lines.
         # The worker itself reserves nothing: the run holds its devices, and overlapping roles share one.
-        actor_class: Any = ray.remote(type(spec.name, (_Actor,), {}))
+        actor_class: Any = ray.remote(type(spec.name, (RayActor,), {}))
         actor = actor_class.options(
             num_cpus=0,
             num_gpus=0,
@@ -312,7 +298,7 @@ class RayBackend:
             max_restarts=0,
             runtime_env={"env_vars": self._environment(spec.placement) | spec.environment},
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
-        ).remote(spec, os.getcwd())
+        ).remote(spec, os.getcwd(), self._private)
         handle = RayHandle(actor, spec.name, self._ray)
         try:
             await handle.start()

@@ -6,7 +6,7 @@ is kept, which would grow by the step. The driver watches Ray's control processe
 one and then ends the driver on the spot.
 
 Ray has no documented way to any of this: `ray start --head`, too, starts the dashboard's server, listens on all interfaces and
-gives up after 30 s. So four of its private names stand here, and its version is pinned.
+gives up after 30 s. So some of its private names stand here, and its version is pinned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ import psutil
 import ray
 from ray._private import ray_constants, services
 from ray._private import worker as ray_worker
+from ray._private.authentication.authentication_token_generator import generate_new_authentication_token
 from ray._private.node import Node
+from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
 from roll.distributed.ray_nodes import STOPPED, own_path_first
 from roll.distributed.temp_folder import TempFolder
@@ -37,6 +39,7 @@ from roll.distributed.watchdog import Watchdog
 from roll.errors import BackendLost
 
 LOOK_S = 0.5
+TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 CONTROL = ("gcs_server", "raylet")
 """The processes without which Ray cannot work."""
 STOPPED_S = 30.0
@@ -53,6 +56,7 @@ class RayInstance:
         self._watchdog = watchdog
         self._logs = logs
         self._folder: TempFolder | None = None
+        self._users_token: str | None = None
         self._control: dict[str, subprocess.Popen[bytes]] = {}
         self._agents: list[psutil.Process] = []
         """Children of the raylet. They outlive it by a minute if they are let."""
@@ -66,7 +70,7 @@ class RayInstance:
         if self._watchdog is not None:
             self._watchdog.removes(self._folder.path)
         try:
-            _keep_token_private()
+            self._use_own_token(self._folder.path)
             before = set(psutil.Process().children())
             with _only_what_is_needed(), _on_the_loopback_interface(), _patiently():
                 ray.init(
@@ -89,6 +93,21 @@ class RayInstance:
             self._agents = psutil.Process(self._control["raylet"].pid).children()
         self.ends_with_driver([process.pid for process in (*self._control.values(), *self._agents)])
         threading.Thread(target=self._end_stopped, name="ray", daemon=True).start()
+
+    def _use_own_token(self, folder: Path) -> None:
+        """Who can read the token can run code here: it lies in the instance's folder and goes with it. In the user's own
+        (`~/.ray/auth_token`) it would close each cluster that is started later to nodes that do not know it."""
+        token = folder / "token"
+        token.write_text(generate_new_authentication_token())
+        self._users_token = os.environ.get(TOKEN_PATH)
+        self._use_token(str(token))
+
+    def _use_token(self, path: str | None) -> None:
+        """Ray reads it once in the life of a process, unless it is told that there is another."""
+        os.environ.pop(TOKEN_PATH, None)
+        if path is not None:
+            os.environ[TOKEN_PATH] = path
+        AuthenticationTokenLoader.instance().reset_cache()
 
     def ends_with_driver(self, pids: list[int]) -> None:
         """These processes of the instance end with the driver, whatever ends it."""
@@ -149,6 +168,7 @@ class RayInstance:
         _kill(self._agents)
         if self._folder is not None:
             self._folder.remove()
+            self._use_token(self._users_token)
 
 
 @contextlib.contextmanager
@@ -232,16 +252,6 @@ def _patiently() -> Iterator[None]:
     finally:
         services.get_node = ask
         Node.start_ray_processes = begin  # type: ignore[method-assign]
-
-
-def _keep_token_private() -> None:
-    """Who can read the token can run code here. Ray makes its file with the user's umask."""
-    with contextlib.suppress(OSError, RuntimeError):  # the file is another user's, or there is no home: the token stays as it is
-        token = Path.home() / ".ray" / "auth_token"
-        token.parent.mkdir(mode=0o700, exist_ok=True)
-        token.parent.chmod(token.parent.stat().st_mode & 0o700)
-        if token.exists():
-            token.chmod(token.stat().st_mode & 0o600)
 
 
 def _parent() -> Path:

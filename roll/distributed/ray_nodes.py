@@ -46,6 +46,10 @@ class RayNode:
     id: str
     accelerators: int
     cpus: int
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.address})" if self.name not in ("", self.address) else self.address
 
 
 def live_nodes(listed: Sequence[Mapping[str, Any]], own: str) -> list[RayNode]:
@@ -55,7 +59,8 @@ def live_nodes(listed: Sequence[Mapping[str, Any]], own: str) -> list[RayNode]:
         if node["Alive"]:
             has = node["Resources"]
             count = int(has.get("GPU", 0))
-            found.append(RayNode(str(node["NodeManagerAddress"]), str(node["NodeID"]), count, int(has.get("CPU", 1))))
+            where, name = str(node["NodeManagerAddress"]), str(node.get("NodeManagerHostname", ""))
+            found.append(RayNode(where, str(node["NodeID"]), count, int(has.get("CPU", 1)), name))
     return sorted(found, key=lambda node: (node.id != own, node))
 
 

@@ -40,6 +40,7 @@ from roll.errors import Superseded, TrackerError
 from roll.flow.custom_stage import CustomStage, custom_stages, names, singles
 from roll.flow.flow import Flow
 from roll.flow.stage import AnyStage
+from roll.pipeline.common_folders import not_common
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.run import Run
 from roll.pipeline.stages import NO_PARTS
@@ -154,6 +155,8 @@ class Pipeline(ABC, Generic[Config, P]):
             backend.reserve(_devices_named(prepared.config), _who(config))
             with _room(prepared):
                 run = self._made(prepared, inventory, backend)
+                if problems := list(not_common(prepared, backend)):
+                    raise ConfigError(problems)
             announced = announce_running(prepared.run_dir, lock.owner.started)
             why = f"the driver (process {os.getpid()}) was killed, or crashed; what it wrote last is on its standard error"
             watchdog.amends(prepared.run_dir / SUMMARY, announced, {"status": "failed", "reason": why}, f"error: {why}")

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, TypeVar
 
 from roll.distributed.backend import WorkerSpec
 from roll.distributed.devices import Inventory
 from roll.errors import NodeLost, WorkerDied
 from roll.pipeline.roles import TRAINER
 from roll.simulate.costs import Costs
+
+T = TypeVar("T")
 
 Make = Callable[[WorkerSpec], object]
 """Makes the worker of a specification."""
@@ -143,6 +145,9 @@ class SimulatedBackend:
 
     def reserve(self, devices: Collection[int], who: str) -> None:
         """Nothing: they are no one else's."""
+
+    def ask_nodes(self, devices: Collection[int], function: Callable[..., T], *args: object) -> dict[str, T]:
+        return {}
 
     def node_address(self, node: int) -> str:
         return "127.0.0.1"

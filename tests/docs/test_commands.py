@@ -28,7 +28,11 @@ class Limit(NamedTuple):
 LIMITS = [  # the first whose pattern is found in a command counts
     Limit(r"^(git clone|source|pip install|\S*uv) |^make (env|env-core|env-sglang|bench-env)$", "makes an environment", NOT),
     Limit(r"^roll (train .*pretrain=/models/SmolLM2|env check their_lake)", "needs a clone of ROLL, and minutes", NOT),
-    Limit(r"^make (test|test-quick|test-faults|test-real|test-agents|lint)$", "the tests, and what stands beside them", NOT),
+    Limit(
+        r"^make (test|test-quick|test-faults|test-hosts|test-real|test-agents|lint)$",
+        "the tests, and what stands beside them",
+        NOT,
+    ),
     Limit(r"^(ROLL_SCHEDULES=\d+ )?pytest -n 0 tests/simulate/", "the tests, for minutes", NOT),
     Limit(
         r"^make (demo-real|smollm2)",

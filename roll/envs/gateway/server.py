@@ -21,6 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from roll.distributed.ports import family_of
 from roll.envs.gateway.anthropic import Messages, counted
 from roll.envs.gateway.chat import ChatCompletions
 from roll.envs.gateway.dialect import Dialect
@@ -59,8 +60,7 @@ class Gateway:
         """The address of the episode. `host`: that of this gateway where the program is. Raises `OSError` if there is none at
         the first."""
         if self._socket is None:
-            family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-            self._socket = socket.create_server((self._host, 0), family=family, backlog=2048)
+            self._socket = socket.create_server((self._host, 0), family=family_of(self._host), backlog=2048)
             config = uvicorn.Config(
                 self._app(),
                 loop="none",
