@@ -79,14 +79,14 @@ USUAL = Limits.below(60.0)
 
 def url_of(address: str) -> URL:
     """Several servers may be named as libpq does it: `user@one:5432,two:5432/name`. Raises `ArgumentError`."""
-    scheme, colon, rest = address.partition("://")
+    scheme, _, rest = address.partition("://")
     place, slash, path = rest.partition("/")
-    user, at, hosts = place.rpartition("@")
-    if "," not in hosts:
+    user, at, servers = place.rpartition("@")
+    if "," not in servers:
         return make_url(address)
-    path, _, query = path.partition("?")
-    named = "&".join(f"host={each}" for each in hosts.split(","))
-    return make_url(f"{scheme}{colon}{user}{at}{slash or '/'}{path}?{named}{query and '&'}{query}")
+    named = [make_url(f"{scheme}://{server}") for server in servers.split(",")]
+    hosts, ports = ",".join(each.host or "" for each in named), ",".join(str(each.port or 5432) for each in named)
+    return make_url(f"{scheme}://{user}{at}{slash}{path}").update_query_dict({"host": hosts, "port": ports})
 
 
 def open_engine(address: str, limits: Limits = USUAL, short: bool = False) -> Engine:
@@ -129,14 +129,14 @@ def _postgresql(url: URL, limits: Limits, short: bool) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _limit(connection: Any, _record: object) -> None:
-        cursor, values = connection.cursor(), ", ".join(["(%s, %s)"] * len(session))
+        values, transactions = ", ".join(["(%s, %s)"] * len(session)), connection.autocommit
+        connection.autocommit = True
         # Older servers do not know all of them.
-        cursor.execute(
+        connection.execute(
             f"SELECT set_config(s.name, v.value, false) FROM (VALUES {values}) v(name, value) JOIN pg_settings s USING (name)",
             [each for pair in session.items() for each in pair],
         )
-        connection.commit()
-        cursor.close()
+        connection.autocommit = transactions
 
     return engine
 
