@@ -1,6 +1,6 @@
 """A database that is away for a while: restarted, failed over, full of connections, behind a pulled cable.
 
-What was to be done is tried again, as a whole, until it is done or `peer_timeout` is over; who waits says so once.
+What was to be done is tried again, as a whole, until it is done or `peer_timeout` is over; each reason is said once.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Outage:
         """`patience_s`: how long the database may be away (peer_timeout)."""
         self._patience_s = patience_s
         self._since: float | None = None
+        self._told: set[str] = set()
         self._over = False
         """Nobody waits any more."""
 
@@ -47,14 +48,16 @@ class Outage:
                 return done
 
     def _begins(self, error: DatabaseAway) -> None:
-        if self._since is None:
-            self._since = monotonic()
+        self._since = monotonic() if self._since is None else self._since
+        if str(error) not in self._told:
+            self._told.add(str(error))
             logger.warning("%s; trying again until the database is there (peer_timeout)", error)
 
     def _ends(self) -> None:
         if self._since is not None:
             logger.warning("the database is there again after %.1f s", monotonic() - self._since)
             self._since = None
+            self._told.clear()
 
 
 P = ParamSpec("P")
