@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
-import os
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from typing import Any
 from sqlalchemy import create_engine, insert, update
 
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
+from roll.distributed.processes import Process
 from roll.record.group_log import GroupLog
 from roll.record.run_identity import RunIdentity
 from roll.record.trace import Trace
@@ -77,8 +77,8 @@ def owner(address: str, steps: int, name: str, folder: Path) -> SqlGroups:
         Trace(folder / name),
         Progress(BATCH, 0),
         time.monotonic,
-        Database(address),
-        Member(name, not trains, trains, "here", os.getpid(), "numbers"),
+        Database(address, 60.0),
+        Member(name, not trains, trains, Process.this(), "numbers"),
         600.0,
         600.0,
         RunIdentity("benchmark", "benchmark", str(folder), "here", ""),

@@ -334,6 +334,11 @@ class DatabaseFailed(RuntimeError):
     """A statement failed; says why, without the statement and its values. `rollout/sql/database.py`."""
 
 
+class DatabaseAway(DatabaseFailed):
+    """The connection is lost, or the server does not do it now. `rollout/sql/database.py` → `rollout/sql/outage.py`, which tries
+    until `peer_timeout`."""
+
+
 class Expelled(RuntimeError):
     """The others took this process for dead. `rollout/sql/news.py`."""
 

@@ -179,7 +179,7 @@ def read(address: str, state: str | None, last: int, with_samples: bool) -> Iter
     from sqlalchemy import select
 
     from roll.errors import PackingError
-    from roll.rollout.sql.database import reading
+    from roll.rollout.sql.connecting import reading
     from roll.rollout.sql.rows import unpack_group
     from roll.rollout.sql.tables import groups, samples
 

@@ -157,7 +157,8 @@ def _of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
     from sqlalchemy import select
 
     from roll.rollout.sql.admittance import owner_of
-    from roll.rollout.sql.database import check_layout, reading
+    from roll.rollout.sql.connecting import reading
+    from roll.rollout.sql.database import check_layout
     from roll.rollout.sql.tables import members, runs
     from roll.view.members import work_since
 

@@ -6,14 +6,13 @@ import hashlib
 import itertools
 import json
 import logging
-import os
-import socket
 from pathlib import Path
 
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import redact_text
 from roll.distributed.clock import monotonic
+from roll.distributed.processes import Process
 from roll.errors import ContractError, DatabaseDamaged, DatabaseError
 from roll.record.checkpoint import Checkpoint
 from roll.record.group_log import GroupLog
@@ -23,8 +22,9 @@ from roll.rollout.admission import Admission
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
 from roll.rollout.sql.admittance import Claim, check_may_join
+from roll.rollout.sql.connecting import file_of, open_engine, reading
 from roll.rollout.sql.copying import EMPTY, Fate, check_copy, differs, restore_copy
-from roll.rollout.sql.database import Database, OpenDatabase, file_of, open_engine, reading
+from roll.rollout.sql.database import Database, OpenDatabase
 from roll.rollout.sql.groups import SqlGroups
 from roll.rollout.sql.joining import Member
 from roll.rollout.sql.rows import REPLAYED
@@ -58,7 +58,7 @@ def sql_groups(
         trace,
         progress,
         monotonic,
-        (database or Database)(address),
+        (database or Database)(address, config.member_timeout),
         me,
         config.member_timeout,
         config.peer_timeout,
@@ -154,4 +154,4 @@ def member(config: PPOConfig, source: TaskSource) -> Member:
     fixed = {key: value for key, value in source.cursor().items() if key not in ("served", "returned")}
     task_set = hashlib.blake2b(json.dumps(fixed, sort_keys=True).encode(), digest_size=16).hexdigest()
     devices = len(config.actor_infer.devices) if config.explores else 0
-    return Member(name, config.explores, config.trains, socket.gethostname(), os.getpid(), task_set, devices)
+    return Member(name, config.explores, config.trains, Process.this(), task_set, devices)

@@ -10,16 +10,16 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from roll.distributed.clock import monotonic
+from roll.distributed.processes import Process
 from roll.record import learning_curve
 from roll.record.journal import write_atomically
 from roll.record.ledger import Ledger
@@ -116,7 +116,7 @@ class LiveFiles:
 
 def running(started: str) -> dict[str, Any]:
     """What summary.json says first while this process runs the run."""
-    return {"status": "running", "reason": "", "host": socket.gethostname(), "pid": os.getpid(), "started": started}
+    return {"status": "running", "reason": "", "process": asdict(Process.this()), "started": started}
 
 
 def announce_running(run_dir: Path, started: str) -> dict[str, object]:

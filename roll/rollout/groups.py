@@ -154,6 +154,7 @@ class Groups(OneProcess):
             self.changes.waits.pop(LEASE, None)
             if self.stopped:
                 raise Closed
+            await self._fetch(self._select(step, some).take)
             async with self._transaction():
                 lease = await self._take(step, some, asked)
             if lease is not None:
@@ -273,6 +274,9 @@ class Groups(OneProcess):
             self._journal.write(group_id=group.group_id, **row, rewards=rewards, tokens=tokens)
         self._trace.end_group(group.group_id, {**row, "tokens_by_version": group.tokens_by_version})
 
+    async def _fetch(self, group_ids: Sequence[int]) -> None:
+        """What `_contents` is about to be asked for."""
+
     async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
         """Groups with their samples; those that cannot be read are dropped, or not trained again, and left out."""
         return [self._live[group_id] for group_id in group_ids]
@@ -298,16 +302,13 @@ class Groups(OneProcess):
         return selection if selection.take or selection.drop else None
 
     async def _take(self, step: int, some: int | None, asked: float) -> Lease | None:
-        """Gives the step its groups, if they are there."""
-        while True:
-            selection = self._select(step, some)
-            for group_id, reason in selection.drop.items():
-                self._drop(group_id, reason)
-            groups = await self._contents(selection.take)
-            if len(groups) == len(selection.take):
-                break
+        """Gives the step its groups, if they are there, and all of them can be read."""
+        selection = self._select(step, some)
+        for group_id, reason in selection.drop.items():
+            self._drop(group_id, reason)
+        groups = await self._contents(selection.take)
         lease = None
-        if groups:
+        if groups and len(groups) == len(selection.take):
             replays = sum(not self.is_live(group_id) for group_id in selection.take)
             now, complete = self._clock(), self._complete_since
             self._leased[step] = (*self._leased.get(step, ()), *groups)

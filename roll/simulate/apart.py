@@ -14,11 +14,11 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Executable
 
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.validation import check_config
-from roll.rollout.sql.database import LOOK_S, Database, Statement
+from roll.rollout.sql.database import LOOK_S, Database
 from roll.simulate.run import Simulation, unheard
 from roll.simulate.virtual_loop import run_virtually
 
@@ -36,13 +36,13 @@ class Meeting:
         self.news: list[asyncio.Event] = []
         """In the order in which processes came: that of a set would be that of addresses in memory."""
 
-    def database(self, address: str) -> MetDatabase:
-        return MetDatabase(address, self)
+    def database(self, address: str, member_timeout: float) -> MetDatabase:
+        return MetDatabase(address, member_timeout, self)
 
 
 class MetDatabase(Database):
-    def __init__(self, address: str, meeting: Meeting) -> None:
-        super().__init__(address)
+    def __init__(self, address: str, member_timeout: float, meeting: Meeting) -> None:
+        super().__init__(address, member_timeout)
         self._meeting = meeting
         self._mine = False
 
@@ -51,7 +51,7 @@ class MetDatabase(Database):
         self._mine = True
         return await super().begin(work)
 
-    async def commit(self, statements: Sequence[Statement]) -> None:
+    async def commit(self, statements: Sequence[Executable]) -> None:
         await super().commit(statements)
         self._give_back()
         for event in self._meeting.news:
@@ -60,6 +60,14 @@ class MetDatabase(Database):
     async def rollback(self) -> None:
         try:
             await super().rollback()
+        finally:
+            self._give_back()
+
+    async def outside(self, work: Callable[[Connection], T], much: bool = False) -> T:
+        await self._meeting.lock.acquire()
+        self._mine = True
+        try:
+            return await super().outside(work, much)
         finally:
             self._give_back()
 

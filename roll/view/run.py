@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ import yaml
 from roll.configs.ppo import AUDITED
 from roll.configs.staleness import staleness_bound
 from roll.data.untrusted import open_inside
+from roll.distributed.processes import Process
 from roll.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE, Validated
 from roll.record.learning_curve import REWARD
 from roll.record.run_identity import DATABASE
@@ -240,9 +240,9 @@ def state_of(summary: Mapping[str, object], changed: float) -> tuple[str, str]:
     state, reason = shown(summary.get("status")), shown(summary.get("reason"))
     if not summary:
         return "unknown", "there is no summary.json"
-    pid, here = whole(summary.get("pid")), summary.get("host") == socket.gethostname()
-    if state == "running" and here and pid is not None and not _alive(pid):
-        return "crashed", f"process {pid} is gone, and did not say why"
+    process = Process.read(summary.get("process"))
+    if state == "running" and process is not None and process.alive is False:
+        return "crashed", f"process {process.pid} is gone, and did not say why"
     if state == "running" and time.time() - changed > SILENT_S:
         return "silent", f"nothing was written for {(time.time() - changed) / 60:.0f} min"
     return state, reason
@@ -279,13 +279,3 @@ def _changed(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return pid > 0

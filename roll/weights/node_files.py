@@ -17,6 +17,7 @@ from pathlib import Path
 import xxhash
 from torch import Tensor
 
+from roll.distributed.processes import boot_id, process_table
 from roll.weights.bucket import Bucket
 from roll.weights.layout import PROCESSES, write_memory_file
 
@@ -60,7 +61,7 @@ def path_of(file: int) -> str:
 
 def host() -> str:
     """The same in processes that see each other under these paths."""
-    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    return f"{boot_id()} {process_table()}"
 
 
 def _notes() -> Path:

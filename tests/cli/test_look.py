@@ -7,12 +7,14 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from run_files import HOSTILE, lines, make_run, sample
 
 from roll.cli.main import main
+from roll.distributed.processes import Process
 
 
 @pytest.fixture
@@ -153,9 +155,8 @@ def test_what_is_shown_is_also_data(run, tmp_path, capsys):
 
 def test_status_says_that_a_run_has_crashed(run, capsys):
     summary = json.loads((run / "summary.json").read_text())
-    import socket
-
-    (run / "summary.json").write_text(json.dumps(summary | {"status": "running", "host": socket.gethostname(), "pid": 2**22 + 1}))
+    gone = asdict(replace(Process.this(), pid=2**22 + 1))
+    (run / "summary.json").write_text(json.dumps(summary | {"status": "running", "process": gone}))
     told = said(capsys, "show", run)
     assert told[0].startswith("run       crashed: process 4194305 is gone")
     assert told[1].startswith("verdict   stopped: crashed; until then learning: ")

@@ -100,7 +100,7 @@ def test_a_killed_run_leaves_no_summary_of_an_earlier_one(launch, number):
     second = launch("max_steps=100000", AUTO)
     second.wait_for_steps(4)
     running = second.summary()
-    assert (running["status"], running["pid"]) == ("running", second.process.pid)
+    assert (running["status"], running["process"]["pid"]) == ("running", second.process.pid)
     second.signal(number)
     assert second.end() == -number
     summary = second.wait_for_epitaph()

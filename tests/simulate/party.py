@@ -52,8 +52,8 @@ class Place(Meeting):
         super().__init__()
         self.over = asyncio.Event()
 
-    def database(self, address: str) -> MortalDatabase:
-        return MortalDatabase(address, self)
+    def database(self, address: str, member_timeout: float) -> MortalDatabase:
+        return MortalDatabase(address, member_timeout, self)
 
 
 class MortalDatabase(MetDatabase):
@@ -65,11 +65,11 @@ class MortalDatabase(MetDatabase):
         self._rollback()
         self._give_back()
 
-    async def _call(self, work, *args):
+    async def _call(self, work, *args, **more):
         if self.dead:  # killed in the line
             self._give_back()
         with suppress(Killed):
-            return await super()._call(partial(self._alive, work), *args)
+            return await super()._call(partial(self._alive, work), *args, **more)
         await self._meeting.over.wait()
         raise DatabaseFailed("killed")
 

@@ -5,14 +5,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from run_files import fate, lines, make_run, sample
-from sqlalchemy import create_engine, text
+from sqlalchemy import NullPool, create_engine, text
 
 from roll.data.sample import Prompt, Sample, VersionSpan
+from roll.distributed.processes import Process
 from roll.record.run_identity import RunIdentity
 from roll.record.trace import Trace
 from roll.rollout.admission import Admission
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
+from roll.rollout.sql.admittance import BEAT_S
+from roll.rollout.sql.connecting import url_of
 from roll.rollout.sql.database import Database
 from roll.rollout.sql.groups import SqlGroups
 from roll.rollout.sql.joining import Member
@@ -66,13 +69,25 @@ class Party:
         self.contract = {"rollout_batch_size": B, "async_generation_ratio": ratio}
         self.identity = RunIdentity("5eed", "party", "/runs/party", "here", "today")
         self.steps = STEPS
+        self.process = Process("here", 1)
+        self.patience = 1e9
+        self.ways = {}
+        """Addresses of the database for single processes."""
 
     def member(self, name, *, explores=True, trains=False, step=0, task_set="tasks", timeout=10.0, devices=1):
         admission = Admission(B, self.ratio, self.steps, version=step, max_reuse=self.max_reuse if trains else 1)
         depth = PipelineDepth(self.ratio, fixed=self.ratio)
         journal, trace = Journal() if trains else None, Trace(Path("trace"), lambda: self.now)
-        who = Member(name, explores, trains, "here", 1, task_set, devices)
-        parts = (Progress(B, 0), lambda: self.now, Database(self.address), who, timeout, 1e9, self.identity)
+        who = Member(name, explores, trains, self.process, task_set, devices)
+        parts = (
+            Progress(B, 0),
+            lambda: self.now,
+            Database(self.ways.get(name, self.address), timeout),
+            who,
+            timeout,
+            self.patience,
+            self.identity,
+        )
         return SqlGroups(admission, depth, Tasks(), journal, trace, *parts)
 
     @asynccontextmanager
@@ -88,16 +103,23 @@ class Party:
             await asyncio.wait([attending])
             await groups.leave()
 
+    async def pass_time(self, seconds, who):
+        """`who` goes on looking for signs of life meanwhile."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(self.now + BEAT_S, until)
+            await who.until(lambda: (who._signs._looked or 0.0) > self.now - BEAT_S / 2)
+
     def trainer(self, at=(0, 0)):
         return self.joined("trainer", explores=False, trains=True, trainer_at=at)
 
     def rows(self, sql):
-        engine = create_engine(self.address)
+        engine = create_engine(url_of(self.address), poolclass=NullPool)
         with engine.connect() as connection:
             return connection.execute(text(sql)).all()
 
     def change(self, sql):
-        engine = create_engine(self.address)
+        engine = create_engine(url_of(self.address), poolclass=NullPool)
         with engine.begin() as connection:
             connection.execute(text(sql))
 

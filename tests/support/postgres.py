@@ -9,11 +9,13 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 USER = "postgres"
 """The server refuses to run as root; Debian's packages make this user."""
+Run = Callable[..., Any]
 
 
 def missing() -> str:
@@ -25,31 +27,91 @@ def missing() -> str:
     return ""
 
 
+class Server:
+    """Its databases are gone when the folder is."""
+
+    def __init__(
+        self, folder: Path, address: str = "127.0.0.1", port: int = 0, run: Run = subprocess.run, **settings: object
+    ) -> None:
+        """`run`: how its programs are started, as `subprocess.run` does it."""
+        self.data, self.port, self.address = folder / "data", port or _free_port(), address
+        self._run = run
+        self._settings = {"max_connections": 100, "fsync": "off", "listen_addresses": "*" if port else address, **settings}
+        self._options: dict[str, object] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": True, "cwd": "/"}
+        if os.geteuid() == 0:
+            self._options["user"] = USER
+
+    @property
+    def url(self) -> str:
+        """Without the name of a database."""
+        return f"postgresql+psycopg://roll@{self.address}:{self.port}"
+
+    def make(self) -> None:
+        self._make_folder()
+        self._run([_program("initdb"), "-D", self.data, "-A", "trust", "-U", "roll", "--no-sync"], **self._options)
+        with (self.data / "pg_hba.conf").open("a") as file:
+            file.write("host all all all trust\nhost replication all all trust\n")
+
+    def copy(self, primary: Server) -> None:
+        """It becomes a standby of `primary`, which runs."""
+        self._make_folder()
+        told = ["-h", primary.address, "-p", str(primary.port), "-U", "roll", "-D", self.data, "-R", "-X", "stream", "--no-sync"]
+        self._run([_program("pg_basebackup"), *told, "-c", "fast"], **self._options)
+
+    def start(self) -> None:
+        settings = {"port": self.port, "unix_socket_directories": self.data, **self._settings}
+        self._control("-o", " ".join(f"-c {name}={value}" for name, value in settings.items()), "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        self._control("-m", mode, "stop")
+
+    def promote(self) -> None:
+        self._control("promote")
+
+    def _make_folder(self) -> None:
+        self.data.mkdir(mode=0o700)
+        if os.geteuid() == 0:
+            self.data.parent.chmod(0o755)
+            shutil.chown(self.data, USER)
+
+    def _control(self, *what: str) -> None:
+        self._run([_program("pg_ctl"), "-D", self.data, "-w", "-l", self.data / "log", *what], **self._options)
+
+
+@contextlib.contextmanager
+def running(**settings: object) -> Iterator[Server]:
+    with tempfile.TemporaryDirectory() as name:
+        made = Server(Path(name), **settings)
+        made.make()
+        made.start()
+        try:
+            yield made
+        finally:
+            with contextlib.suppress(subprocess.CalledProcessError):  # the test may have stopped it
+                made.stop("immediate")
+
+
 @contextlib.contextmanager
 def server(durable: bool = False) -> Iterator[str]:
     """The address of a server whose databases are gone afterwards, without the name of a database. `durable`: what is committed
     would outlive a loss of power."""
-    with tempfile.TemporaryDirectory() as name, socket.socket() as free:
+    with running(fsync="on" if durable else "off") as made:
+        yield made.url
+
+
+def make_database(url: str, name: str) -> str:
+    """The address of a new database."""
+    import psycopg
+
+    with psycopg.connect(f"{url}/postgres".replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return f"{url}/{name}"
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
-        data = Path(name) / "data"
-        data.mkdir()
-        options: dict[str, object] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": True, "cwd": "/"}
-        if os.geteuid() == 0:
-            Path(name).chmod(0o755)
-            shutil.chown(data, USER)
-            options["user"] = USER
-        subprocess.run([_program("initdb"), "-D", data, "-A", "trust", "-U", "roll", "--no-sync"], **options)
-        settings = (
-            f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={data} -c fsync={'on' if durable else 'off'}"
-        )
-        control = [_program("pg_ctl"), "-D", data, "-w", "-l", data / "log"]
-        subprocess.run([*control, "-o", settings, "start"], **options)
-        try:
-            yield f"postgresql+psycopg://roll@127.0.0.1:{port}"
-        finally:
-            subprocess.run([*control, "-m", "immediate", "stop"], **options)
+        return int(free.getsockname()[1])
 
 
 def _program(name: str) -> str | None:

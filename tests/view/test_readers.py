@@ -3,13 +3,14 @@
 import json
 import os
 import re
-import socket
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from database_party import B, with_explorers
 from run_files import HOSTILE, fate, lines, make_run, metric, sample, trace
 
+from roll.distributed.processes import Process
 from roll.record.verdict import Curve
 from roll.view import groups, lanes, members, metrics, samples
 from roll.view.content import Pieces
@@ -225,9 +226,12 @@ def test_lanes_have_the_detail_that_a_picture_can_show_and_keep_all_time(tmp_pat
     [
         ({"status": "finished"}, "finished"),
         ({"status": "failed", "reason": "an engine died"}, "failed"),
-        ({"status": "running", "host": socket.gethostname(), "pid": os.getpid()}, "running"),
-        ({"status": "running", "host": socket.gethostname(), "pid": 2**22 + 1}, "crashed"),
-        ({"status": "running", "host": "elsewhere", "pid": 1}, "running"),
+        ({"status": "running", "process": asdict(Process.this())}, "running"),
+        ({"status": "running", "process": asdict(replace(Process.this(), pid=2**22 + 1))}, "crashed"),
+        ({"status": "running", "process": asdict(replace(Process.this(), ticks=1))}, "crashed"),
+        ({"status": "running", "process": asdict(replace(Process.this(), pid=2**22 + 1, boot="another"))}, "running"),
+        ({"status": "running", "process": asdict(replace(Process.this(), pid=2**22 + 1, table="pid:[1]"))}, "running"),
+        ({"status": "running", "process": {"pid": 2**22 + 1, "boot": [], "ticks": "1"}}, "running"),
     ],
 )
 def test_a_run_whose_process_is_gone_has_crashed(tmp_path, summary, state):

@@ -4,16 +4,14 @@ A second run would roll the first one back to its own beginning and train its gr
 is refused, and told whose the database is. A trainer takes the place of an earlier one of its own run if that one is dead.
 
 `LifeSigns`: which processes of a run are alive, by what each of the others sees. Every process counts a number of its own up, its
-beat. Whoever looks compares it with what it saw before, by its own clock: clocks that differ or jump change nothing, and a
-process that was stopped itself looks before it judges.
+beat. Whoever looks compares it with what it saw before, by its own clock: clocks that differ or jump change nothing. Silence
+counts only while it could look: a process that was stopped, or cut off from the database, does not know who else was.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +20,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, inspect, select
 
+from roll.distributed.processes import Process
 from roll.errors import ContractError
 from roll.record.run_identity import RunIdentity
 from roll.rollout.sql.database import LAYOUT
@@ -56,6 +55,7 @@ def check_may_join(connection: Connection, contract: Mapping[str, object], claim
         return
     check_owner(connection, run, claim.identity, WATCH_S)
     check_contract(run, contract)
+    check_one_machine(connection, Process.this())
     if claim.trains:
         _check_trainers(connection, claim)
         _check_not_taken_back(run, claim)
@@ -117,23 +117,26 @@ def _trainer_of(connection: Connection, watch_s: float) -> str:
         return "its trainer has not begun"
     row = rows[0]
     if row.state != "alive":
-        return f"its trainer is not running (process {row.pid} on {row.host} was the last)"
-    alive = not _is_dead_here(row) and shows_life(connection, row, watch_s)
+        return f"its trainer is not running ({process_of(row)} was the last)"
+    process = process_of(row)
+    alive = process.alive or (process.alive is None and shows_life(connection, row, watch_s))
     state = "is alive" if alive else "gives no sign of life" if watch_s else "takes part"
-    return f"its trainer {state} (process {row.pid} on {row.host})"
+    return f"its trainer {state} ({process})"
 
 
 def _check_trainers(connection: Connection, claim: Claim) -> None:
     """An earlier trainer of the run is dead, or gives no sign of life. Raises `ContractError`."""
     for row in _trainers(connection):
-        if row.state != "alive" or _is_dead_here(row):
+        process = process_of(row)
+        lives = None if process == Process.this() else process.alive
+        if row.state == "left" or lives is False or (row.state == "lost" and not lives):
             continue
-        who = f"process {row.pid} on {row.host}"
-        waits = "the run's trainer was %s: waiting %g s at most for a sign of life of it (member_timeout)"
-        logger.warning(waits, who, claim.patience_s)
-        if shows_life(connection, row, claim.patience_s):
+        if lives is None:
+            waits = "the run's trainer was %s: waiting %g s at most for a sign of life of it (member_timeout)"
+            logger.warning(waits, process, claim.patience_s)
+        if lives or shows_life(connection, row, claim.patience_s):
             fix = "end that process first; or, for a run of its own, another exp_name and groups_database"
-            raise ContractError(f"a trainer of this run is alive: {who}", fix=fix)
+            raise ContractError(f"a trainer of this run is alive: {process}", fix=fix)
 
 
 def _check_not_taken_back(run: Row[Any], claim: Claim) -> None:
@@ -157,35 +160,48 @@ def shows_life(connection: Connection, member: Row[Any], within_s: float, wait: 
     return False
 
 
-def _is_dead_here(member: Row[Any]) -> bool:
-    """Whether it was a process of this machine, which is known to have ended."""
-    if member.host != socket.gethostname():
-        return False
-    try:
-        os.kill(member.pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:  # it is another user's
-        return False
-    state = Path(f"/proc/{member.pid}/stat")
-    return state.is_file() and state.read_text().rpartition(")")[2].split()[0] in "ZX"
+def check_one_machine(connection: Connection, mine: Process) -> None:
+    """An SQLite file serves the processes of one machine, for they share its memory. Raises `ContractError` if one of another
+    gives a sign of life; outside of any transaction."""
+    if connection.dialect.name != "sqlite":
+        return
+    for row in connection.execute(select(members).where(members.c.state == "alive")).all():
+        theirs = process_of(row)
+        if theirs.boot not in ("", mine.boot) and shows_life(connection, row, WATCH_S):
+            message = f"SQLite serves processes of one machine, and {theirs} takes part from another than this one ({mine.host})"
+            raise ContractError(message, fix=MANY_MACHINES)
+
+
+MANY_MACHINES = "groups_database: postgresql+psycopg://user@host/name, the same for all processes of the run"
+
+
+def process_of(row: Row[Any]) -> Process:
+    return Process(row.host, row.pid, row.boot, row.process_table, row.ticks)
+
+
+def columns_of(process: Process) -> dict[str, object]:
+    found = asdict(process)
+    return {"process_table": found.pop("table"), **found}
 
 
 class LifeSigns:
     def __init__(self, deadline_s: float) -> None:
         """`deadline_s`: a process whose beat stands still for longer counts as lost."""
-        self._deadline_s = deadline_s
-        self._seen: dict[str, tuple[object, float]] = {}
-        """Process -> its last beat, and when it was seen first."""
+        self.deadline_s = deadline_s
+        self._silent: dict[str, tuple[object, float]] = {}
+        """Process -> its last beat, and the seconds since in which another would have been heard."""
+        self._looked: float | None = None
+        self.was_deaf = False
+        """Whether it could not look for so long that the others, who could not be heard, have all their time anew."""
 
     def look(self, beats: Mapping[str, object], now: float) -> list[str]:
         """`beats`: of all processes that are said to be alive, as they are now. Returns the lost ones."""
-        self._seen = {
-            name: self._seen[name] if name in self._seen and self._seen[name][0] == beat else (beat, now)
+        pause, self._looked = now - (now if self._looked is None else self._looked), now
+        self.was_deaf = pause > max(WATCH_S, self.deadline_s / 4)
+        before = {} if self.was_deaf else self._silent
+        heard = min(pause, WATCH_S / 2)
+        self._silent = {
+            name: (beat, before[name][1] + heard if name in before and before[name][0] == beat else 0.0)
             for name, beat in beats.items()
         }
-        return [name for name in beats if self.silent_s(name, now) > self._deadline_s]
-
-    def silent_s(self, name: str, now: float) -> float:
-        """Seconds since the beat was seen to change."""
-        return now - self._seen[name][1] if name in self._seen else 0.0
+        return [name for name, (_, silence) in self._silent.items() if silence > self.deadline_s]

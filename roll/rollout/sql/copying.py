@@ -16,14 +16,16 @@ from sqlalchemy import URL, Connection, Engine, Select, Table, create_engine, de
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from roll.errors import DatabaseFailed
 from roll.rollout.sql.admittance import check_contract, run_in
-from roll.rollout.sql.database import open_engine
+from roll.rollout.sql.connecting import failed, open_engine
 from roll.rollout.sql.joining import leave
 from roll.rollout.sql.rows import superfluous
 from roll.rollout.sql.tables import groups, members, metadata, runs, samples
+from roll.rollout.ticket import GroupState
 
 EMPTY = "it holds no run"
+UNFINISHED = select(groups.c.id).where(groups.c.state == GroupState.IN_FLIGHT.value)
+"""Groups whose samples may lie there already."""
 ROWS = 200
 """So many are held in memory."""
 
@@ -41,7 +43,8 @@ class Fate(NamedTuple):
 
 def write_copy(address: str, file: Path, step: int, oldest: int | None) -> None:
     """Of what goes on from the checkpoint of `step`; `oldest`: see `superfluous`. Everything that is committed is on the disk
-    then. Blocks; other processes work on meanwhile."""
+    then. Blocks; other processes work on meanwhile. Raises `DatabaseAway`: it may be begun again."""
+    file.unlink(missing_ok=True)
     engine = open_engine(address)
     sqlite = engine.dialect.name == "sqlite"
     level = "AUTOCOMMIT" if sqlite else "REPEATABLE READ"
@@ -52,9 +55,9 @@ def write_copy(address: str, file: Path, step: int, oldest: int | None) -> None:
                 source.exec_driver_sql("BEGIN")  # all tables as they are at one moment
             metadata.create_all(copied)
             for table in metadata.sorted_tables:
-                _transfer(table, source, copied, superfluous(step, oldest) if table is samples else ())
+                _transfer(table, source, copied, [*superfluous(step, oldest), UNFINISHED] if table is samples else ())
     except DBAPIError as error:
-        raise DatabaseFailed(f"{file}: {' '.join(str(error.orig).split())}") from error
+        raise failed(file, error) from error
     finally:
         engine.dispose()
 

@@ -1,118 +1,51 @@
-"""One process's way to the database: a thread of its own, on which all statements run, and news of what others changed.
-
-`sqlite:///file` serves processes of one machine, `postgresql+psycopg://...` those of many.
-"""
+"""One process's way to the database: a thread of its own, on which all statements run, and news of what others changed."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from sqlalchemy import Connection, Engine, Executable, create_engine, event, select
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy import Connection, Executable, select
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from watchfiles import awatch
 
 from roll.configs.redact import redact_text
-from roll.errors import DatabaseDamaged, DatabaseError, DatabaseFailed
+from roll.errors import DatabaseAway, DatabaseFailed
+from roll.rollout.sql.connecting import Limits, arguments_of, failed, file_of, open_engine
 from roll.rollout.sql.tables import runs
 
 T = TypeVar("T")
 
-Statement = Executable | Callable[[], Executable]
-"""One that is not made yet is made on the thread."""
-
 LOOK_S = 1.0
 """A process looks for changes at least this often, for a file system may give no notice of them."""
-BUSY_S = 60.0
-"""How long a transaction waits for those of others."""
 CHANNEL = "roll_groups"
 
 
-def open_engine(address: str) -> Engine:
-    """Raises `DatabaseError`."""
-    try:
-        url = make_url(address)
-        backend = url.get_backend_name()
-        if backend not in ("sqlite", "postgresql"):
-            raise DatabaseError(f"{backend} is not supported; sqlite:///path and postgresql+psycopg://user@host/name are")
-        if backend == "postgresql":
-            return create_engine(url, pool_size=2)
-        if url.database in (None, "", ":memory:"):
-            raise DatabaseError("it names no file: write sqlite:///path/to/groups.db")
-        # The driver shall begin no transaction by itself: `_begin` says how they begin.
-        engine = create_engine(url, connect_args={"isolation_level": None, "timeout": BUSY_S, "check_same_thread": False})
-    except (ArgumentError, NoSuchModuleError, ImportError) as error:
-        raise DatabaseError(str(error)) from error
-
-    @event.listens_for(engine, "connect")
-    def _configure(connection: object, _record: object) -> None:
-        cursor = connection.cursor()  # type: ignore[attr-defined]
-        _write_ahead(cursor)
-        # What is committed outlives every process; only a loss of power may cost what came after the last checkpoint.
-        cursor.execute("PRAGMA synchronous=NORMAL")
-        cursor.close()
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    return engine
-
-
-def file_of(engine: Engine) -> Path | None:
-    """SQLite's."""
-    return Path(engine.url.database or "").resolve() if engine.dialect.name == "sqlite" else None
-
-
-def _write_ahead(cursor: sqlite3.Cursor) -> None:
-    """SQLite does not wait for others here, as it does everywhere else: they may be opening, or leaving, the same file."""
-    deadline = time.monotonic() + BUSY_S
-    while True:
-        try:
-            cursor.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)
-
-
-@contextmanager
-def reading(address: str) -> Iterator[Connection]:
-    """For a look from outside of the run: changes nothing, and creates no file. Raises `DatabaseError`."""
-    engine = open_engine(address)
-    try:
-        if (file := file_of(engine)) is not None and not file.is_file():
-            raise DatabaseError(f"there is no file {file}")
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            yield connection
-    except (SQLAlchemyError, sqlite3.DatabaseError) as error:
-        said = getattr(error, "orig", None) or error
-        code = getattr(said, "sqlite_errorcode", 0) & 0xFF  # the higher bits say more of the same
-        kind = DatabaseDamaged if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) else DatabaseError
-        raise kind(redact_text(" ".join(str(said).split()))) from error
-    finally:
-        engine.dispose()
-
-
 class Database:
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, member_timeout: float) -> None:
         """Raises `DatabaseError`."""
-        self._engine = open_engine(address)
+        self.limits = Limits.below(member_timeout)
+        self._engine = open_engine(address, self.limits, short=True)
         self._file = file_of(self._engine)
+        self._place = self._file or redact_text(str(self._engine.url))
         self._inode: int | None = None
         """Of the file, once it is there."""
         self._thread = ThreadPoolExecutor(1, "groups")
+        self._turn = asyncio.Lock()
+        """Of who uses the thread."""
         self._open: Connection | None = None
         self._read: Connection | None = None
+        self._sockets: list[int] = []
+        """Of the connections."""
+        self._closing = threading.Lock()
+        """Of the sockets, whose numbers others may have afterwards."""
 
     async def begin(self, work: Callable[[Connection], T]) -> T:
         """Begins a transaction with `work`, whose result it returns."""
@@ -122,7 +55,7 @@ class Database:
         """`work` within the transaction that is open."""
         return await self._call(lambda: work(self._transaction))
 
-    async def commit(self, statements: Sequence[Statement]) -> None:
+    async def commit(self, statements: Sequence[Executable]) -> None:
         await self._call(self._commit, statements)
 
     async def rollback(self) -> None:
@@ -138,9 +71,9 @@ class Database:
             await self.rollback()
             raise
 
-    async def read(self, work: Callable[[Connection], T]) -> T:
-        """`work`, which changes nothing, outside of any transaction."""
-        return await self._call(self._reading, work)
+    async def outside(self, work: Callable[[Connection], T], much: bool = False) -> T:
+        """`work`, each statement by itself: it holds nothing that others wait for. `much`: bytes, behind a slow link perhaps."""
+        return await self._call(self._outside, work, patience=self.limits.statement if much else None)
 
     async def beside(self, work: Callable[[], T]) -> T:
         """`work`, which has connections of its own."""
@@ -169,29 +102,71 @@ class Database:
         self._thread.shutdown()
 
     async def _posted(self) -> AsyncIterator[None]:
+        """While there is no connection for notices, who looks every `LOOK_S` seconds learns of changes later, no more."""
         import psycopg
 
-        url = self._engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
-        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-            await connection.execute(f"LISTEN {CHANNEL}")
-            while True:
-                async for _ in connection.notifies(timeout=LOOK_S, stop_after=1):
-                    pass
-                yield
+        while True:
+            with suppress(psycopg.Error, OSError, TimeoutError):
+                async with asyncio.timeout(self.limits.patience):
+                    connection = await psycopg.AsyncConnection.connect(**arguments_of(self._engine, self.limits), autocommit=True)
+                    await connection.execute(f"LISTEN {CHANNEL}")
+                async with connection:
+                    while True:
+                        async for _ in connection.notifies(timeout=LOOK_S, stop_after=1):
+                            pass
+                        yield
+            yield
+            await asyncio.sleep(LOOK_S)
 
-    async def _call(self, work: Callable[..., T], *args: object) -> T:
-        """A caller that is cancelled waits until the statement is over: the next one finds the connection as it expects it."""
-        future = asyncio.get_running_loop().run_in_executor(self._thread, lambda: work(*args))
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            await asyncio.wait([future])
-            raise
-        except DBAPIError as error:
-            place = self._file or redact_text(str(self._engine.url))
-            raise DatabaseFailed(f"{place}: {' '.join(str(error.orig).split())}") from error
+    async def _call(self, work: Callable[..., T], *args: object, patience: float | None = None) -> T:
+        """A caller that is cancelled waits until the statement is over: the next one finds the connection as it expects it.
+        `patience`: seconds; None: the usual ones. Raises `DatabaseAway`, `DatabaseFailed`."""
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            future = loop.run_in_executor(self._thread, self._guarded, work, *args)
+            watch = loop.call_later(patience or self.limits.patience, self._hang_up) if self._file is None else None
+            try:
+                return await asyncio.shield(future)
+            except asyncio.CancelledError:
+                await asyncio.wait([future])
+                raise
+            finally:
+                if watch is not None:
+                    watch.cancel()
+
+    def _hang_up(self) -> None:
+        """The server is silent, and the network does not say that it is gone: the thread's call shall fail now."""
+        with self._closing:
+            for descriptor in self._sockets:
+                with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+                    connection.shutdown(socket.SHUT_RDWR)
 
     # On the thread.
+
+    def _guarded(self, work: Callable[..., T], *args: object) -> T:
+        try:
+            return work(*args)
+        except DBAPIError as error:
+            found = failed(self._place, error)
+            if isinstance(found, DatabaseAway) and self._file is None:
+                self._let_go()
+            raise found from error
+
+    def _connect(self) -> Connection:
+        connection = self._engine.connect()
+        if self._file is None:
+            self._sockets.append(connection.connection.driver_connection.fileno())  # type: ignore[union-attr]
+        return connection
+
+    def _let_go(self) -> None:
+        """After an error the next call has new connections."""
+        with self._closing:
+            self._sockets.clear()
+            for connection in filter(None, (self._open, self._read)):
+                with suppress(SQLAlchemyError):
+                    connection.invalidate()
+                    connection.close()
+        self._open = self._read = None
 
     @property
     def _transaction(self) -> Connection:
@@ -207,39 +182,42 @@ class Database:
 
     def _begin(self, work: Callable[[Connection], T]) -> T:
         if self._open is None:
-            self._open = self._engine.connect()
+            self._open = self._connect()
         self._check_file()
         return work(self._open)
 
-    def _commit(self, statements: Sequence[Statement]) -> None:
+    def _commit(self, statements: Sequence[Executable]) -> None:
         for statement in statements:
-            self._transaction.execute(statement if isinstance(statement, Executable) else statement())
+            self._transaction.execute(statement)
         if self._file is None:
             self._transaction.exec_driver_sql(f"NOTIFY {CHANNEL}")
         self._transaction.commit()
 
     def _rollback(self) -> None:
-        if self._open is not None:
-            self._open.rollback()
+        """Of a connection that is lost the server does it."""
+        try:
+            if self._open is not None:
+                self._open.rollback()
+        except DBAPIError:
+            self._let_go()
 
-    def _reading(self, work: Callable[[Connection], T]) -> T:
+    def _outside(self, work: Callable[[Connection], T]) -> T:
         if self._read is None:
-            self._read = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            self._read = self._connect().execution_options(isolation_level="AUTOCOMMIT")
         self._check_file()
         return work(self._read)
 
     def _close(self) -> None:
-        for connection in (self._open, self._read):
-            if connection is not None:
-                connection.close()
+        for connection in filter(None, (self._open, self._read)):
+            connection.close()
         self._open = self._read = None
         self._engine.dispose()
 
 
-OpenDatabase: TypeAlias = Callable[[str], Database]
-"""By its address."""
+OpenDatabase: TypeAlias = Callable[[str, float], Database]
+"""By its address, and `member_timeout`."""
 
-LAYOUT = 4
+LAYOUT = 5
 """Number of the present set of tables. A database with others is refused by it."""
 
 

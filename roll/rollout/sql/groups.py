@@ -11,33 +11,25 @@ policy versions that sampled them still exist, and replays after it are taken ba
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, select, update
 
 from roll.data.sample import SampleGroup
-from roll.errors import Alone, PackingError
-from roll.record.group_log import GroupLog
-from roll.record.run_identity import RunIdentity
-from roll.record.trace import Trace
-from roll.rollout.admission import Admission
+from roll.errors import Alone, ContractError, DatabaseAway, PackingError
 from roll.rollout.groups import Groups
-from roll.rollout.pipeline_depth import PipelineDepth
-from roll.rollout.progress import Progress
+from roll.rollout.lease import Lease
 from roll.rollout.sql import joining, rows
-from roll.rollout.sql.admittance import BEAT_S, LifeSigns
-from roll.rollout.sql.database import Database, Statement
-from roll.rollout.sql.joining import Member
-from roll.rollout.sql.news import Book, News, Peers, check_part, read_book, read_news
-from roll.rollout.sql.rows import Fate, fate_of, outline
+from roll.rollout.sql.admittance import BEAT_S, check_one_machine
+from roll.rollout.sql.following import FollowingGroups
+from roll.rollout.sql.news import News
+from roll.rollout.sql.outage import outlasting
+from roll.rollout.sql.rows import Fate
 from roll.rollout.sql.tables import members, runs
-from roll.rollout.tasks import TaskSource
-from roll.rollout.ticket import GroupState
 
 logger = logging.getLogger(__name__)
 
@@ -45,44 +37,13 @@ DAMAGED = "damaged"
 """A group is dropped whose samples cannot be read; its task is served again."""
 
 
-class SqlGroups(Groups):
-    def __init__(
-        self,
-        admission: Admission,
-        depth: PipelineDepth,
-        source: TaskSource,
-        journal: GroupLog | None,
-        trace: Trace,
-        progress: Progress,
-        clock: Callable[[], float],
-        database: Database,
-        member: Member,
-        member_timeout_s: float,
-        peer_timeout_s: float,
-        identity: RunIdentity,
-    ) -> None:
-        """`journal`: None in a process that does not train: the trainer's journal has the groups of all. Call `join` first."""
-        super().__init__(admission, depth, source, journal, trace, progress, clock)
-        self._database = database
-        self._member = member
-        self._identity = identity
-        self._signs = LifeSigns(member_timeout_s)
-        self._peer_timeout_s = peer_timeout_s
-        self._lock = asyncio.Lock()
-        self.known = -1
-        """The number of the last change that is known here."""
-        self._stale = False
-        """Whether what is known here includes changes that were not kept."""
-        self.branch = 0
-        self._seq = 0
-        """The number of the transaction that is open."""
-        self._own: set[int] = set()
-        """The groups that were started here and, when they were counted last, in flight."""
-        self._statements: list[Statement] = []
-        self._fates: list[Fate] = []
-        """What the journal is told, once it is committed."""
-        self._peers = Peers()
-        self._alone_since = clock()
+class SqlGroups(FollowingGroups):
+    start = outlasting(Groups.start)
+    drop = outlasting(Groups.drop)
+    lease = outlasting(Groups.lease)
+    trained = outlasting(Groups.trained)
+    set_published = outlasting(Groups.set_published)
+    drop_all = outlasting(Groups.drop_all)
 
     # -- joining and leaving --------------------------------------------------------------------------------------------
 
@@ -93,26 +54,40 @@ class SqlGroups(Groups):
             ours = (self._member, contract, cursor, self.admission, self.depth.depth)
             work = joining.Join(*ours, trainer_at, self._identity)
             # One transaction: what is read is of one moment.
-            self._member, book = await self._database.write(lambda connection: (work(connection), self._book(connection, known)))
+            both = partial(self._database.write, lambda connection: (work(connection), self._book(connection, known)))
+            self._member, book = await self.outage.outlast(both)
             self._adopt(book)
+            try:
+                await self._database.outside(partial(check_one_machine, mine=self._member.process))
+            except ContractError:
+                await self._database.write(joining.Leave(self._member.name, "left"))
+                raise
         self._changed()
 
     async def leave(self) -> None:
-        """Its groups in flight are dropped, and their tasks served again."""
-        if self._member.term:
-            async with self._lock:
-                await self._database.write(joining.Leave(self._member.name, "left"))
-        await self._database.close()
+        """Its groups in flight are dropped, and their tasks served again. Others find out by themselves if the database is
+        away."""
+        try:
+            if self._member.term:
+                async with self._lock:
+                    leaves = partial(self._database.write, joining.Leave(self._member.name, "left"))
+                    await self.outage.outlast(leaves, self._database.limits.answer)
+        finally:
+            await self._database.close()
 
     async def beside(self, work: Callable[[], None]) -> None:
-        """`work`, which reads the database by itself."""
-        await self._database.beside(work)
+        """`work`, which reads the database by itself, perhaps twice."""
+        await self.outage.outlast(lambda: self._database.beside(work))
 
     async def announce_end(self, status: str, reason: str = "") -> None:
         """Explorers end then, too."""
-        if self._member.term:
+
+        async def announce() -> None:
             async with self._transaction():
                 self._statements.append(update(runs).values(status=status, reason=reason))
+
+        if self._member.term:
+            await self.outage.outlast(announce, self._signs.deadline_s)
 
     async def keep_in_sync(self) -> None:
         """Runs as long as the run does: shows that this process lives, learns what others do, and notices who does not live."""
@@ -120,26 +95,29 @@ class SqlGroups(Groups):
         async for _ in self._database.notices():
             if self._clock() - beaten >= BEAT_S:
                 beaten = self._clock()
-                await self._beat()
+                await self.outage.outlast(self._beat)
             else:
-                async with self._lock:
-                    self._learn(await self._database.read(self._news))
+                await self.outage.outlast(self._look)
             self._changed()
             self._notice_peers()
 
     def _notice_peers(self) -> None:
         """Raises `Alone`."""
-        if self.accompanied or self._member.role == "both" or self.ended is not None:
+        if self.accompanied or self._member.role == "both" or self.ended is not None or self._signs.was_deaf:
             self._alone_since = self._clock()
         elif (silence := self._clock() - self._alone_since) > self._peer_timeout_s:
             missing = "explorer" if self._member.trains else "trainer"
             raise Alone(f"there was no {missing} for {silence:.0f} s (peer_timeout)")
 
+    async def _look(self) -> None:
+        async with self._lock:
+            self._learn(await self._database.outside(self._news))
+
     async def _beat(self) -> None:
         async with self._lock:
             beat = update(members).where(members.c.name == self._member.name).values(beat=members.c.beat + 1)
             await self._database.write(lambda connection: connection.execute(beat))
-            self._learn(await self._database.read(self._news))
+            self._learn(await self._database.outside(self._news))
             for name in self._signs.look(alive := self._peers.beats(), self._clock()):
                 logger.warning("%s has given no sign of life: its groups are rolled out again", name)
                 await self._database.write(joining.Leave(name, "lost", alive[name]))
@@ -148,27 +126,29 @@ class SqlGroups(Groups):
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[None]:
+        """Raises `DatabaseAway` if nothing of it was kept: the verb is begun again."""
         async with self._lock:
+            leased = dict(self._leased), self._leased_ids
             try:
                 news = await self._database.begin(self._begin)
                 self._seq = news.run.seq
-                check_part(news, self._member, self.branch)
+                before = self._seq - 1  # its number is not taken until it is committed
+                self._check(news, before)
                 if self._stale:
                     known = self.known if self._journal is not None else None
-                    self._adopt(await self._database.execute(partial(self._book, journaled=known)))
+                    self._adopt(await self._database.execute(partial(self._book, journaled=known)), before)
                     self._stale = False
-                # The number of this transaction is not taken until it is committed.
-                self._learn(news, known=self._seq - 1)
-                before = rows.of_run(self.admission, self.depth.depth)
+                self._learn(news, known=before)
                 yield
                 values = rows.of_run(self.admission, self.depth.depth)
-                if self._statements or values != before:
-                    await self._database.commit([*self._statements, update(runs).values(values)])
+                if self._statements or any(value != getattr(news.run, name) for name, value in values.items()):
+                    await self._commit(values)
                     self.known = self._seq
                 else:
                     await self._database.rollback()
             except BaseException:
                 self._stale = True
+                self._leased, self._leased_ids = leased
                 self._fates.clear()
                 await self._database.rollback()
                 raise
@@ -176,6 +156,33 @@ class SqlGroups(Groups):
                 self._statements = []
                 self.changes.notify()
         self._write_fates()
+
+    def _begin(self, connection: Connection) -> News:
+        """Every transaction begins by taking its number, which locks out all others."""
+        connection.execute(update(runs).values(seq=runs.c.seq + 1))
+        return self._news(connection)
+
+    async def _commit(self, values: Mapping[str, object]) -> None:
+        mine = members.c.name == self._member.name
+        try:
+            statements = [*self._statements, update(members).where(mine).values(seq=self._seq), update(runs).values(values)]
+            await self._database.commit(statements)
+        except DatabaseAway:
+            if not await self.outage.outlast(self._was_committed):
+                raise
+
+    async def _was_committed(self) -> bool:
+        """Whether the transaction was kept whose answer is lost: it is over when this one has its turn."""
+
+        def last(connection: Connection) -> int | None:
+            connection.execute(update(runs).values(seq=runs.c.seq + 1))
+            return connection.execute(select(members.c.seq).where(members.c.name == self._member.name)).scalar()
+
+        await self._database.rollback()
+        try:
+            return await self._database.begin(last) == self._seq
+        finally:
+            await self._database.rollback()
 
     def _has_room(self) -> bool:
         admission = self.admission
@@ -188,14 +195,34 @@ class SqlGroups(Groups):
         self._own.add(group.group_id)
         self._statements += rows.started(group, self._seq, me.name, me.task_set, self._source.cursor())
 
+    @outlasting
+    async def complete(self, group: SampleGroup) -> None:
+        """The samples, which may be many, are there before the transaction begins."""
+        if self.is_live(group.group_id):
+            work = await asyncio.to_thread(rows.Stored, group, self._member.name)
+            async with self._lock:  # SQLite writes one after the other
+                await self._database.outside(work, much=True)
+        await super().complete(group)
+
     def _completed(self, group: SampleGroup) -> None:
-        self._statements += rows.completed(group, self._seq)
+        self._statements.append(rows.completed(group, self._seq))
 
     def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
         ended = Fate(group, fate, reason, step, lag)
         self._statements.append(rows.ended(ended, self._seq))
         self._fates.append(ended)
 
+    async def observe_step(self, wait_s: float, train_s: float, slack_s: float, replayed: float, ess: float | None) -> None:
+        self.depth.observe(wait_s, train_s, slack_s, replayed, ess)
+        await self._tell()
+
+    @outlasting
+    async def _tell(self) -> None:
+        """The others learn what has changed here, if anything has."""
+        async with self._transaction():
+            self._changed()
+
+    @outlasting
     async def set_served(self, version: int) -> None:
         """All engines of this process serve `version`, or a newer one, from now on."""
         async with self._transaction():
@@ -203,10 +230,22 @@ class SqlGroups(Groups):
             self.admission.set_served(max(self.admission.version, min([version, *self.explorers.values()])))
             self._changed()
 
+    async def _fetch(self, group_ids: Sequence[int]) -> None:
+        """One after the other, and outside of the transaction: nobody waits for the link."""
+        self._fetched = {group_id: group for group_id, group in self._fetched.items() if group_id in group_ids}
+        for group_id in group_ids:
+            if group_id not in self._fetched:
+                self._fetched[group_id] = await self._database.outside(partial(rows.content, group_id=group_id), much=True)
+
+    async def _take(self, step: int, some: int | None, asked: float) -> Lease | None:
+        if not self._fetched.keys() >= set(self._select(step, some).take):
+            return None  # it may take others than before
+        return await super()._take(step, some, asked)
+
     async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
-        found = await self._database.execute(partial(rows.contents, group_ids=group_ids))
         contents = []
-        for group_id, group in zip(group_ids, found, strict=True):
+        for group_id in group_ids:
+            group = self._fetched.pop(group_id)
             if isinstance(group, PackingError) and not self.is_live(group_id):
                 self.admission.replay.retire(group_id)
                 logger.warning("group %d is not trained again: %s", group_id, group)
@@ -219,80 +258,6 @@ class SqlGroups(Groups):
                 contents.append(group)
         return contents
 
-    # -- what others changed --------------------------------------------------------------------------------------------
-
-    def _begin(self, connection: Connection) -> News:
-        """Every transaction begins by taking its number, which locks out all others."""
-        connection.execute(update(runs).values(seq=runs.c.seq + 1))
-        return self._news(connection)
-
-    def _news(self, connection: Connection) -> News:
-        return read_news(connection, self._member.task_set, self.known)
-
-    def _learn(self, news: News, known: int | None = None) -> None:
-        """`known`: the number of the last change that is in the news; None: that of the run. Raises `TakenBack`, `Expelled`."""
-        check_part(news, self._member, self.branch)
-        run, self._peers = news.run, Peers(news.members)
-        for row in news.groups:
-            self._learn_group(row)
-        if news.task is not None:
-            self._source.restore(json.loads(news.task.cursor))
-        self._follow(run)
-        if run.status != "running":
-            self.ended = run.status, run.reason
-        self.known = run.seq if known is None else known
-        self._write_fates()
-
-    def _learn_group(self, row: Row[object]) -> None:
-        """Brings one group to where its row is; it may have gone several steps since."""
-        admission = self.admission
-        if row.id >= admission.next_group_id:
-            admission.start(row.start_version)
-            self._live[row.id] = outline(row)
-        if row.id not in admission.live:
-            return
-        if row.state in ("buffered", "trained") and admission.live[row.id].state is GroupState.IN_FLIGHT:
-            admission.complete(row.id)
-        if row.state == "trained":
-            admission.train((row.id,))
-            self._progress.trained()
-        elif row.state == "dropped":
-            admission.drop(row.id, row.reason)
-            self._forget(row.id, row.reason)
-        if row.id not in admission.live:
-            self._fates.append(fate_of(row, self._live.pop(row.id)))
-
-    def _write_fates(self) -> None:
-        fates, self._fates = self._fates, []
-        for fate in fates:
-            super()._ended(*fate)
-
-    def _book(self, connection: Connection, journaled: int | None) -> Book:
-        """`journaled`: the number of the last change whose fates the journal has; None: there is no journal."""
-        return read_book(connection, self._member.task_set, journaled)
-
-    def _adopt(self, book: Book) -> None:
-        """Reads everything again."""
-        book.restore(self.admission)
-        self.admission.replay.lease(group.group_id for groups in self._leased.values() for group in groups)
-        mine = {row.id for row in book.live if row.member == self._member.name and row.id in self._work}
-        self._live = {row.id: self._live[row.id] if row.id in mine else outline(row) for row in [*book.live, *book.trained]}
-        self._let_go()
-        if book.task is not None:
-            self._source.restore(json.loads(book.task.cursor))
-        self.branch, self.known = book.run.branch, book.run.seq
-        self._follow(book.run)
-        self._fates += [fate_of(row, outline(row)) for row in [*book.ended, *book.replayed]]
-        self._write_fates()
-
-    def _follow(self, run: Row[object]) -> None:
-        admission = self.admission
-        admission.version, admission.newest, admission.next_step = run.version, run.newest, run.next_step
-        if not self._member.trains:
-            admission.max_steps = admission.max_steps if run.max_steps is None else run.max_steps
-            self.depth.depth = run.depth
-            admission.replay.done, admission.replay.under_way = run.replayed, run.replaying
-
     # -- checkpoints ----------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
@@ -302,6 +267,7 @@ class SqlGroups(Groups):
     def buffered(self) -> list[dict[str, Any]]:
         return []
 
+    @outlasting
     async def saved(self, step: int, before: int) -> None:
         async with self._transaction():
             self._statements += rows.not_needed(before, self.admission.replay.oldest_after(before))
@@ -312,6 +278,7 @@ class SqlGroups(Groups):
 
     # -- validations ----------------------------------------------------------------------------------------------------
 
+    @outlasting
     async def claims_validation(self, version: int) -> bool:
         async with self._transaction():
             claim = partial(rows.claim_validation, version=version, member=self._member.name, seq=self._seq)
@@ -319,6 +286,7 @@ class SqlGroups(Groups):
                 self._statements.append(claimed)
         return claimed is not None
 
+    @outlasting
     async def report_validation(self, version: int, result: Mapping[str, object]) -> None:
         async with self._transaction():
             self._statements.append(rows.report_validation(version, result, self._seq))
@@ -326,7 +294,8 @@ class SqlGroups(Groups):
     async def validation_results(self, after: int) -> tuple[int, list[dict[str, object]]]:
         """The number of the last change that is known here, and the results that were reported after change `after`."""
         known = self.known
-        return known, await self._database.read(partial(rows.validation_results, after=after, until=known))
+        reads = partial(self._database.outside, partial(rows.validation_results, after=after, until=known))
+        return known, await self.outage.outlast(reads)
 
     # -- who else takes part --------------------------------------------------------------------------------------------
 
@@ -341,5 +310,5 @@ class SqlGroups(Groups):
         return self._peers.accompany(self._member)
 
     async def was_taken_back(self) -> bool:
-        run = await self._database.read(lambda connection: connection.execute(select(runs)).one())
-        return bool(run.branch != self.branch)
+        reads = partial(self._database.outside, lambda connection: connection.execute(select(runs.c.branch)).scalar_one())
+        return bool(await self.outage.outlast(reads) != self.branch)

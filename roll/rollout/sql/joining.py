@@ -13,11 +13,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
+from roll.distributed.processes import Process
 from roll.errors import ContractError
 from roll.record.run_identity import RunIdentity
 from roll.rollout.admission import Admission
 from roll.rollout.progress import LOST, ROLLED_BACK
-from roll.rollout.sql.admittance import about, check_contract, check_owner, run_in
+from roll.rollout.sql.admittance import about, check_contract, check_owner, columns_of, run_in
 from roll.rollout.sql.database import LAYOUT
 from roll.rollout.sql.tables import groups, members, metadata, replays, runs, samples, tasks, validations
 
@@ -32,8 +33,7 @@ class Member:
     name: str
     explores: bool
     trains: bool
-    host: str
-    pid: int
+    process: Process
     task_set: str
     """Explorers with the same tasks have the same one."""
     devices: int = 1
@@ -97,8 +97,8 @@ class Join:
             "role": member.role,
             "term": member.term,
             "state": "alive",
-            "host": member.host,
-            "pid": member.pid,
+            **columns_of(member.process),
+            "seq": 0,
             "beat": 0,
             # An explorer loads the newest version before it rolls out its first group.
             "served": newest if member.explores else -1,

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Row, func, literal, select
 from roll.errors import Expelled, TakenBack
 from roll.rollout.admission import Admission
 from roll.rollout.replay import Trained
+from roll.rollout.sql.admittance import process_of
 from roll.rollout.sql.joining import Member
 from roll.rollout.sql.rows import REPLAYED
 from roll.rollout.sql.tables import groups, members, replays, runs, samples, tasks
@@ -119,7 +120,7 @@ def check_part(news: News, me: Member, branch: int) -> None:
     """That this process takes part still. `branch`: the one that it has joined. Raises `TakenBack`, `Expelled`."""
     mine = next((row for row in news.members if row.name == me.name), None)
     if mine is not None and mine.term > me.term:  # a smaller one is of a database that was restored
-        raise Expelled(f"process {mine.pid} on {mine.host} has taken the place of this one as {me.name} of the run")
+        raise Expelled(f"{process_of(mine)} has taken the place of this one as {me.name} of the run")
     if news.run.branch != branch:
         raise TakenBack
     if mine is None or mine.state != "alive":

@@ -10,18 +10,17 @@ import hashlib
 import json
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load, save
-from sqlalchemy import Connection, Executable, Row, Select, delete, insert, select, update
+from sqlalchemy import Connection, Executable, LargeBinary, Row, Select, delete, insert, literal, select, update
 
 from roll.data.sample import MASK, PER_TOKEN, Prompt, SampleGroup
 from roll.errors import PackingError, boundary
 from roll.rollout.admission import Admission
-from roll.rollout.sql.database import Statement
 from roll.rollout.sql.tables import groups, members, replays, samples, tasks, validations
 from roll.rollout.ticket import GroupState
 
@@ -119,8 +118,8 @@ def started(group: SampleGroup, seq: int, member: str, task_set: str, cursor: Ma
     return [insert(groups).values(row), served]
 
 
-def completed(group: SampleGroup, seq: int) -> list[Statement]:
-    """The samples are packed where the statement is executed: a large group takes time, and the event loop serves others."""
+def completed(group: SampleGroup, seq: int) -> Executable:
+    """Its samples are `Stored`."""
     versions = [span.version for sample in group.samples for span in sample.versions]
     row = {
         "seq": seq,
@@ -132,26 +131,33 @@ def completed(group: SampleGroup, seq: int) -> list[Statement]:
         "reward": fmean(group.outcomes) if group.samples else None,
         "completed_at": time.time(),
     }
+    return update(groups).where(groups.c.id == group.group_id).values(row)
 
-    def packed() -> Executable:
+
+class Stored:
+    """The samples of a group that is in flight still, packed."""
+
+    def __init__(self, group: SampleGroup, member: str) -> None:
         data = pack(group)
-        return insert(samples).values(group_id=group.group_id, digest=digest(data), data=data)
+        theirs = (groups.c.id == group.group_id, groups.c.member == member, groups.c.state == GroupState.IN_FLIGHT.value)
+        row = select(groups.c.id, literal(digest(data)), literal(data, LargeBinary)).where(*theirs)
+        self._statements = (  # which may be executed again
+            delete(samples).where(samples.c.group_id.in_(select(groups.c.id).where(*theirs))),
+            insert(samples).from_select(["group_id", "digest", "data"], row),
+        )
 
-    return [update(groups).where(groups.c.id == group.group_id).values(row), packed]
+    def __call__(self, connection: Connection) -> None:
+        for statement in self._statements:
+            connection.execute(statement)
 
 
-def contents(connection: Connection, group_ids: Sequence[int]) -> list[SampleGroup | PackingError]:
-    """Each group with its samples, or why it has none."""
-    found = connection.execute(select(samples).where(samples.c.group_id.in_(group_ids))).all()
-    stored = {row.group_id: (row.data, row.digest) for row in found}
-
-    def unpacked(group_id: int) -> SampleGroup | PackingError:
-        try:
-            return unpack_group(group_id, stored.get(group_id))
-        except PackingError as error:
-            return error
-
-    return [unpacked(group_id) for group_id in group_ids]
+def content(connection: Connection, group_id: int) -> SampleGroup | PackingError:
+    """The group with its samples, or why it has none."""
+    found = connection.execute(select(samples.c.data, samples.c.digest).where(samples.c.group_id == group_id)).first()
+    try:
+        return unpack_group(group_id, None if found is None else (found.data, found.digest))
+    except PackingError as error:
+        return error
 
 
 def ended(fate: Fate, seq: int) -> Executable:

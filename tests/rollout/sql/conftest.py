@@ -1,11 +1,12 @@
 import itertools
+import secrets
 import subprocess
 from contextlib import ExitStack
 
 import postgres
 import pytest
 from database_party import Party
-from sqlalchemy import create_engine, text
+from tcp_proxy import Proxy
 
 
 @pytest.fixture(scope="session")
@@ -31,10 +32,26 @@ def make_party(request, tmp_path):
         if request.param == "sqlite":
             return Party(f"sqlite:///{tmp_path}/groups{number}.db", ratio)
         address, name = request.getfixturevalue("postgres_address"), f"run_{abs(hash(str(tmp_path)))}_{number}"
-        engine = create_engine(f"{address}/postgres", isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
-        engine.dispose()
-        return Party(f"{address}/{name}", ratio)
+        return Party(postgres.make_database(address, name), ratio)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def own_server(postgres_address):
+    """A server that tests may stop and start; it has few places for clients."""
+    with postgres.running(max_connections=12, superuser_reserved_connections=1) as server:
+        yield server
+
+
+@pytest.fixture
+def fragile(own_server):
+    """A run whose server may go away, and where an explorer is found dead after 8 s."""
+    return Party(postgres.make_database(own_server.url, f"run_{secrets.token_hex(4)}"))
+
+
+@pytest.fixture
+def proxies(own_server):
+    """A way to the server for each that asks for one."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(Proxy("127.0.0.1", own_server.port))

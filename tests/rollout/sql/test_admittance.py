@@ -2,20 +2,21 @@
 
 import asyncio
 import os
-import socket
+import signal
 import subprocess
-import sys
+import threading
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 from database_party import STEPS, B, explore, run
 
+from roll.distributed.processes import Process
 from roll.errors import ContractError, Expelled, TakenBack
 from roll.rollout.sql import admittance
-from roll.rollout.sql.admittance import Claim, check_may_join, shows_life
-from roll.rollout.sql.database import LAYOUT, check_layout, reading
-from roll.rollout.sql.tables import members
+from roll.rollout.sql.admittance import Claim, check_may_join
+from roll.rollout.sql.connecting import reading
+from roll.rollout.sql.database import LAYOUT, check_layout
 
 
 def other_run(party):
@@ -66,12 +67,11 @@ def test_a_run_knows_its_own_again_wherever_its_folder_is(make_party):
     run(main())
 
 
-@contextmanager
-def trainer_of(party, pid, host=None):
+def trainer_of(party, process, state="alive"):
     """That has joined, and shows no sign of life but what the test gives it."""
     asyncio.run(_join_and_die(party))
-    party.change(f"UPDATE members SET pid = {pid}, host = '{host or socket.gethostname()}'")
-    yield
+    party.change(f"UPDATE members SET state = '{state}', host = '{process.host}', pid = {process.pid}, boot = '{process.boot}'")
+    party.change(f"UPDATE members SET process_table = '{process.table}', ticks = {process.ticks}")
 
 
 async def _join_and_die(party):
@@ -80,32 +80,77 @@ async def _join_and_die(party):
     await trainer._database.close()
 
 
-def test_a_trainer_of_this_machine_that_has_ended_is_followed_at_once(make_party):
-    party = make_party()
-    process = subprocess.Popen([sys.executable, "-c", ""])
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen(["sleep", "infinity"])
+    yield process
+    process.kill()
     process.wait()
-    with trainer_of(party, process.pid):
-        may_join(party, party.identity, patience_s=1e9)
-    left = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
-    left.stdout.read()  # it has ended, and nobody has asked how
-    with trainer_of(party, left.pid):
-        may_join(party, party.identity, patience_s=1e9)
-    left.wait()
 
 
-def test_a_trainer_that_may_be_alive_is_watched_and_one_that_is_stays(make_party):
+def test_a_trainer_of_this_machine_that_has_ended_is_followed_at_once(make_party, sleeper):
     party = make_party()
-    for pid, host in ((os.getpid(), None), (1, "elsewhere")):
-        with trainer_of(party, pid, host):
-            may_join(party, party.identity)
+    here = Process.here(sleeper.pid)
+    trainer_of(party, replace(here, ticks=here.ticks - 1))  # its number is another process's by now
+    may_join(party, party.identity, patience_s=1e9)
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has asked how
+    trainer_of(party, here)
+    may_join(party, party.identity, patience_s=1e9)
+    sleeper.wait()
+    trainer_of(party, here)
+    may_join(party, party.identity, patience_s=1e9)
 
-            def beat(_):
-                party.change("UPDATE members SET beat = beat + 1")
 
-            with reading(party.address) as connection:
-                (row,) = connection.execute(members.select()).all()
-                assert shows_life(connection, row, 5, wait=beat) and not shows_life(connection, row, 0)
-            party.change("UPDATE members SET beat = 0")
+@pytest.mark.parametrize("state", ["alive", "lost"])
+def test_a_trainer_of_this_machine_that_is_stopped_is_alive(make_party, sleeper, state):
+    party = make_party()
+    sleeper.send_signal(signal.SIGSTOP)
+    trainer_of(party, Process.here(sleeper.pid), state)
+    with pytest.raises(ContractError, match=f"a trainer of this run is alive: process {sleeper.pid} on"):
+        may_join(party, party.identity, patience_s=0.0)
+    with pytest.raises(ContractError, match="its trainer is"):
+        may_join(party, other_run(party))
+
+
+ELSEWHERE = {
+    "cloned machines": {"boot": "another"},
+    "pods of one machine": {"table": "pid:[1] time:[1]"},
+    "nothing can be read": {"boot": "", "table": "", "ticks": 0},
+}
+
+
+@pytest.mark.parametrize("which", ELSEWHERE)
+def test_of_a_trainer_on_another_host_of_the_same_name_only_silence_counts(make_party, monkeypatch, which):
+    """Its number is one that is free here, and that of a process that lives here."""
+    monkeypatch.setattr(admittance, "WATCH_S", 0.1)
+    party = make_party()
+    free = subprocess.Popen(["sleep", "0"])
+    free.wait()
+    for pid in (free.pid, os.getpid()):
+        theirs = replace(Process.this(), pid=pid, **ELSEWHERE[which])
+        trainer_of(party, theirs)
+        may_join(party, party.identity)
+
+        with beating(party), pytest.raises(ContractError, match=r"a trainer of this run is alive|SQLite serves processes of one"):
+            may_join(party, party.identity, patience_s=60)
+
+
+@contextmanager
+def beating(party):
+    stop = threading.Event()
+    thread = threading.Thread(target=beats, args=(party, stop))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def beats(party, stop):
+    while not stop.wait(0.05):
+        party.change("UPDATE members SET beat = beat + 1")
 
 
 def test_a_trainer_of_the_same_run_that_beats_keeps_another_out(make_party):

@@ -6,8 +6,8 @@ import pytest
 from database_party import B, Party, explore, run
 
 from roll.errors import DatabaseDamaged, DatabaseFailed, TakenBack
+from roll.rollout.sql.connecting import open_engine, reading
 from roll.rollout.sql.copying import EMPTY, Fate, differs, restore_copy, write_copy
-from roll.rollout.sql.database import open_engine, reading
 
 AT = 1
 """The step of the checkpoint."""

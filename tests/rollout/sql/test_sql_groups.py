@@ -79,8 +79,7 @@ def test_the_tasks_of_an_explorer_that_died_are_served_again_by_another(make_par
         lost = [(await dead.start()).prompt.uid for _ in range(2)]
         async with party.joined("alive") as alive:
             other = (await alive.start()).prompt.uid
-            await alive.until(lambda: "dead" in alive._signs._seen)
-            party.now = 11.0  # `alive` shows signs of life at every look, `dead` does not
+            await party.pass_time(16, alive)  # `alive` shows signs of life at every look, `dead` does not
             await alive.until(lambda: alive.admission.dropped["explorer_lost"] == 2)
             assert [(await alive.start()).prompt.uid for _ in range(2)] == lost
             assert other not in lost
