@@ -167,7 +167,7 @@ def _prompts(config: RLVRConfig | AgenticConfig, options: argparse.Namespace) ->
 def _stages(config: PPOConfig) -> Iterator[Problem]:
     """Where stages of the user's own stand. Their code is not looked for: it may be on another machine."""
     if config.flow.stages:
-        from roll.pipeline.pipeline import misplaced
+        from roll.pipeline.outline import misplaced
         from roll.pipeline.training_flow import AsyncTrainingFlow
 
         assert isinstance(config, RLVRConfig | AgenticConfig)

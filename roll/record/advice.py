@@ -14,9 +14,9 @@ the other two holds the step up: G where 1 + α batches need more places than th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 LEAST_STEPS = 10
 """Fewer steps say nothing: the first ones wait until engines have warmed up."""
@@ -153,6 +153,12 @@ def sentences(seen: Halves, waited: float | None = None, wasted: str | None = No
         gain = f"a step would take about {one.step_s:.3g} s instead of {before:.3g} s ({1 - one.step_s / before:.0%} less)"
         yield f"{one.key}: {one.value}: {gain}, if {one.provided}"
         before = one.step_s
+
+
+def gains(summary: Mapping[str, Any]) -> list[str]:
+    """The sentences of a summary that foretell what a change would bring."""
+    starts = tuple(f"{key}: {value}: " for key, value in summary.get("advised", {}).items())
+    return [line for line in summary.get("advice", []) if starts and line.startswith(starts)]
 
 
 def _older(model: _Model, seen: Halves) -> tuple[Advice, _Model]:

@@ -15,9 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from roll.configs.redact import visible
+from roll.record.advice import gains
 from roll.record.by_tag import as_table
 from roll.record.display import LABEL, Printed, duration
 from roll.record.estimates import CONFIDENCE, Estimate, Validated
+
+
+def print_advice(lines: Sequence[str]) -> None:
+    """Below the summary: what a change would bring."""
+    for line in lines:
+        print(f"{'advice':<17}{visible(line)}")
 
 
 def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | None = None) -> None:
@@ -81,7 +88,8 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if idle := summary.get("idle_share"):
         yield "idle", ", ".join(f"{role} {share:.0%}" for role, share in idle.items())
     for line in summary.get("advice", []):
-        yield "advice", line
+        if line not in gains(summary):  # which a simulation may know better
+            yield "advice", line
     updates = summary.get("weight_updates") or {}
     if published := not updates.get("count") and updates.get("published"):
         yield "weight updates", f"{published} published"

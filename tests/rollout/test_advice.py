@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.record.advice import ENGINES, LEAST_STEPS, Halves, Places, advise, sentences
+from roll.record.advice import ENGINES, LEAST_STEPS, Halves, Places, advise, gains, sentences
 from roll.rollout.admission import Admission
 from roll.rollout.pipeline_depth import PipelineDepth
 
@@ -124,3 +124,12 @@ def test_the_sentences_name_the_bottleneck_the_setting_the_gain_and_what_is_take
         "actor_infer is the bottleneck: training waited for groups 7"
     )
     assert what.startswith("async_generation_ratio: 1: a step would take about 1 s instead of 2 s (50% less), if ")
+
+
+def test_what_a_change_would_bring_is_told_apart_from_where_the_time_went():
+    summary = {
+        "advice": ["actor_infer is the bottleneck: …", "async_generation_ratio: 2: a step would take about 1 s instead of 2 s"],
+        "advised": {"async_generation_ratio": "2"},
+    }
+    assert gains(summary) == summary["advice"][1:]
+    assert gains({"advice": summary["advice"]}) == gains({}) == []
