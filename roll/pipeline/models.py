@@ -17,7 +17,7 @@ from roll.configs.problems import Note, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.data.hub import cached, is_hub_name
 from roll.strategies.folder_tokens import PADDING, FolderTokens, folder_tokens
-from roll.weights.folder_files import CONFIG, beginning, beyond_context, read_json, stored_tensors, weight_files
+from roll.weights.folder_files import CONFIG, Stored, beginning, beyond_context, read_json, stored_tensors, weight_files
 
 CLASSIFIER = "reward_model"
 ANSWER = "\u27e6answer\u27e7"
@@ -194,7 +194,7 @@ class Models:
     def _stored(self, model: UsedModel) -> None:
         """What its weights say of themselves."""
         files, config = weight_files(Path(model.folder)), read_json(Path(model.folder) / CONFIG)
-        stored = stored_tensors(files)
+        stored = _tensors(model.folder)
         odd = {tensor.dtype for name, tensor in stored.items() if name.endswith(".weight")} & _NO_NUMBERS
         if odd and not model.judges:
             message = (
@@ -239,7 +239,7 @@ class Models:
     def _same_shapes(self, model: UsedModel) -> None:
         """Weights of the one are given to the other."""
         first = self._policy()[0]
-        one, other = (stored_tensors(weight_files(Path(each.folder))) for each in (first, model))
+        one, other = _tensors(first.folder), _tensors(model.folder)
         for name, tensor in other.items():
             if name in one and one[name].shape != tensor.shape:
                 message = f"{name} is {list(tensor.shape)}, and {list(one[name].shape)} in {first.folder}: these models differ"
@@ -250,6 +250,12 @@ class Models:
 _HEAD, _EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 _NO_NUMBERS = {"I8", "U8", "F8_E4M3", "F8_E5M2"}
 """Types of stored weights that mean something only with scales beside them."""
+
+
+def _tensors(folder: str) -> dict[str, Stored]:
+    """None where there are no files of weights, which is told elsewhere."""
+    files = weight_files(Path(folder))
+    return stored_tensors(files) if files else {}
 
 
 def once(models: Sequence[UsedModel]) -> list[UsedModel]:
