@@ -236,7 +236,7 @@ REFUSED = "refused"
 
 class Unanswered(EpisodeFailed):
     """The agent has failed without one answer of the policy. `envs/program/player.py`, `explorer/own_rollouts.py` →
-    `explorer/environment_worker.py`: as any other; the run, where no group has fared better (`explorer/first_answers.py`)."""
+    `explorer/environment_worker.py`: as any other; the run, where no group has fared better."""
 
     @property
     def cause(self) -> str:

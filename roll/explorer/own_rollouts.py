@@ -111,7 +111,7 @@ class OwnRollouts:
 
     def _value(self, done: asyncio.Future[object], session: Session) -> object:
         """What the coroutine returned; None if it did not mind a limit that it had met."""
-        with boundary(lambda why: EpisodeFailed("exception", why), f"{self._config.function} fails", (Refused,)):
+        with boundary(lambda why: EpisodeFailed("exception", why), f"{self._config.function} fails", (Refused, Unanswered)):
             try:
                 return done.result()
             except Refused:
