@@ -61,7 +61,7 @@ class Chat:
     async def _answered(self, asked: Asked) -> Reply | Refused:
         """A refusal is a value, for it may come when nobody listens any more."""
         try:
-            call = self._session.begin(asked, b"", repeated=False)
+            call = await self._session.begin(asked, b"", repeated=False)
             reply = await self._session.reply(call)
             self._session.record(call)
         except Refused as refused:

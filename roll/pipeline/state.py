@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
 
 class RunState:
+    lost = ""
+    """Why a step that was trained has no checkpoint."""
+
     def __init__(self, config: PPOConfig, prepared: Prepared, advantages: Advantages, before: RunRecord | None = None) -> None:
         """Starts from the checkpoint, if there is one. `before`: see `RunRecord`."""
         checkpoint = prepared.checkpoint
         self._config, self._prepared = config, prepared
         self.identity = _identity(config, prepared)
         self.first_step = self.saved_step = prepared.first_version
-        self.lost = ""
-        """Why a step that was trained has no checkpoint."""
         spared = self.first_step if prepared.continues else None
         self.checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared, prepared.lock)
         if prepared.continues:

@@ -28,7 +28,7 @@ from roll.envs.gateway.dialect import Dialect
 from roll.envs.gateway.responses import Responses
 from roll.envs.gateway.streamed import Streamed
 from roll.errors import Refused
-from roll.rollout.chat.conversation import whole_body
+from roll.rollout.chat.conversation import Asked, whole_body
 from roll.rollout.chat.exchange import Sent
 from roll.rollout.chat.session import Session
 
@@ -164,25 +164,40 @@ def _key(request: Request) -> bytes:
     return (key if bearer.lower() == "bearer" else request.headers.get("x-api-key", "")).strip().encode()
 
 
-async def _body(request: Request) -> bytes:
-    """Raises `Refused`."""
+async def _body(request: Request, most: int = LARGEST_BODY) -> bytes | None:
+    """None if it has more than `most` bytes. Raises `Refused`."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size > LARGEST_BODY:
             raise Refused(413, f"a request has at most {LARGEST_BODY >> 20} MiB")
+        if size > most:
+            return None
         parts.append(part)
     return b"".join(parts)
 
 
-async def _asked(dialect: Dialect, request: Request, session: Session) -> Response:
-    text = await _body(request)
+async def _asking_body(request: Request, session: Session) -> bytes:
+    """Of a conversation, which its episode has to have room for. Raises `Refused`."""
+    text = await _body(request, session.most_bytes)
+    if text is None:
+        raise session.out_of_context(f"the request has more than {session.most_bytes:,} bytes")
+    return text
+
+
+def _read(dialect: Dialect, text: bytes, session: Session) -> tuple[dict[str, Any], Asked]:
+    """Raises `Refused`."""
     body = whole_body(text)
-    asked = dialect.read(body, session)
+    return body, dialect.read(body, session)
+
+
+async def _asked(dialect: Dialect, request: Request, session: Session) -> Response:
+    text = await _asking_body(request, session)
+    body, asked = await session.aside(len(text), _read, dialect, text, session)
     repeated = request.headers.get("x-stainless-retry-count", "0") != "0"
     path = request.url.path
     sent = Sent(path.removeprefix(f"/e/{session.name}"), body)
-    call = session.begin(asked, path.encode() + b"\n" + text, repeated, sent)
+    call = await session.begin(asked, path.encode() + b"\n" + text, repeated, sent)
     if asked.stream:
         return Streamed(dialect, asked, session, call, request)
     reply = await session.reply(call)
@@ -194,7 +209,8 @@ async def _asked(dialect: Dialect, request: Request, session: Session) -> Respon
 
 
 async def _counted(request: Request, session: Session) -> Response:
-    context = session.context(counted(whole_body(await _body(request))))
+    text = await _asking_body(request, session)
+    context = await session.context(await session.aside(len(text), lambda: counted(whole_body(text))))
     return JSONResponse({"input_tokens": len(context.ids)})
 
 
@@ -205,7 +221,7 @@ async def _models(request: Request, session: Session) -> Response:
 
 async def _reward(request: Request, session: Session) -> Response:
     try:
-        body: dict[str, Any] = whole_body(await _body(request))
+        body: dict[str, Any] = whole_body(await _body(request) or b"")
         if unknown := sorted(body.keys() - {"value", "call_id", "success"}):
             raise Refused(400, f"a reward has value, and may have call_id and success; not {', '.join(unknown)}", unknown[0])
         session.earn(body.get("value"), body.get("call_id"), body.get("success"))
