@@ -235,6 +235,8 @@ def main(arguments: Sequence[str]) -> int:
     for line in run.notes:
         print(f"note: {line}")
     again = f" and {len(run.replays)} times one again" if run.replays else ""
-    told = f"{len(run.groups)} groups, {len(run.trained)} trained{again}, {len(run.checkpoints)} checkpoints"
-    print(f"{options.run} ({status}): {told}; {len(found) or 'no'} promise{'s' * (len(found) != 1)} broken")
+    told = (
+        f"{counted(len(run.groups), 'group')}, {len(run.trained):,} trained{again}, {counted(len(run.checkpoints), 'checkpoint')}"
+    )
+    print(f"{options.run} ({status}): {told}; {counted(len(found), 'promise') if found else 'no promises'} broken")
     return 1 if found else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -35,6 +36,7 @@ def doubts(config: PPOConfig) -> Iterator[Note]:
         yield from _warm_up(config)
         yield from _never_so_long(config)
         yield from _trained_and_validated(config)
+        yield from _trained_twice(config)
 
 
 def _learning_rates(config: PPOConfig) -> Iterator[Note]:
@@ -127,6 +129,13 @@ def _trained_and_validated(config: RLVRConfig) -> Iterator[Note]:
         if both := sorted({*trained.files} & {*each.data_args.files}):
             message = f"{both[0]} is trained on, too: the validation does not say what the policy does with other prompts"
             yield Note(f"{set_key(name)}.data_args.file_name", each.data_args.file_name, message)
+
+
+def _trained_twice(config: RLVRConfig) -> Iterator[Note]:
+    files = config.actor_train.data_args.files
+    if twice := next((file for i, file in enumerate(files) if os.path.realpath(file) in map(os.path.realpath, files[:i])), None):
+        message = f"names {twice} twice: its prompts come twice as often as others"
+        yield Note("actor_train.data_args.file_name", config.actor_train.data_args.file_name, message)
 
 
 def _validation(config: PPOConfig) -> Iterator[Note]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -16,8 +17,17 @@ from roll.configs.worker import RewardConfig
 
 
 def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
-    for rule in (_lengths, _rollout, _advantages, _data, _pass_rates, _epochs, _domains):
+    for rule in (_lengths, _rollout, _advantages, _data, _twice, _pass_rates, _epochs, _domains):
         yield from rule(config)
+
+
+def _twice(config: RLVRConfig) -> Iterator[Problem]:
+    """Rows of a validation that count twice make its interval too narrow."""
+    for name, each in config.validations.items():
+        files = [os.path.realpath(file) for file in each.data_args.files]
+        if again := [file for i, file in enumerate(each.data_args.files) if files[i] in files[:i]]:
+            message = f"names {again[0]} twice: its rows would count as if they were others"
+            yield Problem(f"{set_key(name)}.data_args.file_name", each.data_args.file_name, message, "name each file once")
 
 
 def _lengths(config: RLVRConfig) -> Iterator[Problem]:

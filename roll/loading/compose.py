@@ -38,7 +38,7 @@ from roll.configs.rlvr import RLVRConfig
 from roll.data.paths import from_home
 from roll.distributed.machine import this_machine
 from roll.loading.fitting import fill_in
-from roll.loading.yaml_files import COMMAND_LINE, check_files, check_references, files, origins
+from roll.loading.yaml_files import COMMAND_LINE, check_files, check_references, files, origins, said
 
 Config = TypeVar("Config", bound=PPOConfig)
 ROLLS_DEVICES_PER_NODE = 8
@@ -291,7 +291,7 @@ def _unresolved(error: Exception) -> Problem | None:
 
 
 def _not_composed(config_name: str, error: Exception) -> Problem:
-    return Problem("config_name", config_name, f"cannot be composed: {' '.join(str(error).split())}")
+    return Problem("config_name", config_name, f"cannot be composed: {said(error)}")
 
 
 def _prepare(override: str, folder: Path) -> str:
