@@ -88,9 +88,9 @@ def _measure(text: str, shown: str) -> None:
     known: dict[str, tuple[int, int]] = {}
     around: list[_Open] = [_Open(None, 0, 0)]
     for event in yaml.parse(text, Loader=LOADER):
-        if getattr(event, "tag", None) not in {None, *_TYPES}:
-            name = event.tag.removeprefix("tag:yaml.org,2002:")
-            message = f"!!{name} is no type that a configuration has" if name != event.tag else f"the tag {name} is not read"
+        if (tag := getattr(event, "tag", None)) not in {None, *_TYPES}:
+            name = str(tag).removeprefix("tag:yaml.org,2002:")
+            message = f"!!{name} is no type that a configuration has" if name != tag else f"the tag {name} is not read"
             raise _refusal(shown, event, message, _OTHER_TYPES.get(name, "leave it out"))
         if isinstance(event, yaml.CollectionStartEvent):
             around.append(_Open(event.anchor))
