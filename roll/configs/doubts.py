@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -132,8 +131,7 @@ def _trained_and_validated(config: RLVRConfig) -> Iterator[Note]:
 
 
 def _trained_twice(config: RLVRConfig) -> Iterator[Note]:
-    files = config.actor_train.data_args.files
-    if twice := next((file for i, file in enumerate(files) if os.path.realpath(file) in map(os.path.realpath, files[:i])), None):
+    if (twice := config.actor_train.data_args.named_twice) is not None:
         message = f"names {twice} twice: its prompts come twice as often as others"
         yield Note("actor_train.data_args.file_name", config.actor_train.data_args.file_name, message)
 

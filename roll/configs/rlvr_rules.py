@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -24,9 +23,8 @@ def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
 def _twice(config: RLVRConfig) -> Iterator[Problem]:
     """Rows of a validation that count twice make its interval too narrow."""
     for name, each in config.validations.items():
-        files = [os.path.realpath(file) for file in each.data_args.files]
-        if again := [file for i, file in enumerate(each.data_args.files) if files[i] in files[:i]]:
-            message = f"names {again[0]} twice: its rows would count as if they were others"
+        if (twice := each.data_args.named_twice) is not None:
+            message = f"names {twice} twice: its rows would count as if they were others"
             yield Problem(f"{set_key(name)}.data_args.file_name", each.data_args.file_name, message, "name each file once")
 
 

@@ -38,10 +38,8 @@ def loaded(tmp_path, monkeypatch):
     return load_with
 
 
-@pytest.mark.parametrize("files", [["v.jsonl", "v.jsonl"], ["v.jsonl", "./v.jsonl"], ["v.jsonl", "w.jsonl", "link.jsonl"]])
-def test_a_validation_that_names_a_file_twice_is_refused(loaded, tmp_path, files):
-    (tmp_path / "v.jsonl").write_text("{}")
-    (tmp_path / "link.jsonl").symlink_to(tmp_path / "v.jsonl")
+@pytest.mark.parametrize("files", [["v.jsonl", "v.jsonl"], ["v.jsonl", "./v.jsonl"], ["v.jsonl", "w.jsonl", "a/../v.jsonl"]])
+def test_a_validation_that_names_a_file_twice_is_refused(loaded, files):
     config = loaded(f"validation.data_args.file_name={yaml.safe_dump(files, default_flow_style=True).strip()}")
     (problem,) = check_config(config, 2)
     assert problem.key == "validation.data_args.file_name" and "twice" in problem.message and problem.fix == "name each file once"
