@@ -21,7 +21,7 @@ from roll.configs.ppo import AUDITS, PPOConfig
 from roll.configs.problems import ConfigError, LoadReport, Problem
 from roll.configs.redact import redact_at, redact_text, visible
 from roll.configs.rlvr import RLVRConfig
-from roll.configs.sizes import GIB
+from roll.configs.sizes import GIB, counted
 from roll.configs.validation import check_config
 from roll.distributed.machine import this_machine
 from roll.loading.check import Checked, check, engines, planned_devices
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         if compat:
             print("\n".join(keys(answer.report)))
         complain(problems)
-        print(f"{len(problems)} problem{'s' * (len(problems) > 1)}; nothing was started", file=sys.stderr)
+        print(f"{counted(len(problems), 'problem')}; nothing was started", file=sys.stderr)
     return 1 if problems else 0
 
 

@@ -272,9 +272,9 @@ def _evaluate(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     from roll.record.run_identity import started_in
 
     if options.config_name is None and options.config_path is not None:
-        raise ConfigError(
-            [Problem("--config_name", MISSING_VALUE, f"is not given, and {options.config_path} is a folder of them")]
-        )
+        there = sorted(path.stem for path in config_folder(options.config_path).glob("*.yaml"))
+        message = f"is not given, and {options.config_path} is a folder of them"
+        raise ConfigError([Problem("--config_name", MISSING_VALUE, message, ", ".join(there) or "it has none")])
     if options.config_name is None:
         folder, name = _own_configuration(options.checkpoint), OWN
         if (started := started_in(folder)) not in (None, Path.cwd()):

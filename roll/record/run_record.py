@@ -88,8 +88,7 @@ class RunRecord:
         models: int = 0,
         before: RunRecord | None = None,
     ) -> None:
-        self.run_dir = Path(derived.run_dir)
-        self.max_steps = models or config.max_steps
+        self.run_dir, self.max_steps = Path(derived.run_dir), models or config.max_steps
         self._counted = "model" if models else "step"
         self._trains = config.trains
         self._made = self._began = monotonic()

@@ -121,8 +121,8 @@ def _normalised(config: PPOConfig) -> dict[str, object]:
 
 
 def _old_norm(config: PPOConfig, written: Written) -> list[str]:
-    normalised = _normalised(config)
-    return ["reward_norm"] if "reward_norm" in written and normalised and not normalised.keys() & written.keys() else []
+    normalised, own = _normalised(config), {name for name, value in written.items() if value is not None}
+    return ["reward_norm"] if "reward_norm" in own and normalised and not normalised.keys() & own else []
 
 
 def _running(config: PPOConfig, written: Written) -> list[str]:
