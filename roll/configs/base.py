@@ -242,9 +242,11 @@ class BaseConfig:
         "checkpoint_dir: safetensors in <output_dir>/<exp_name>/weights, which trainers and engines both have to see.\n"
         "With mode explore and train there are checkpoint_dir and object_store.",
     )
-    weights_address: str = option(
-        "127.0.0.1",
-        "mode train: the address of its machine at which explorers fetch weights. 127.0.0.1: explorers of the same machine only.",
+    weights_address: str | None = option(
+        None,
+        "mode train: the address of its machine at which explorers fetch weights, host or host:port, as firewalls need it. "
+        "null: that of the interface by which the server of groups_database is reached; with SQLite 127.0.0.1, for explorers of "
+        "the same machine.",
     )
     weight_anchor_interval: int = option(
         1,
