@@ -117,7 +117,7 @@ def tag_of(task: Task) -> str:
 def configuration(task: Task, out: Path) -> dict[str, Any]:
     manager = "step_concat_env_manager.StepConcatEnvManager" if task.history else "step_env_manager.StepEnvManager"
     played = {
-        **{"max_steps": task.turns, "agent_template": task.template, "history_length": task.history},
+        **{"max_steps": task.turns, "agent_system_template": "", "agent_template": task.template, "history_length": task.history},
         "env_manager_cls": f"{MANAGERS}.{manager}",
     }
     episodes = task.groups * task.group

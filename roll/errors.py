@@ -9,21 +9,56 @@
 
 The code that can do something about an error catches it; everything else ends its stage, the flow and the run. `ConfigError`
 stands beside its problems in `configs/problems.py`; an error that stays in one file stands there. Foreign code (rewards,
-environments, callbacks, other packages, the files of users and of models) may raise anything: it is called within `boundary`.
+environments, callbacks, other packages, the files of users and of models) may raise anything: it is called within `boundary`, on
+a thread by `contained`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Literal
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
 
 MOST_TOLD = 10_000
 """Characters of what foreign code raises; no log is flooded."""
 
 
+class Escaped(RuntimeError):
+    """Foreign code raised what no coroutine can pass on (StopIteration), or what would end the event loop or the process that
+    asked it: the text says what. It costs what an `Exception` of that code would, as `boundary` says."""
+
+
 def reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error)[:MOST_TOLD]}"
+    return str(error)[:MOST_TOLD] if isinstance(error, Escaped) else f"{type(error).__name__}: {str(error)[:MOST_TOLD]}"
+
+
+def contained(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """What foreign code returns; of what it raises an `Exception` is left, whatever it is. For threads, whose outcome a coroutine
+    waits for."""
+    try:
+        return call(*arguments, **named)
+    except StopIteration as error:
+        raise Escaped(reason(error)) from error
+    except Exception:
+        raise
+    except BaseException as error:
+        if _means_us(error):
+            raise
+        raise Escaped(reason(error)) from error
+
+
+def _means_us(error: BaseException) -> bool:
+    """A task that is cancelled, and Ctrl-C where it is an exception: foreign code may raise both, too, and then nobody asked."""
+    if isinstance(error, asyncio.CancelledError):
+        with suppress(RuntimeError):  # no event loop here
+            return (task := asyncio.current_task()) is not None and task.cancelling() > 0
+    on_main = threading.current_thread() is threading.main_thread()
+    return isinstance(error, KeyboardInterrupt) and on_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @contextmanager
@@ -33,15 +68,23 @@ def boundary(
     ours: tuple[type[Exception], ...] = (),
     say: Callable[[BaseException], str] = reason,
 ) -> Iterator[None]:
-    """Around foreign code. What it raises, `sys.exit()` too, is told as "<what>: <type>: <text>", and is the cause of the error
-    that `told` returns; None: what follows the block goes on. `ours` pass unchanged, as do a cancellation and Ctrl-C."""
+    """Around foreign code. What it raises, whatever that is, is told as "<what>: <type>: <text>", and is the cause of the error
+    that `told` returns; None: what follows the block goes on. `ours` pass unchanged, as do a cancellation of the task and the
+    user's Ctrl-C."""
     try:
         yield
     except ours:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if _means_us(error):
+            raise
         if (ends := told(f"{what}: {say(error)}" if what else say(error))) is not None:
             raise ends from error
+
+
+def escapes() -> AbstractContextManager[None]:
+    """As `contained`, around what a coroutine awaits."""
+    return boundary(Escaped, ours=(Exception,))
 
 
 # -- before a worker starts: nothing
@@ -51,6 +94,15 @@ class PromptFileError(ValueError):
     """Prompts that cannot be used; says file and line. `data/prompt_file.py` → `cli/init.py`; of a run it is a `ConfigError`."""
 
     def __init__(self, message: str, fix: str = "") -> None:
+        super().__init__(message)
+        self.fix = fix
+
+
+class Misfit(ValueError):
+    """A checkpoint that is no beginning for this configuration. `record/checkpoint_fits.py` → a `ConfigError` of the run."""
+
+    def __init__(self, message: str, fix: str) -> None:
+        """`fix`: which key to change, and to what."""
         super().__init__(message)
         self.fix = fix
 
@@ -106,6 +158,10 @@ class EngineError(RuntimeError):
 
 class EngineClosed(EngineError):
     """The call came after `close`, or was pending. `strategies/infer/foreign.py` → `rollout/rollout.py`: the run is ending."""
+
+
+class EngineSilent(EngineError):
+    """It gives no sign of life, and may yet live. `engines/engine_fleet.py` → there: others go on without it."""
 
 
 LOST = (WorkerDied, EngineError)
@@ -172,6 +228,20 @@ class EpisodeFailed(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.kind, self.message)
+
+
+REFUSED = "refused"
+"""The kind of an episode whose calls the model's chat template refuses."""
+
+
+class Unanswered(EpisodeFailed):
+    """The agent has failed without one answer of the policy. `envs/program/player.py`, `explorer/own_rollouts.py` →
+    `explorer/environment_worker.py`: as any other; the run, where no group has fared better (`explorer/first_answers.py`)."""
+
+    @property
+    def cause(self) -> str:
+        """The same for all that fail alike."""
+        return self.message.strip().rpartition("\n")[2]
 
 
 class StarterGone(EpisodeFailed):
@@ -253,7 +323,7 @@ class WorkersLost(RuntimeError):
 
 
 class NoProgress(RuntimeError):
-    """Groups are dropped, and none is trained. `rollout/progress.py`."""
+    """Groups are dropped, and none is trained. `rollout/progress.py`, `explorer/first_answers.py`."""
 
 
 class Stuck(RuntimeError):

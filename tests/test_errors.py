@@ -4,6 +4,7 @@ import ast
 import asyncio
 import builtins
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -102,10 +103,45 @@ def test_what_foreign_code_raises_is_told_with_its_type_and_its_cause(act):
     assert isinstance(told.value.__cause__, KeyError | StopIteration | SystemExit)
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, asyncio.CancelledError, errors.BackendLost])
-def test_an_interruption_a_cancellation_and_our_own_errors_pass(kind):
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, errors.BackendLost])
+def test_ctrl_c_and_our_own_errors_pass(kind):
     with pytest.raises(kind), errors.boundary(ValueError, "the grader fails", errors.BackendLost):
         raise kind
+
+
+class Odd(BaseException):
+    pass
+
+
+ODD = [StopIteration, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, Odd]
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_foreign_code_raises_on_a_thread_is_an_error_whatever_it_is(kind):
+    def call():
+        raise kind("why")
+
+    async def main():
+        with pytest.raises(errors.Escaped) as told:
+            await asyncio.wait_for(asyncio.to_thread(errors.contained, call), 30)
+        assert errors.reason(told.value) == f"{kind.__name__}: why"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, Odd])
+def test_what_a_foreign_coroutine_raises_ends_neither_the_loop_nor_the_task(kind):
+    """Where the run handles Ctrl-C itself, a KeyboardInterrupt is the foreign code's own."""
+
+    async def foreign():
+        raise kind("why")
+
+    async def main():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
+        with pytest.raises(errors.Escaped, match=f"{kind.__name__}: why"), errors.escapes():
+            await foreign()
+
+    asyncio.run(main())
 
 
 def test_around_what_is_awaited_a_boundary_lets_cancellation_through():

@@ -1,5 +1,6 @@
 """`roll check`: what a configuration will do, or all that is wrong with it. Nothing starts but, where programs earn rewards, one
-in the sandbox, and nothing heavy is imported but for own stages, `--flow` and `--data`."""
+in the sandbox, and nothing heavy is imported but for own stages, `--flow` and `--data`, and where the model's folder is here: its
+first prompt is shown, and for that a tokenizer is opened and an environment begins."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from roll.cli.first_prompt import FirstPrompt, as_text, first_prompts
 from roll.cli.found_here import missing_here
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder, fitted, pipeline_named
 from roll.configs.agentic import AgenticConfig
@@ -23,6 +25,7 @@ from roll.configs.sizes import GIB
 from roll.configs.validation import check_config
 from roll.distributed.machine import this_machine
 from roll.loading.check import Checked, check, engines, planned_devices
+from roll.pipeline.models import Fit, models_here
 from roll.plan.text import keys, whole
 from roll.strategies.infer.installed_engine import engine_problems
 
@@ -34,6 +37,7 @@ class CheckResult:
     checked: Checked | None = None
     """None where there are problems."""
     config: RLVRConfig | AgenticConfig | None = None
+    prompts: tuple[FirstPrompt, ...] = ()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -93,15 +97,26 @@ def _check(arguments: Sequence[str]) -> tuple[argparse.Namespace, CheckResult]:
     machine = this_machine()
     problems = check_config(config, planned_devices(config, machine))
     problems += [] if problems else [*_stages(config), *_audits(config)]
+    fit = Fit() if problems else models_here(config)
+    problems += fit.problems
     problems += [Problem(note.key, note.value, f"is not supported: {note.message}", where=note.where) for note in report.lacking]
     if problems:
         return options, CheckResult(report, report.located(problems))
     checked = check(config, machine, None if size is None else int(size * GIB))
     checked = replace(
         checked,
-        remarks=(*checked.remarks, *missing_here(config), *_engine_here(config), *_sandbox_here(config), *_audited(config)),
+        remarks=(
+            *checked.remarks,
+            *fit.warnings,
+            *fit.remarks,
+            *missing_here(config),
+            *_engine_here(config),
+            *_sandbox_here(config),
+            *_audited(config),
+        ),
     )
-    return options, CheckResult(report, [], checked, config)
+    prompts = () if options.flow or options.data else tuple(first_prompts(config))
+    return options, CheckResult(report, [], checked, config, prompts)
 
 
 def _told(options: argparse.Namespace, answer: CheckResult) -> str:
@@ -116,9 +131,11 @@ def _told(options: argparse.Namespace, answer: CheckResult) -> str:
     except ConfigError as error:
         raise ConfigError(report.located(error.problems)) from error
     if options.json:
-        found = {"ok": True, "problems": [], **asdict(checked), "report": _plain_report(report)}
+        prompts = [asdict(each) for each in answer.prompts]
+        found = {"ok": True, "problems": [], **asdict(checked), "first_prompts": prompts, "report": _plain_report(report)}
         return json.dumps(found, indent=2, default=str)
-    return visible("\n".join(fitted(whole(checked.plan, checked.machine, checked.remarks, report))), keep="\n")
+    lines = [*fitted(whole(checked.plan, checked.machine, checked.remarks, report)), *as_text(answer.prompts)]
+    return visible("\n".join(lines), keep="\n")
 
 
 def _graph(config: RLVRConfig | AgenticConfig, as_json: bool) -> str:
@@ -138,18 +155,19 @@ def _prompts(config: RLVRConfig | AgenticConfig, options: argparse.Namespace) ->
         fix = "roll env check looks at environments"
         raise ConfigError([Problem("config_name", options.config_name, "is an agentic run, which has no prompts", fix)])
     sys.path.append(os.getcwd())
-    from roll.cli.data import as_text, inspected
+    from roll.cli.data import as_text as data_text
+    from roll.cli.data import inspected
 
     found = inspected(config, options.graded)
     if options.json:
         return json.dumps(list(found), indent=2)
-    return visible("\n".join(line for each in found for line in as_text(each)), keep="\n")
+    return visible("\n".join(line for each in found for line in data_text(each)), keep="\n")
 
 
 def _stages(config: PPOConfig) -> Iterator[Problem]:
     """Where stages of the user's own stand. Their code is not looked for: it may be on another machine."""
     if config.flow.stages:
-        from roll.pipeline.pipeline import misplaced
+        from roll.pipeline.outline import misplaced
         from roll.pipeline.training_flow import AsyncTrainingFlow
 
         assert isinstance(config, RLVRConfig | AgenticConfig)

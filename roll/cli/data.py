@@ -47,6 +47,7 @@ def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) ->
     from roll.data.prompt_file import announced, read_rows
     from roll.data.prompt_source import tokenize_prompts
     from roll.loading.fitting import opened
+    from roll.pipeline.models import known_here
 
     derived, key = derive(config), f"{name}.data_args"
     source = data.path or ", ".join(data.files)
@@ -55,7 +56,7 @@ def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) ->
     set_variables(tokenizer, config.actor_train.data_args.chat_template_kwargs)
     try:
         rows = announced(read_rows(data, key, next(iter(tags)) if len(tags) == 1 else None), f"prompts of {source}")
-        usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, tags)
+        usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, tags, known=known_here(config))
     except (OSError, ValueError) as error:
         of, fix = ("path" if data.path else "file_name"), getattr(error, "fix", "")
         raise ConfigError([Problem(f"{key}.{of}", source, str(error), fix)]) from error

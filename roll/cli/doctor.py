@@ -4,7 +4,6 @@ Packages are looked up in their metadata, not imported. What is started runs in 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
@@ -15,15 +14,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 from packaging.requirements import Requirement
 
+from roll.cli.findings import Finding, answer
 from roll.cli.options import Parser, answering
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
@@ -90,15 +88,6 @@ ray.shutdown()
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    state: Literal["ok", "warn", "missing"]
-    """`warn`: a run can do without it, or may meet a limit. `missing`: no run starts."""
-    name: str
-    text: str
-    fix: str = ""
-
-
 def enough(name: str, is_enough: bool, text: str, lack: str, fix: str) -> Finding:
     """A limit of the machine, and what comes of it if it is too low."""
     return Finding("ok", name, text) if is_enough else Finding("warn", name, f"{text} {lack}", fix)
@@ -113,9 +102,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--output_dir", default=".", help="where runs are to be written (default: .)")
     parser.add_argument("--time_limit", type=float, default=60.0, help="seconds that torch and Ray each may take to start (60)")
     parser.add_argument("--json", action="store_true", help="the same as data")
+    parser.add_argument(
+        "--cluster", action="store_true", help="asks every node of the Ray cluster that RAY_ADDRESS names, instead"
+    )
+    parser.add_argument("--model", default="", metavar="FOLDER", help="with --cluster: a model that all nodes are to have")
     options = parser.parse_args(arguments)
     if not (math.isfinite(options.time_limit) and options.time_limit > 0):
         raise ConfigError([Problem("--time_limit", options.time_limit, "must be a number > 0", "e.g. 60")])
+    if options.cluster:
+        from roll.cli.doctor_cluster import cluster_findings
+
+        return answer([*cluster_findings(Path(options.output_dir), options.model)], options.json)
     machine = this_machine()
     found = [
         *packages(),
@@ -125,15 +122,7 @@ def main(arguments: Sequence[str]) -> int:
         torch_starts(machine, options.time_limit),
         ray_starts(options.time_limit),
     ]
-    fit = all(finding.state != "missing" for finding in found)
-    print(json.dumps({"ok": fit, "findings": [asdict(each) for each in found]}, indent=2) if options.json else as_text(found))
-    return 0 if fit else 1
-
-
-def as_text(found: Sequence[Finding]) -> str:
-    width = max(len(finding.name) for finding in found)
-    lines = [f"{each.state:<7}  {each.name:<{width}}  {each.text}" + (f"; fix: {each.fix}" if each.fix else "") for each in found]
-    return "\n".join(lines)
+    return answer(found, options.json)
 
 
 def packages() -> Iterator[Finding]:

@@ -125,57 +125,44 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> tuple[Env
         for key, value in keys_and_values([pair]).items():
             (given if key in known else given["env_config"])[key] = value
     given["env_type"], given["env_config"] = shorthand(options["env"], given["env_config"])
-    env = load_config(EnvConfig, {"agent_system_template": "{instructions}\n", **given})
+    env = load_config(EnvConfig, given)
     return env, "auto", options["max_tokens_per_step"], options["sequence_length"]
 
 
 async def _play(
     env: EnvConfig, template: str, answer_tokens: int, context: int, model: str, seed: int, temperature: float
 ) -> int:
-    from roll.configs.dotted_path import import_object
-    from roll.envs.elsewhere import rules
-    from roll.explorer.env_manager import EnvManager
-    from roll.explorer.environment_worker import environment_host, toolbox, with_tools
-    from roll.rollout.episode import EpisodeTask
+    from roll.cli.one_episode import one_episode
     from roll.strategies.infer.hf.strategy import HFInferStrategy
 
     tokenizer, dialogue = _opened(model, template)
-    instructions = asked(interpreter(env.env_type, env.python, "python"), rules, env.env_type, env.env_config)
     engine = HFInferStrategy(model, max_running_requests=1, max_length=context)
-    ask = _asked(engine, tokenizer, seed, temperature)
-    manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
-    manager = manager_cls(env, dialogue, instructions=instructions, context=context, answer_tokens=answer_tokens)
-    host = environment_host("play", env)
-    opened = await host.open("play", env.env_type, env.env_config)
-    tools = None if env.tool_wrapper is None else toolbox("play", env)
-    handle = opened if tools is None else with_tools(opened, tools, manager)
+    ask, limits = _asked(engine, model, tokenizer, seed, temperature), {"context": context, "answer_tokens": answer_tokens}
     try:
-        if tools is not None:
-            await tools.start()
-        samples = await manager.play(handle, EpisodeTask(uid="play", tag="play", index=0, env_seed=seed), ask)
+        samples = await one_episode("play", env, dialogue, ask, seed=seed, **limits)
     except EpisodeFailed as failure:
         print(f"error: {visible(str(failure))}", file=sys.stderr)
         return 1
     finally:
-        await host.close()
-        if tools is not None:
-            await tools.close()
         await engine.close()
     episodes = [sample.trajectory for sample in samples if sample.trajectory is not None]
     print(f"{env.env_type}, seed {seed}, {model}\n\n{_shown(episodes)}")
     return 0
 
 
-def _asked(engine: HFInferStrategy, tokenizer: Any, seed: int, temperature: float) -> AskPolicy:
+def _asked(engine: HFInferStrategy, model: str, tokenizer: Any, seed: int, temperature: float) -> AskPolicy:
     from roll.rollout.episode import PolicyAnswer
+    from roll.strategies.folder_tokens import end_tokens
     from roll.strategies.infer.interface import GenerateRequest, SamplingParams
+    from roll.strategies.infer.stop_strings import without_end
 
-    stops = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+    ends = end_tokens(model, tokenizer)
 
     async def ask(tokens: Sequence[int], turn: int, most: int) -> PolicyAnswer:
-        sampling = SamplingParams(temperature=temperature, max_new_tokens=most, stop_token_ids=stops, seed=seed + turn)
+        sampling = SamplingParams(temperature=temperature, max_new_tokens=most, stop_token_ids=ends, seed=seed + turn)
         done = await engine.generate(GenerateRequest(str(turn), tuple(tokens), sampling))
-        text = str(tokenizer.decode(done.token_ids, skip_special_tokens=True))
+        ids = without_end(done.token_ids, sampling, done.finish_reason)
+        text = str(tokenizer.decode(ids, skip_special_tokens=True))
         return PolicyAnswer(done.token_ids, done.logprobs, done.versions, text, done.finish_reason == "stop")
 
     return ask

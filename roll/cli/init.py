@@ -144,8 +144,7 @@ def _rlvr(name: str, model: str | None, file: Path | None) -> dict[str, str]:
 
 def _agent(name: str, model: str | None) -> dict[str, str]:
     fit = EMBEDDED_FIT if model is None else _fitted(model, None)[0]
-    # What the embedded model reads has no place for instructions.
-    template = "" if model is None else '\n    agent_system_template: "{instructions}"'
+    template = '\n    agent_system_template: "" # the embedded model reads no instructions' if model is None else ""
     length = "1" if model is None else str(min(fit.response_length, 64))
     values = _values(name, fit) | {"agent_template": template, "response_length": length}
     return {f"{name}.yaml": _filled("agent.yaml", values), "environment.py": (STARTER / "environment.py").read_text()}

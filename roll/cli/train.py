@@ -201,6 +201,7 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
     if problem := too_few_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], local):
         raise ConfigError([problem])
     from roll.loading.check import check
+    from roll.record.printed_summary import print_advice
     from roll.record.run_lock import lock_run
 
     with closing(lock_run(config)) as lock:
@@ -213,21 +214,23 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
             checked = check(ready.prepared.config, this_machine())
             print(visible("\n".join(fitted(condensed(checked.plan, checked.remarks))), keep="\n"))
             summary = ready.to_the_end()
-        if summary.get("advised") and (told := _foretold(Path(config.run_dir), summary)):
-            print(f"{'advice':<17}{told}")
+        print_advice(_foretold(Path(config.run_dir), summary))
     if summary["status"] == "failed":
         print(f"error: {visible(summary['reason'])}", file=sys.stderr)
     return EXIT_CODES[summary["status"]]
 
 
-def _foretold(run_dir: Path, summary: dict[str, Any]) -> str:
-    """What the advice would come to, simulated; it stands in the summary, too."""
+def _foretold(run_dir: Path, summary: dict[str, Any]) -> list[str]:
+    """The advice's worth: simulated, in place of what was reckoned, in the summary, too; or as it was reckoned."""
+    from roll.record.advice import gains
     from roll.record.live_files import amend_summary
     from roll.simulate.foretold import foretold
 
-    if told := foretold(run_dir, summary["advised"]):
-        amend_summary(run_dir, {"advice": [*summary["advice"], told]})
-    return told
+    reckoned = gains(summary)
+    if not reckoned or not (told := foretold(run_dir, summary["advised"])):
+        return reckoned
+    amend_summary(run_dir, {"advice": [*(line for line in summary["advice"] if line not in reckoned), told]})
+    return [told]
 
 
 def too_few_files(limit: int, local: bool) -> Problem | None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from urllib.parse import quote
 import yaml
 
 from roll.record.journal import journal_parts, part_before
+from roll.record.manifest import MANIFEST
 from roll.record.run_identity import SQLITE, groups_address, read_identity
 
 Row = dict[str, Any]
@@ -108,7 +109,8 @@ class Run:
 
     @property
     def over(self) -> bool:
-        return self.summary is not None and self.summary.get("status") == "finished"
+        """Whether it has done all its steps: one that a callback has ended says why, and leaves groups that it can go on with."""
+        return self.summary is not None and self.summary.get("status") == "finished" and not self.summary.get("reason")
 
 
 def read_run(folder: Path) -> Run:
@@ -131,8 +133,17 @@ def read_run(folder: Path) -> Run:
         checkpoints,
         _database(folder, damaged, notes),
         damaged,
-        notes,
+        [*notes, *(_left(folder / "checkpoints") if (summary or {}).get("status") != "running" else ())],
     )
+
+
+def _left(checkpoints: Path) -> Iterator[str]:
+    """What lies among the checkpoints and is none: a kill has cut its writing, or its deletion."""
+    for path in sorted(checkpoints.glob(".step-*")):
+        yield f"checkpoints/{path.name} is what a kill has left of a checkpoint: the next start of the run removes it, or you may"
+    for path in sorted(checkpoints.glob("step-*")):
+        if path.is_dir() and not (path / MANIFEST).is_file():
+            yield f"checkpoints/{path.name} has no {MANIFEST}: nothing resumes from it, and you may remove it"
 
 
 def rows(path: Path, shape: str, damaged: list[str]) -> list[Row]:

@@ -49,7 +49,11 @@ class EnvConfig:
     max_tokens_per_step: int | None = option(
         None, "Longest answer of one turn, in tokens; null means the top level's.", bounds=COUNT
     )
-    agent_system_template: str = option("", "System prompt; {instructions} are the environment's rules; empty means none.")
+    agent_system_template: str | None = option(
+        None,
+        "System prompt; {instructions} are the environment's rules; null means these alone, unless agent_template has them; "
+        "empty means none.",
+    )
     agent_template: str = option(
         "{observation}",
         "User message of a turn: {observation}, {turn_idx} (from 1), {step_count} (turns before), {actions_left}, "
@@ -163,6 +167,7 @@ class AgenticValidationSet:
 
 @dataclass(frozen=True, kw_only=True)
 class AgenticConfig(PPOConfig):
+    exp_name: str = option("agentic", "Name of the run; its files go to <output_dir>/<exp_name>.")
     refused_estimators = {"remax": "takes a greedy response as baseline; an episode has no such thing"}  # noqa: RUF012
 
     custom_envs: dict[str, EnvConfig] = option({}, "Kinds of environments by tag.")

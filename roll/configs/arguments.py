@@ -99,10 +99,22 @@ class GeneratingArguments:
         "Responses per prompt; null means `num_return_sequences_in_group` in training and 1 in validation.",
         bounds=Bounds(ge=1),
     )
+    eos_token_id: int | list[int] | None = option(
+        None,
+        "Tokens that end a response, one id or a list, in the place of those that the model's files name: the end of text of "
+        "the tokenizer, of generation_config.json and of config.json, and the padding token. []: none does.",
+        bounds=Bounds(ge=0),
+    )
     stop_strings: list[str] = option([], "A response ends where one of these texts appears.")
     include_stop_str_in_output: bool = option(
         True, "true: the text that rewards see ends after the stop string; false: before it. Its tokens stay either way."
     )
+
+    @property
+    def end_ids(self) -> tuple[int, ...] | None:
+        """`eos_token_id` as a list; None where the model's folder decides."""
+        given = [self.eos_token_id] if isinstance(self.eos_token_id, int) else self.eos_token_id
+        return None if given is None else tuple(given)
 
     @property
     def truncates(self) -> bool:
@@ -135,6 +147,11 @@ class DataArguments:
     system_prompt: str | None = option(
         None,
         "System message that leads each prompt; rows whose messages begin with one keep that. Not with template none.",
+    )
+    continue_final_message: bool = option(
+        False,
+        "true: the policy goes on from the answer that a row's messages end with, and rewards see both as one; false: such rows "
+        "are refused.",
     )
     id: str = option("id", "Column with the row's identity; rows without it are called file:line.")
     tag: str = option("tag", "Column with the tag that selects the domain; where there is one tag only, rows may lack it.")

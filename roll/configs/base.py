@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from roll.configs.device_mapping import MAX_DEVICES
 from roll.configs.fields import Bounds, option, required
+from roll.configs.flow import FlowConfig
 from roll.configs.staleness import GroupsOrder, StalenessPolicy
 
 AlarmAction = Literal["warn", "stop"]
@@ -41,33 +42,11 @@ class AlarmConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CustomStageConfig:
-    """A stage of your own."""
-
-    after: str | None = option(
-        None,
-        "The stage that it follows: roll check --flow shows their names; null: it does the work of the stage of its own name.",
-    )
-    name: str = required("Its name, in messages, the ledger, the trace and roll check --flow.")
-    worker: str = required("Dotted path of a function of the item, plain or a coroutine, or of a subclass of Stage.")
-    lanes: int | None = option(
-        None, "Items that it works on side by side; null means what its class says, or 1.", bounds=Bounds(ge=1)
-    )
-    args: dict[str, Any] = option({}, "Handed to the function with each item, or to the class when it is made, by keyword.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlowConfig:
-    """What a user adds to a run: stages of their own between two others, and callbacks."""
-
-    stages: list[CustomStageConfig] = option([], "Stages of your own. One whose half runs in another process is left out here.")
-    callbacks: list[str] = option([], "Dotted paths of your own subclasses of Callback.")
-
-
-@dataclass(frozen=True, kw_only=True)
 class BaseConfig:
     # The run.
-    exp_name: str = option("rlvr", "Name of the run; its files go to <output_dir>/<exp_name>.")
+    exp_name: str = option(
+        "rlvr", "Name of the run; its files go to <output_dir>/<exp_name>. The default of an agentic run is agentic."
+    )
     output_dir: str = option("./output", "Folder of all runs.", path="file")
     seed: int = option(42, "Seed of data order, sampling and initialisation.", bounds=Bounds(ge=0, lt=2**32))
     max_steps: int = option(
@@ -148,7 +127,7 @@ class BaseConfig:
     )
 
     # Checkpoints, evaluation, tracking.
-    save_steps: int = option(50, "Steps between checkpoints.", bounds=COUNT)
+    save_steps: int = option(50, "Steps between checkpoints; 0: the last step alone leaves one.", bounds=Bounds(ge=0))
     max_ckpt_to_keep: int = option(0, "Newest checkpoints kept; 0 means all.", bounds=Bounds(ge=0))
     resume_from_checkpoint: bool | str = option(
         False,
@@ -291,12 +270,17 @@ class BaseConfig:
     num_gpus_per_node: int | None = option(
         None, "Devices per machine; null means the accelerators found, else the CPU cores (at least 2).", bounds=DEVICES
     )
-    device_timeout: float = option(
-        10.0,
+    device_timeout: float | None = option(
+        None,
         "In a Ray cluster that was joined (RAY_ADDRESS): seconds that a run waits for nodes to join, and for devices that others "
-        "hold; then it is refused, and told who they are.",
+        "hold; then it is refused, and told who they are. null means 10, and 600 for one of several processes (mode explore or "
+        "train), as a machine that is to join the cluster takes minutes.",
         bounds=Bounds(gt=0),
     )
+
+    @property
+    def waits_for_devices_s(self) -> float:
+        return self.device_timeout or (600.0 if self.mode in ("explore", "train") else 10.0)
 
     @property
     def steps_between_validations(self) -> int:

@@ -43,6 +43,8 @@ def import_failure(path: str, error: BaseException) -> str:
     """Why a path could not be imported: where its module was looked for, what the module has instead, or what it failed on."""
     *packages, name = path.replace(":", ".").split(".")
     module = ".".join(packages)
+    if hidden := _hidden(packages[0]):
+        return f"{error}; {hidden}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         if not f"{module}.".startswith(f"{error.name}."):
             return f"{error}, which {module} imports"
@@ -54,6 +56,17 @@ def import_failure(path: str, error: BaseException) -> str:
         own = [each for each, thing in vars(error.obj).items() if getattr(thing, "__module__", "") == module and each[0] != "_"]
         return f"{error}; it has {', '.join(own)}" if own else str(error)
     return str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+
+
+def _hidden(name: str) -> str:
+    """Where a module of Python's, or of a package, has taken the place of the user's own; else empty."""
+    loaded = getattr(sys.modules.get(name), "__file__", None)
+    own = PathFinder.find_spec(name, _own_folders()) if name in sys.modules else None
+    places = [] if own is None else [own.origin, *(own.submodule_search_locations or ())]
+    if not any(places) or (loaded is not None and any(place and loaded.startswith(place) for place in places)):
+        return ""
+    whose = "Python's own" if name in sys.stdlib_module_names else f"another one, {loaded}"
+    return f"the module {name} is {whose}, which hides {next(filter(None, places))}: give the file another name"
 
 
 def is_importable(path: str, folder: str) -> bool:

@@ -186,6 +186,10 @@ def _describe(hint: Any) -> str:
 def _fix(hint: object, value: object) -> str:
     if hint is int and isinstance(value, float) and value.is_integer():
         return f"write {int(value)}"
+    if int in (hint, *get_args(hint)) and isinstance(value, str) and value.isdecimal():
+        return f"write {value}, without quotes"
+    if isinstance(value, list) and str in (hint, *get_args(hint)) and all(isinstance(each, str) for each in value):
+        return f"write {','.join(value) or 'null'}"
     if value is None and (is_dataclass(hint) or get_origin(hint) in (dict, list)):
         return "remove the key to keep the defaults"
     return did_you_mean(str(value), [choice for choice in _choices(hint) if isinstance(choice, str)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -98,10 +99,12 @@ class LoadReport:
     """Keys left out whose value follows from model and data."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each key was written."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """Keys, and phrases with them, as the file's own framework has them."""
 
     @property
     def told(self) -> list[Note]:
-        return [note for note in (*self.aliased, *self.differences, *self.derived) if note.told]
+        return [note for note in (*self.aliased, *self.without_effect, *self.differences, *self.derived) if note.told]
 
     @property
     def summary(self) -> str:
@@ -122,12 +125,23 @@ class LoadReport:
         why = {note.key: f"; it {note.message}" for note in self.derived if note.value == MISSING_VALUE}
         return [
             replace(
-                problem,
+                self._reworded(problem),
                 where=problem.where or origin(self.origins, problem.key),
                 message=problem.message + (why.get(problem.key, "") if problem.value == MISSING_VALUE else ""),
             )
             for problem in problems
         ]
+
+    def _reworded(self, problem: Problem) -> Problem:
+        """In the words of who wrote the file."""
+        if not self.words:
+            return problem
+        known = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, sorted(self.words, key=len, reverse=True)))})(?!\w|\.\w)")
+
+        def said(text: str) -> str:
+            return known.sub(lambda found: self.words[found.group()], text)
+
+        return replace(problem, key=said(problem.key), message=said(problem.message), fix=said(problem.fix))
 
 
 def origin(origins: Mapping[str, str], key: str) -> str:

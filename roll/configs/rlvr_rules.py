@@ -50,6 +50,9 @@ def _rollout(config: RLVRConfig) -> Iterator[Problem]:
     if (template := config.actor_train.data_args.template) != "native":
         message = "the messages of rollouts are put into words by the model's chat template"
         yield Problem("actor_train.data_args.template", template, message, "native")
+    if config.actor_train.data_args.continue_final_message:
+        message = "your rollout asks with the messages that it makes itself"
+        yield Problem("actor_train.data_args.continue_final_message", True, message, "remove it")
     if config.uses_critic or config.uses_greedy_baseline:
         message = "takes a rollout as one response, and yours may become several"
         yield Problem("adv_estimator", config.adv_estimator, message, "grpo, or another without a critic and a greedy response")
@@ -98,9 +101,10 @@ def _prompts(key: str, data: DataArguments) -> Iterator[Problem]:
     for name in ("subset_name", "split", "revision") if data.path is None else ():
         if (value := getattr(data, name)) != getattr(DataArguments, name):
             yield Problem(f"{key}.{name}", value, "belongs to path, which is not given", "remove it, or write path")
-    if data.template == "none" and data.system_prompt is not None:
-        message = "is never rendered: template none takes the prompt's text as it stands"
-        yield Problem(f"{key}.system_prompt", data.system_prompt, message, "template: native, or remove it")
+    for name in ("system_prompt", "continue_final_message") if data.template == "none" else ():
+        if value := getattr(data, name):
+            message = "is never rendered: template none takes the prompt's text as it stands"
+            yield Problem(f"{key}.{name}", value, message, "template: native, or remove it")
 
 
 def _pass_rates(config: RLVRConfig) -> Iterator[Problem]:

@@ -23,3 +23,8 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 WINDOW = 2
 """Weight buckets that are on their way to one receiver. It puts one after the other into place, so the second is fetched, read
 and hashed meanwhile; a third would wait, and take the room of a bucket where it does."""
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 step`, `2,000 steps`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from roll.configs.arguments import Template
+from roll.data.messages import begun_answer
 from roll.data.prompt_file import PromptRow
 from roll.data.template_process import CPU_LIMIT_S
 from roll.data.untrusted import complaint
@@ -75,7 +76,8 @@ class Renderer:
         texts: list[str] = []
         for row, answer in zip(rows, self._process.render([conversation(row) for row in rows]), strict=True):
             if "text" not in answer:
-                raise PromptFileError(f"{row.where}: the tokenizer's chat template {answer['error']}")
+                fix = "mend the row's messages, or leave it out"
+                raise PromptFileError(f"{row.where}: the tokenizer's chat template {answer['error']}", fix)
             if wrong := complaint(answer["text"]):
                 raise PromptFileError(f"{row.where}: the text that the tokenizer's chat template makes of the row {wrong}")
             texts.append(answer["text"])
@@ -105,16 +107,19 @@ def _literal(value: object) -> str:
 
 
 def conversation(row: PromptRow) -> list[dict[str, Any]]:
+    """Its messages, which may end with an answer that is begun."""
     return row.messages or [{"role": "user", "content": row.prompt}]
 
 
 def chatml(messages: Sequence[Mapping[str, object]], where: str) -> str:
-    """Each message between <|im_start|> with its role and <|im_end|>, then the beginning of the assistant's: no system prompt is
-    added, as the templates of some models do. Raises `PromptFileError`."""
+    """Each message between <|im_start|> with its role and <|im_end|>, then the beginning of the assistant's, or what is begun of
+    it: no system prompt is added, as the templates of some models do. Raises `PromptFileError`."""
     if not all(isinstance(message.get("role"), str) and isinstance(message.get("content"), str) for message in messages):
         raise PromptFileError(f"{where}: template chatml needs a text as role and as content of each message")
-    told = "".join(f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in messages)
-    return f"{told}<|im_start|>assistant\n"
+    begun = begun_answer(messages)
+    asked = messages[:-1] if begun else messages
+    told = "".join(f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in asked)
+    return f"{told}<|im_start|>assistant\n{begun}"
 
 
 def try_template(tokenizer: PreTrainedTokenizerBase) -> None:

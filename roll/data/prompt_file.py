@@ -18,6 +18,7 @@ from typing import Any, ClassVar, TypeVar
 
 from roll.configs.arguments import DataArguments
 from roll.data import tables
+from roll.data.messages import read_messages
 from roll.data.stored_rows import Identities, digest
 from roll.data.untrusted import complaint, lines, open_regular
 from roll.errors import PromptFileError
@@ -25,8 +26,6 @@ from roll.errors import PromptFileError
 T = TypeVar("T")
 EVERY_S = 10.0
 """Between two lines about a long reading."""
-_SHAREGPT = {"human": "user", "gpt": "assistant"}
-"""Roles that templates write as they stand, and no model was trained with."""
 A_ROW_A_LINE = "one object a line, as `jq -c '.[]' FILE` makes them of a list"
 _ITS_TAG = "say which column it is, e.g. data_args: {tag: source}, or data_args.default_tag for all rows"
 LARGEST_ROW = 16 << 20
@@ -213,10 +212,10 @@ def _row(content: dict[str, object], columns: DataArguments, where: str, default
     if prompt is not None and not isinstance(prompt, str):
         fix = f"data_args: {{messages: {columns.prompt}}}" if isinstance(prompt, list) else ""
         raise PromptFileError(f"{where}: {columns.prompt} is a {_kind(prompt)}, not text", fix)
-    messages = _messages(content.get(columns.messages), columns.messages, where)
+    messages = _messages(content.get(columns.messages), columns.messages, where, columns.continue_final_message)
     if columns.system_prompt is not None:
         messages = _led_by(columns.system_prompt, messages, prompt)
-    for column, text in ((columns.prompt, prompt or ""), (columns.messages, "".join(_contents(messages or [])))):
+    for column, text in ((columns.prompt, prompt or ""), (columns.messages, "".join(each["content"] for each in messages or []))):
         if len(text) > LONGEST_PROMPT:
             raise PromptFileError(f"{where}: {column} has {len(text):,} characters, more than {LONGEST_PROMPT:,}")
     if prompt is None and messages is None:
@@ -250,7 +249,7 @@ def _text(content: dict[str, object], column: str, where: str, fix: str = "") ->
     return str(value)
 
 
-def _messages(value: object, column: str, where: str) -> list[dict[str, object]] | None:
+def _messages(value: object, column: str, where: str, begun: bool) -> list[dict[str, Any]] | None:
     """A list of chat messages, given as such or as JSON text."""
     if isinstance(value, str):
         value = _json(value, where, column)
@@ -260,31 +259,16 @@ def _messages(value: object, column: str, where: str) -> list[dict[str, object]]
         return None
     if not isinstance(value, list) or not value:
         raise PromptFileError(f"{where}: {column} is a {_kind(value)}, not a list of at least one message")
-    for i, message in enumerate(value):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
-            raise PromptFileError(f'{where}: {column}[{i}] is not a message {{"role": ..., "content": ...}}')
-        if (role := str(message["role"])) in _SHAREGPT:
-            raise PromptFileError(f"{where}: {column}[{i}] has the role {role!r}", f"write {_SHAREGPT[role]}")
-    return value
+    return read_messages(value, f"{where}: {column}", begun)
 
 
-def _led_by(system: str, messages: list[dict[str, object]] | None, prompt: str | None) -> list[dict[str, object]] | None:
+def _led_by(system: str, messages: list[dict[str, Any]] | None, prompt: str | None) -> list[dict[str, Any]] | None:
     """The row's messages, or its prompt as a user's, behind the system message; a row that has one of its own keeps that."""
     if messages is None and prompt is not None:
         messages = [{"role": "user", "content": prompt}]
     if messages is None or messages[0]["role"] == "system":
         return messages
     return [{"role": "system", "content": system}, *messages]
-
-
-def _contents(messages: list[dict[str, object]]) -> Iterator[str]:
-    """The texts of messages; a content may be a list of parts."""
-    for message in messages:
-        parts = message["content"] if isinstance(message["content"], list) else [message["content"]]
-        for part in parts:
-            text = part.get("text") if isinstance(part, dict) else part
-            if isinstance(text, str):
-                yield text
 
 
 def _kind(value: object) -> str:

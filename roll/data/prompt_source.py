@@ -24,6 +24,7 @@ import numpy as np
 
 from roll.configs.arguments import CurriculumConfig, Template
 from roll.data.chat_template import Renderer, conversation, encode
+from roll.data.messages import begun_answer
 from roll.data.pass_rates import PassRates
 from roll.data.prompt_file import PromptRow
 from roll.data.sample import Prompt, SampleGroup
@@ -60,25 +61,37 @@ def tokenize_prompts(
     tag_to_domain: Mapping[str, str],
     with_conversation: Collection[str] = (),
     folder: Path | None = None,
+    known: int | None = None,
 ) -> tuple[RowFile, LeftOut]:
-    """The rows that can be used, in order, and how many cannot. `with_conversation`: the domains whose rewards read the messages.
-    `folder`: on whose disk the rows lie from now on. Raises `PromptFileError` for a tag that belongs to no domain."""
+    """The rows that can be used, in order, and how many cannot. `with_conversation`: the domains whose rewards read the messages;
+    those of a row whose answer is begun are always kept. `folder`: on whose disk the rows lie from now on. `known`: the models of
+    the run know the token ids below. Raises `PromptFileError` for a tag that belongs to no domain, and for an unknown token."""
     usable, skipped = RowFile(folder), LeftOut()
     with Renderer(tokenizer, template) as renderer:
         for part in _parts(rows, TOKENIZED_AT_ONCE):
             _check_tags(part, tag_to_domain)
             texts = renderer.texts(part)
             for row, text, input_ids in zip(part, texts, encode(texts, tokenizer, template), strict=True):
-                if not input_ids or (row.messages is None and not (row.prompt or "").strip()):
+                asked = conversation(row)
+                if known is not None and max(input_ids, default=0) >= known:
+                    raise PromptFileError(*_unknown_token(row, max(input_ids), known, tokenizer))
+                if not input_ids or not any(str(each["content"]).strip() for each in asked if each["role"] != "system"):
                     skipped["empty"] = skipped.get("empty", 0) + 1
                 elif len(input_ids) > prompt_length:
                     skipped["too_long"] = skipped.get("too_long", 0) + 1
                     skipped.longest = max(skipped.longest, len(input_ids))
                 else:
                     domain = tag_to_domain[row.tag]
-                    told = conversation(row) if domain in with_conversation else []
+                    told = asked if domain in with_conversation or begun_answer(asked) else []
                     usable.add(TokenizedRow(row.id, domain, row.tag, text, input_ids, row.ground_truth, row.extra, told))
     return usable, skipped
+
+
+def _unknown_token(row: PromptRow, token: int, known: int, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
+    """What is wrong, and the fix."""
+    name = tokenizer.convert_ids_to_tokens(token)
+    message = f"{row.where}: the prompt has the token {name!r} ({token}), and the models know {known:,} tokens"
+    return message, "model.resize_token_embeddings(len(tokenizer)) before the folder is saved, or leave the row out"
 
 
 def _parts(rows: Iterable[PromptRow], size: int) -> Iterator[list[PromptRow]]:

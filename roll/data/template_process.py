@@ -25,11 +25,16 @@ MEMORY_BYTES = 2 << 30
 
 
 def render(template: str, special: dict[str, Any], messages: list[dict[str, Any]], whole: bool = False) -> str:
-    """Ends where the assistant's turn begins, unless the conversation is `whole`."""
+    """Ends where the assistant's turn begins, or behind an answer that is begun, unless the conversation is `whole`."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
+    begun = not whole and messages[-1]["role"] == "assistant"
     rendered: Any = render_jinja_template(
-        conversations=[messages], chat_template=template, add_generation_prompt=not whole, **special
+        conversations=[messages],
+        chat_template=template,
+        add_generation_prompt=not whole and not begun,
+        continue_final_message=begun,
+        **special,
     )
     return str(rendered[0][0])
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from roll.configs.dotted_path import import_object
@@ -19,6 +20,7 @@ from roll.distributed.devices import Inventory, Placement, detect
 from roll.distributed.garbage import collection_paused, spare_what_is_there
 from roll.distributed.machine import ProcessMemory
 from roll.distributed.ports import free_port
+from roll.errors import contained
 
 CLOSE_S = 60.0
 """For a worker of this process to end."""
@@ -52,7 +54,7 @@ class WorkerHost:
         with collection_paused():
             cls = import_object(self._spec.class_path)
         loop = asyncio.get_running_loop()
-        self._worker = await loop.run_in_executor(self._thread, lambda: cls(**self._spec.kwargs))
+        self._worker = await loop.run_in_executor(self._thread, contained, partial(cls, **self._spec.kwargs))
         if hasattr(self._worker, "start"):
             await self.call("start")
         spare_what_is_there()
@@ -61,7 +63,7 @@ class WorkerHost:
         bound = getattr(self._worker, method)
         if inspect.iscoroutinefunction(bound):
             return await bound(*args)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, bound, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, contained, bound, *args)
 
     async def close(self) -> None:
         if self._worker is not None and hasattr(self._worker, "close"):
@@ -118,6 +120,9 @@ class Backend(Protocol):
     def ask_nodes(self, devices: Collection[int], function: Callable[..., T], *args: object) -> dict[str, T]:
         """The function's answer from each node that has some of these devices, but the driver's own; by the node's name and
         address."""
+
+    def check_nodes(self, devices: Collection[int]) -> None:
+        """Raises `NodeLost` if a node that has some of these is gone, and no other has taken its place."""
 
     def node_address(self, node: int) -> str:
         """The address at which other nodes reach this node."""
@@ -189,6 +194,9 @@ class LocalBackend:
 
     def ask_nodes(self, devices: Collection[int], function: Callable[..., T], *args: object) -> dict[str, T]:
         return {}
+
+    def check_nodes(self, devices: Collection[int]) -> None:
+        """There is one, which is here."""
 
     def node_address(self, node: int) -> str:
         return "127.0.0.1"

@@ -11,7 +11,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 from roll.distributed.backend import Backend, Ref, WorkerHandle, WorkerSpec
 from roll.distributed.machine import ProcessMemory
@@ -19,26 +21,35 @@ from roll.errors import BackendLost, NodeLost, WorkerDied, WorkerStartError, bou
 
 PARTS = 10
 """A deadline is waited for in so many parts: if the driver itself was asleep, one of them at most is counted."""
+QUIET_S = 4.0
+"""A worker that others stand in for is listened to so closely."""
 WARN_S = 10.0
 """A silence that is shorter is not worth a word."""
 
 
-async def silence(worker: WorkerHandle, deadline_s: float) -> str:
+async def silence(worker: WorkerHandle, deadline_s: float, quiet: Callable[[bool], None] | None = None) -> str:
     """Returns when the worker has not answered for `deadline_s`, with these words; 0 waits for ever. Warns each time that a tenth
-    of the deadline (10 s at least) has passed."""
-    part = deadline_s / PARTS
+    of the deadline (10 s at least) has passed. `quiet` is called with True after `QUIET_S` without an answer, and with False at
+    the next answer."""
+    part = deadline_s / PARTS if quiet is None else min(deadline_s / PARTS, QUIET_S / 2)
     while deadline_s:
         ping = asyncio.ensure_future(worker.ping())
         try:
             silent = 0.0
             warned = 0.0
+            told = False
             while not (await asyncio.wait({ping}, timeout=part))[0]:
                 silent += part
+                if quiet is not None and not told and silent >= QUIET_S:
+                    told = True
+                    quiet(True)
                 if silent >= deadline_s - part / 2:
                     return f"has not answered for {deadline_s:g} s (heartbeat_timeout): it was killed"
-                if silent - warned >= max(WARN_S, part):
+                if silent - warned >= max(WARN_S, deadline_s / PARTS):
                     warned = silent
                     logger.warning("%s has not answered for %.0f s", worker.name, silent)
+            if quiet is not None and told and ping.exception() is None:
+                quiet(False)
         finally:
             ping.cancel()
             with contextlib.suppress(Exception, asyncio.CancelledError):
@@ -60,11 +71,15 @@ PROGRESS_S = 30.0
 """Time between two lines about workers that are not ready yet."""
 
 
-class OpenCall(NamedTuple):
+@dataclass(eq=False, slots=True)
+class OpenCall:
     worker: str
     method: str
     since: float
     """Of the monotonic clock."""
+    rank: int
+    limit: asyncio.Timeout
+    given_up: Exception | None = None
 
 
 class Cluster:
@@ -89,7 +104,7 @@ class Cluster:
         self._restart = restart
         self._heartbeat_s = heartbeat_s
         self._backend = backend
-        self._open: dict[object, OpenCall] = {}
+        self._open: dict[OpenCall, None] = {}
         self._replaced: dict[int, asyncio.Event] = {}
         """Rank -> set when it gets another worker; of ranks that somebody waits for."""
         self.restarts = 0
@@ -151,7 +166,14 @@ class Cluster:
 
     def oldest_call(self) -> OpenCall | None:
         """The call that waits longest for its answer. Any thread may ask."""
-        return next(iter(list(self._open.values())), None)
+        return next(iter(list(self._open)), None)
+
+    def give_up(self, rank: int, why: Exception, but: str) -> None:
+        """The calls to this worker end now, and raise `why`; those of the method `but` go on."""
+        for call in list(self._open):
+            if call.rank == rank and call.method != but:
+                call.given_up = why
+                call.limit.reschedule(asyncio.get_running_loop().time())
 
     async def memory(self, deadline_s: float) -> dict[str, ProcessMemory]:
         """By worker; without those that are gone, do not answer in time, or have no process of their own."""
@@ -191,10 +213,13 @@ class Cluster:
             worker.kill()
         await asyncio.wait_for(asyncio.gather(*(worker.died() for worker in self.workers)), END_S)
 
-    async def watch(self, on_death: Callable[[int], Awaitable[None]] | None = None) -> None:
+    async def watch(
+        self, on_death: Callable[[int], Awaitable[None]] | None = None, quiet: Callable[[int, bool], None] | None = None
+    ) -> None:
         """Notices that a worker's process is gone or hangs, also when there is no call to it: raises `WorkerDied`, or awaits
-        `on_death(rank)`, which has to restart the worker, and watches on. Raises `BackendLost`, too."""
-        await self._for_all(lambda rank: self._watch(rank, on_death))
+        `on_death(rank)`, which has to restart the worker, and watches on. `quiet`: as of `silence`, with the rank. Raises
+        `BackendLost`, too."""
+        await self._for_all(lambda rank: self._watch(rank, on_death, None if quiet is None else partial(quiet, rank)))
 
     async def kill_silent(self) -> None:
         """Kills workers that hang, for callers that find dead workers by calling them. Never ends."""
@@ -208,19 +233,21 @@ class Cluster:
             for task in watching:
                 task.cancel()
 
-    async def _watch(self, rank: int, on_death: Callable[[int], Awaitable[None]] | None) -> None:
+    async def _watch(
+        self, rank: int, on_death: Callable[[int], Awaitable[None]] | None, quiet: Callable[[bool], None] | None
+    ) -> None:
         while True:
-            what = await self._end(self.workers[rank])
+            what = await self._end(self.workers[rank], quiet)
             if on_death is None:
                 raise WorkerDied(f"worker {self.workers[rank].name} of role {self.role} {what}")
             if what != DIED:
                 logger.warning("worker %s %s", self.workers[rank].name, what)
             await on_death(rank)
 
-    async def _end(self, worker: WorkerHandle) -> str:
+    async def _end(self, worker: WorkerHandle, quiet: Callable[[bool], None] | None) -> str:
         """Waits for the end of the worker, and returns its reason."""
         died = asyncio.ensure_future(worker.died())
-        silent = asyncio.ensure_future(silence(worker, self._heartbeat_s))
+        silent = asyncio.ensure_future(silence(worker, self._heartbeat_s, quiet))
         try:
             await asyncio.wait({died, silent}, return_when=asyncio.FIRST_COMPLETED)
             if died.done():
@@ -242,14 +269,17 @@ class Cluster:
                 await self._replaced.setdefault(rank, asyncio.Event()).wait()
 
     async def _in_time(self, rank: int, method: str, answer: Coroutine[object, object, T]) -> T:
-        this, worker = object(), self.workers[rank]
-        self._open[this] = OpenCall(worker.name, method, time.monotonic())
+        worker, limit = self.workers[rank], asyncio.timeout(self._deadline_s)
+        this = OpenCall(worker.name, method, time.monotonic(), rank, limit)
+        self._open[this] = None
         try:
-            async with asyncio.timeout(self._deadline_s) as limit:
+            async with limit:
                 return await answer
         except TimeoutError as error:
             if not limit.expired():
                 raise
+            if this.given_up is not None:
+                raise this.given_up from error
             message = f"{self.role}[{rank}].{method} gave no answer in {self._deadline_s:.0f} s (rpc_timeout)"
             if worker.killable:
                 worker.kill()

@@ -30,6 +30,7 @@ from roll.distributed.ports import free_port
 from roll.distributed.process_setup import forwarded
 from roll.distributed.ray_actor import RayActor
 from roll.distributed.ray_instance import RayInstance
+from roll.distributed.ray_says import say_less
 from roll.distributed.watchdog import Watchdog
 from roll.errors import BackendLost, WorkerDied, boundary
 
@@ -224,6 +225,11 @@ class RayBackend:
         answers: list[T] = ray.get(asked, timeout=ray_nodes.OTHER_NODE_S)
         return dict(zip(map(str, nodes), answers, strict=True))
 
+    def check_nodes(self, devices: Collection[int]) -> None:
+        if self._held is not None and self._inventory is not None:
+            for number in sorted({device // self._inventory.per_node for device in devices}):
+                self._held.node(number)
+
     def _node(self, number: int) -> ray_nodes.RayNode:
         """Raises `NodeLost`."""
         self._connect()
@@ -248,6 +254,7 @@ class RayBackend:
         if self._live:
             return
         logging.getLogger("ray").setLevel(logging.ERROR)
+        say_less()
         # Ray sets two handlers of SIGTERM: one of Python's, which exits with a traceback, and at last one of C++, which dumps its
         # stack. The first is kept from it, the second replaced by that of before.
         replaces, listener = ray_utils.set_sigterm_handler, signal.getsignal(signal.SIGTERM)

@@ -124,6 +124,18 @@ def bundle(devices: int, inventory: Inventory) -> dict[str, float]:
     return {CPU: round(devices * inventory.cpus_per_node / inventory.per_node, 4)}
 
 
+def more_room(sizes: Sequence[int], inventory: Inventory) -> str:
+    """What leaves devices to others. `sizes`: the devices that the run uses of each node."""
+    if inventory.kind == "cuda":
+        return "fewer devices in device_mapping" if sum(sizes) > 1 else "another node, or devices that other runs leave"
+    slots = inventory.per_node
+    part = f"{'its only one' if slots == 1 else f'{max(sizes)} of {slots}'}"
+    return (
+        f"num_gpus_per_node: {2 * slots} or more (cluster.gpu_per_node in a file of Trinity-RFT) in the files of all processes "
+        f"that share the nodes: a node without GPUs is divided into so many slots, now {slots}, and this run takes {part}"
+    )
+
+
 def bundles_of_nodes(sizes: Sequence[int], where: Sequence[int]) -> list[int]:
     """The bundle that each node of the run has, if Ray has placed bundle i, of `sizes[i]` devices, on live node `where[i]`: among
     equals, the first node of the run is the first of the live ones."""
@@ -165,7 +177,7 @@ class Reservation:
         """`who`: what others are told of the run. Raises `ConfigError` if not all is free within so many seconds."""
         self._used = {node: [*same] for node, same in groupby(sorted({*devices}), lambda each: each // inventory.per_node)}
         sizes = [len(used) for used in self._used.values()]
-        self._group = _reserved([bundle(size, inventory) for size in sizes], who, within_s)
+        self._group = _reserved([bundle(size, inventory) for size in sizes], who, within_s, more_room(sizes, inventory))
         live = {node.id: node for node in now_live()}
         where = [[*live].index(node) for _, node in sorted(self._places().items())]
         self._bundles = dict(zip(self._used, bundles_of_nodes(sizes, where), strict=True))
@@ -218,7 +230,7 @@ def _own_gpus() -> list[str]:
     return names
 
 
-def _reserved(bundles: list[dict[str, float]], who: str, within_s: float) -> Any:
+def _reserved(bundles: list[dict[str, float]], who: str, within_s: float, more_room: str) -> Any:
     """The placement group; the driver's node is in it if that has room. Raises `ConfigError`."""
     own, resource = now_live()[0], next(iter(bundles[0]))
     if (own.accelerators if resource == GPU else own.cpus) >= bundles[0][resource]:
@@ -229,9 +241,10 @@ def _reserved(bundles: list[dict[str, float]], who: str, within_s: float) -> Any
         remove_placement_group(group)
     group = placement_group(bundles, "STRICT_SPREAD", who)
     if not ray.wait([group.ready()], timeout=SETTLE_S)[0]:
-        logger.warning("waits up to %g s for devices: %s", within_s, _missing(bundles, resource))
+        missing = _missing(bundles, resource)
+        logger.warning("waits up to %g s for devices: %s; what would help: %s", within_s, missing, more_room)
         if not ray.wait([group.ready()], timeout=within_s)[0]:
-            fix = "fewer devices, or a longer time, to wait for others to end or for nodes to join"
+            fix = f"{more_room}; or a longer device_timeout, to wait for others to end or for nodes to join"
             raise ConfigError([Problem("device_timeout", within_s, _missing(bundles, resource), fix)])
     return group
 

@@ -15,7 +15,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from roll.errors import TooManyStuck
+from roll.errors import TooManyStuck, contained
 
 T = TypeVar("T")
 
@@ -28,6 +28,11 @@ START_S = 10.0
 """Seconds that what is tried may take to start, besides the time limit of what it then does."""
 MOST_STUCK = 16
 """Threads of one user's object that may be left behind at the same time."""
+
+
+def is_slip(error: object) -> bool:
+    """`StopIteration` and `SystemExit`, which cross no coroutine, are the cause of another error."""
+    return isinstance(error, SLIPS) or (isinstance(error, Exception) and isinstance(error.__cause__, (StopIteration, SystemExit)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +86,8 @@ def _tell(outcome: Future[Any], call: Callable[..., Any], *arguments: object) ->
     if not outcome.set_running_or_notify_cancel():
         return
     try:
-        value = call(*arguments)
-    except StopIteration as error:  # which no coroutine can raise
-        outcome.set_exception(RuntimeError(f"StopIteration: {error}"))
-    except BaseException as error:  # boundary: a user's code; the caller raises it
+        value = contained(call, *arguments)
+    except Exception as error:  # boundary: a user's code; the caller raises it
         outcome.set_exception(error)
     else:
         outcome.set_result(value)

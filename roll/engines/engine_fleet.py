@@ -8,24 +8,23 @@ went elsewhere. Engines that share devices with other roles start, load and flip
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from roll.configs.ppo import PPOConfig
-from roll.distributed.backend import Backend
 from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
+from roll.engines.silent_engines import SilentEngines
 from roll.engines.weight_broadcast import WeightBroadcast
 from roll.engines.weight_sending import WeightSending
-from roll.errors import LOST, EngineError, NodeLost, WorkerDied, WorkersLost, WorkerStartError
+from roll.errors import LOST, EngineError, EngineSilent, NodeLost, WorkerDied, WorkersLost, WorkerStartError
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import EngineState, Fleet
 from roll.strategies.infer.interface import EngineStats, WeightUpdateMode
 from roll.weights.bucket import WeightManifest
 from roll.weights.store import Buckets, WeightSource
-from roll.weights.transport import broadcast_device
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +37,9 @@ class Routing(Protocol):
 
     def close(self, engine: int) -> None:
         """No request may go to the engine any more."""
+
+    def doubt(self, engine: int) -> None:
+        """The engine is silent: as `close`, and what it was asked is asked of others, too."""
 
     def open(self, engine: int) -> None:
         """The engine is there again, perhaps as a new worker of its cluster."""
@@ -87,6 +89,7 @@ class EngineFleet:
         self._unplaced: set[int] = set()  # engines whose nodes are gone
         self._devices = devices
         devices.on_turn(engines.role, self.sleep, self.wake)
+        self.silent = SilentEngines(engines, fleet, self._doubt, self._bring, self._open, self._take_out)
         self.last_stats: list[EngineStats] = []
         """The last statistics that were read from the engines that served then."""
 
@@ -94,9 +97,13 @@ class EngineFleet:
         """Runs as long as the run does; ends only by raising `WorkerDied` or `WorkersLost`."""
         if not self.restartable:
             await self.engines.watch()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.engines.watch(self._replace))
-            group.create_task(self._check_health())
+        listener = self.silent.heard if len(self.engines) > 1 else None  # for one no other could stand in
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.engines.watch(self._replace, listener))
+                group.create_task(self._check_health())
+        finally:
+            await self.silent.close()
 
     @property
     def alive(self) -> list[int]:
@@ -141,7 +148,8 @@ class EngineFleet:
         if not self.restartable:
             raise error
         # `_replace` watches an engine that is being replaced; reports of others about it are late news of its predecessor.
-        if self.fleet.states[engine] is EngineState.SERVING:
+        there = self.fleet.states[engine] in (EngineState.SERVING, EngineState.SILENT)
+        if there and not isinstance(error, EngineSilent):
             self._take_out(engine)
 
     async def send(self, version: int, engines: Collection[int]) -> None:
@@ -177,7 +185,8 @@ class EngineFleet:
 
     async def read_stats(self) -> None:
         """Reads the statistics of the engines that serve now."""
-        self.last_stats = list(await asyncio.gather(*(self.engines.call(engine, "stats") for engine in self.fleet.serving)))
+        with contextlib.suppress(EngineSilent):
+            self.last_stats = list(await asyncio.gather(*(self.engines.call(engine, "stats") for engine in self.fleet.serving)))
 
     def _take_out(self, engine: int) -> None:
         self.fleet.died(engine)
@@ -187,6 +196,8 @@ class EngineFleet:
         self.engines.workers[engine].kill()
 
     async def _activate(self, engine: int, manifest: WeightManifest) -> float | None:
+        if self.fleet.states[engine] is not EngineState.SERVING:  # the engine fell silent while others flipped
+            return None
         try:
             pause: float = await self.engines.call(engine, "activate_weights", manifest, self._mode)
         except LOST as error:
@@ -209,6 +220,12 @@ class EngineFleet:
             routing.close(engine)
         self._changes.notify()
 
+    def _doubt(self, engine: int) -> None:
+        self._sending.staged.pop(engine, None)
+        for routing in self.routing:
+            routing.doubt(engine)
+        self._changes.notify()
+
     def _open(self, engine: int) -> None:
         for routing in self.routing:
             routing.open(engine)
@@ -216,12 +233,14 @@ class EngineFleet:
 
     async def _replace(self, engine: int) -> None:
         """The engine's process is gone. Requests may wait for it, and other roles for their end: it joins these requests."""
+        await self.silent.forget(engine)
         self.report(engine, WorkerDied(f"worker {self.engines.workers[engine].name} died"))
         while not await self._placed(engine):
             await asyncio.sleep(NODE_LOOK_S)
         if self.fleet.states[engine] is not EngineState.SERVING:  # it died meanwhile; the next call replaces it
             return
         self.recovered_s.append(asyncio.get_running_loop().time() - self._down_since.pop(engine))
+        logger.warning("engine %d serves again, %.0f s after it was lost", engine, self.recovered_s[-1])
         self._open(engine)
 
     async def _placed(self, engine: int) -> bool:
@@ -261,6 +280,10 @@ class EngineFleet:
                 logger.warning("engine %d did not come back: %s", engine, error)
                 self.engines.workers[engine].kill()  # the process may live on, and would keep the device's memory
                 self.fleet.died(engine)
+
+    async def _bring(self, engine: int) -> None:
+        async with self._devices.hold(self.engines.role, joins=True), self._weights:
+            await self._load(engine)
 
     async def _load(self, engine: int) -> None:
         """Brings a new worker the weights of the fleet's version, which is another one if the engine that had the oldest dies
@@ -302,36 +325,3 @@ class EngineFleet:
                 self.report(engine, EngineError(message))
         except LOST as error:
             self.report(engine, error)
-
-
-def engine_fleet(
-    config: PPOConfig,
-    clusters: Mapping[str, Cluster],
-    backend: Backend,
-    store: WeightSource,
-    devices: DeviceLocks,
-    changes: Changes,
-    version: int,
-    empty: bool,
-) -> EngineFleet:
-    """The engines of a run, as its configuration says, which are to begin with `version`. `empty`: they do not have its weights
-    yet."""
-    engines = clusters["actor_infer"]
-    broadcast, device = None, broadcast_device(config)
-    if device is not None and backend.isolated and "actor_train" in clusters:
-        address, timeout_s = backend.driver_address(), config.engine_health_timeout_s
-        broadcast = WeightBroadcast(clusters["actor_train"], engines, address, timeout_s, device)
-    return EngineFleet(
-        engines,
-        store,
-        Fleet(len(engines), version, config.max_engine_restarts, empty, engines.restarts),
-        changes,
-        config.weight_update_mode,
-        devices,
-        restartable=backend.isolated and config.max_engine_restarts > 0,
-        health_interval_s=config.engine_health_interval_s,
-        health_timeout_s=config.engine_health_timeout_s,
-        rolling=config.weight_update_rolling,
-        broadcast=broadcast,
-        start_empty=empty,
-    )

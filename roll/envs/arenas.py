@@ -13,6 +13,7 @@ from roll.data.seeding import derive_seed
 from roll.envs.check import Episode, Policy, again, play
 from roll.envs.players import CHANCE, WORDS, Player
 from roll.envs.registry import make_env
+from roll.envs.rules import instructions
 from roll.rewards.worker import RewardResult, RewardWorker
 
 KNOWN_ANSWERS = 64
@@ -75,7 +76,7 @@ class EnvArena:
         self._sample = getattr(self._env, "sample_action", None)
         self._drawn: list[Episode] = []
         self.seconds: list[float] = []
-        self.words = [word for word in self._env.instructions.split() if word.isalnum()]
+        self.words = [word for word in str(instructions(self._env)).split() if word.isalnum()]
         rng = random.Random(seed)
         self.known = [] if self._sample is None else [self._sample(rng) for _ in range(KNOWN_ANSWERS)]
 

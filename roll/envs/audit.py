@@ -64,7 +64,7 @@ async def audit(target: str, arena: Arena, tasks: int, seed: int, success_at: fl
     senseless = SENSELESS if arena.known else ("constant", *SENSELESS)
     problems = [*_paid(best, senseless, arena.advice), *_clock(tried, best), *_references(references, success_at)]
     failures, notes = list(_failures(best)), list(_notes(best, references, success_at))
-    (problems if arena.takes_all or not best[CHANCE].known else notes).extend(failures)
+    (problems if arena.takes_all or not _is_judged(best[CHANCE]) else notes).extend(failures)
     if not await arena.repeats():
         problems.append("the same task and the same answers earned something else the second time")
     seconds = arena.seconds
@@ -108,8 +108,15 @@ def _is_above(earned: Earned, other: Earned, top: float, luck: float = 0.0) -> b
     return fmean(gained) > max(SHARE * abs(top - _mean(other)), ERRORS * error, 1e-9)
 
 
+def _is_judged(earned: Earned) -> bool:
+    """In half of the tasks or more."""
+    return 2 * len(earned.known) >= len(earned.values)
+
+
 def _same(best: Mapping[str, Earned]) -> float | None:
-    """What everybody earns in every task; None: they do not earn the same."""
+    """What everybody earns in every task; None: they do not earn the same, or some have no reward."""
+    if not all(map(_is_judged, best.values())):
+        return None
     everything = {value for earned in best.values() for value in earned.known}
     return everything.pop() if len(everything) == 1 else None
 
@@ -122,7 +129,7 @@ def _paid(best: Mapping[str, Earned], senseless: Sequence[str], advice: str) -> 
     chance, top = best[CHANCE], _top(best)
     if (same := _same(best)) is not None and (REFERENCE in best or same > 0):
         yield f"everybody earns {same:g}, whatever they write"
-    elif REFERENCE in best and not _is_above(best[REFERENCE], chance, top):
+    elif REFERENCE in best and _is_judged(chance) and not _is_above(best[REFERENCE], chance, top):
         yield f"the reference earns {top:.3g} on average, which is no more than chance, {_mean(chance):.3g}"
     honest = max([chance] if "constant" in senseless else [chance, best["constant"]], key=_mean)
     found = {kind: best[kind] for kind in senseless if kind in best and _is_above(best[kind], honest, top)}
@@ -228,7 +235,8 @@ def as_text(report: AuditReport) -> Iterator[str]:
     yield f"  {'player':13} {'mean':>8} {'max':>8}  {'without':>7}  what it writes"
     for name, line in report.players.items():
         text = shown(line.text) if line.text else KINDS.get(name, "")
-        yield f"  {name:13} {line.mean:8.3f} {line.maximum:8.3f}  {line.failed or '':>7}  {text}".rstrip()
+        earned = f"{'–':>8} {'–':>8}" if line.failed >= report.tasks else f"{line.mean:8.3f} {line.maximum:8.3f}"
+        yield f"  {name:13} {earned}  {line.failed or '':>7}  {text}".rstrip()
     yield from (f"  note: {note}" for note in report.notes)
     yield from (f"  problem: {problem}" for problem in report.problems)
     yield "  ok" if report.ok else f"  problems: {len(report.problems)}"

@@ -16,12 +16,14 @@ from statistics import fmean
 from textwrap import indent
 
 from roll.configs.redact import visible
+from roll.configs.sizes import counted
 from roll.data.sample import EpisodeEnd, Turn
 from roll.data.seeding import derive_seed
 from roll.envs.elsewhere import asked
 from roll.envs.registry import make_env
+from roll.envs.rules import instructions
 from roll.errors import EnvFailure
-from roll.rollout.environment import AnyTextEnv, checked_reset, checked_step, seen
+from roll.rollout.environment import UNSEEN, AnyTextEnv, checked_reset, checked_step, seen, unseen
 
 NONSENSE = "no action at all \u2603"
 MOST_TURNS = 1000
@@ -51,6 +53,8 @@ class Episode:
     """Why it broke off."""
     missing: frozenset[str] = frozenset()
     """Keys of `info` that every step has to have, and some did not."""
+    unruled: bool = field(default=False, compare=False)
+    """The rules are not among the messages that it shows."""
     reset_s: float = field(default=0.0, compare=False)
     steps_s: float = field(default=0.0, compare=False)
     """Seconds of all steps together."""
@@ -128,7 +132,7 @@ async def _check(env_type: str, env_config: Mapping[str, object], episodes: int,
     shown = next((e for e in (*played.get("oracle", ()), *played["random"]) if e.turns), None)
     return EnvReport(
         env_type,
-        env.instructions,
+        str(instructions(env)),
         {name: _report(some) for name, some in played.items() if any(episode.turns for episode in some)},
         [*_errors(everything, played["random"], repeated), *(f"gymnasium's checker refuses it: {why}" for why in refused)],
         notes,
@@ -150,7 +154,7 @@ def _example(episode: Episode) -> str:
 async def play(env: AnyTextEnv, seed: int, policy: Policy, most_turns: int = MOST_TURNS) -> Episode:
     """One episode; it ends early when the policy has no action."""
     turns: list[Turn] = []
-    observation, missing = "", set()
+    observation, missing, unruled = "", set(), False
     end: EpisodeEnd | None = None
     success: bool | None = False
     trouble = ""
@@ -158,7 +162,7 @@ async def play(env: AnyTextEnv, seed: int, policy: Policy, most_turns: int = MOS
     try:
         started = time.perf_counter()
         first, info = checked_reset(await _maybe_awaited(env.reset(seed)))
-        observation = seen(first)
+        observation, unruled = seen(first), unseen(str(instructions(env)), first)
         reset_s = time.perf_counter() - started
         while end is None and len(turns) < most_turns and (action := policy(observation)) is not None:
             key = str(info.get("state_key", ""))
@@ -176,7 +180,7 @@ async def play(env: AnyTextEnv, seed: int, policy: Policy, most_turns: int = MOS
         trouble = failure.message
     except Exception as error:  # boundary: whatever an environment raises is a finding
         trouble = f"{type(error).__name__}: {error}"
-    return Episode(seed, turns, observation, end, success, trouble, frozenset(missing), reset_s, steps_s)
+    return Episode(seed, turns, observation, end, success, trouble, frozenset(missing), unruled, reset_s, steps_s)
 
 
 async def again(env_type: str, env_config: Mapping[str, object], episodes: Sequence[Episode]) -> list[Episode]:
@@ -218,8 +222,12 @@ def _notes(env: AnyTextEnv, played: Mapping[str, Sequence[Episode]], nonsense: S
     starts = {episode.turns[0].observation for episode in played["random"] if episode.turns}
     if len(starts) == 1 and len(played["random"]) > 1:
         notes.append("all seeds begin with the same observation")
-    if not env.instructions.strip():
+    if not (rules := str(instructions(env)).strip()):
         notes.append("instructions are empty: the agent learns the rules from the observations alone")
+    elif getattr(env, "instructions", None) is None:
+        notes.append("it has no `instructions`: the docstring of its class is taken for them")
+    if rules and any(episode.unruled for some in played.values() for episode in some):
+        notes.append(UNSEEN)
     if any(turn.is_valid for episode in nonsense for turn in episode.turns):
         notes.append(f"the text {NONSENSE!r} counts as a valid action")
     silent, drawn = _per_turn(nonsense), _per_turn(played["random"])
@@ -285,7 +293,7 @@ def as_text(report: EnvReport) -> str:
         "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
         for row in (columns, *rows)
     ]
-    verdict = "ok" if report.ok else f"{len(report.errors)} problems"
+    verdict = "ok" if report.ok else counted(len(report.errors), "problem")
     return "\n".join(
         [
             *("instructions:", report.instructions or "(none)", "", "an episode:", report.example, "", *table, ""),

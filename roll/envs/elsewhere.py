@@ -19,6 +19,7 @@ from roll.distributed.temp_folder import own_package
 from roll.distributed.user_code import in_thread
 from roll.envs.packages import package_of, shorthand
 from roll.envs.registry import make_env
+from roll.envs.rules import instructions
 from roll.errors import CallFailed, ChildDied
 from roll.rollout.environment import checked_reset, checked_step, seen
 
@@ -27,7 +28,7 @@ def rules(env_type: str, env_config: Mapping[str, object], key: str = "env_confi
     """The instructions of an environment, of which an instance is made to see whether it can be. Raises `ConfigError`."""
     made = make_env(env_type, env_config, key)
     made.close()
-    return made.instructions
+    return str(instructions(made))
 
 
 def asked(python: str | None, function: Callable[..., Any], *arguments: object) -> Any:
@@ -65,7 +66,7 @@ def prompts(env_type: str, env_config: Mapping[str, object], seeds: Sequence[int
         question = checked_reset(_now(env.reset(seed)))[0]
         answer = env.oracle_action() if hasattr(env, "oracle_action") else None
         task = {"env_id": env_config.get("env_id"), "seed": seed, "answer": answer}
-        text = "\n\n".join(filter(None, (env.instructions, seen(question))))
+        text = "\n\n".join(filter(None, (instructions(env), seen(question))))
         rows.append({"id": f"{env_type}:{seed}", "prompt": text, "ground_truth": json.dumps(task)})
         if len(rows) == 1:
             _paid(env, answer or "")

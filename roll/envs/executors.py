@@ -95,7 +95,7 @@ class ThreadExecutor:
                 if env is None:
                     env = make_env(self._env_type, self._env_config)
                 value = _called(env, method, argument)
-            except (Exception, SystemExit) as error:  # boundary: whatever an environment raises is its failure
+            except BaseException as error:  # boundary: whatever an environment raises is its failure
                 failure = _failed(reason(error))
             with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 loop.call_soon_threadsafe(_settle, answer, value, failure)

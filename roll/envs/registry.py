@@ -12,6 +12,7 @@ from roll.configs.dotted_path import import_failure, named_object
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
 from roll.configs.program import PROGRAM
 from roll.data.untrusted import complaint
+from roll.envs.rules import instructions
 from roll.errors import boundary
 from roll.rollout.environment import AnyTextEnv, is_async
 
@@ -88,9 +89,10 @@ def make_env(env_type: str, env_config: Mapping[str, object], key: str = "env_co
     except Exception as error:  # boundary: a user's class may raise anything
         message = f"{env_type} refuses it: {type(error).__name__}: {error}"
         raise ConfigError([Problem(key, dict(env_config), message)]) from error
-    if not isinstance(getattr(env, "instructions", None), str):
-        raise ConfigError([Problem(key, dict(env_config), f"{env_type} has no attribute `instructions` (text)")])
-    if wrong := complaint(env.instructions):
+    if not isinstance(rules := instructions(env), str):
+        said = "has no attribute `instructions` (text), and its class no docstring"
+        raise ConfigError([Problem(key, dict(env_config), f"{env_type} {said}", "write the rules there")])
+    if wrong := complaint(rules):
         raise ConfigError([Problem(key, dict(env_config), f"the instructions of {env_type}: the text {wrong}")])
     return env
 

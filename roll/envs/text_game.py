@@ -1,7 +1,8 @@
 """Any environment of gymnasium, played by text: observations are written down, and actions are read out of what the agent writes.
 The interface is that of `roll.rollout.environment`.
 
-What the spaces say is enough. An environment that wants to say more has attributes: `instructions`, the rules; `action_names`,
+What the spaces say is enough. An environment that wants to say more has attributes: `instructions`, the rules, for which the
+docstring of a class of the user's stands where there are none; `action_names`,
 those of a Discrete; `format_penalty`; and methods that return an action of the space: `sample_action(rng)`, `oracle_action()`.
 Its `info` may have the keys that `roll.rollout.environment` lists, and numbers, which are its metrics; the rest is left out. One
 that draws text (`render_mode: ansi`) is shown as it draws itself.
@@ -25,6 +26,7 @@ from gymnasium.utils.env_checker import check_env
 
 from roll.configs.problems import ConfigError, Problem
 from roll.envs.actions import ActionReader, checked_penalty
+from roll.envs.rules import docstring
 from roll.envs.space_text import ACTIONS, OBSERVATIONS, described, flaw, shown
 from roll.envs.vector_of_one import VectorOfOne
 from roll.rollout.environment import Info
@@ -67,12 +69,18 @@ class TextGame:
         self._threshold = env.spec.reward_threshold if env.spec is not None else None
         rules = self._own("instructions") if instructions is None else instructions
         if rules is None:
-            rules = f"Play {self._name}." + ("" if self._draws else f" You see: {described(env.observation_space)}.")
+            written = docstring(cls := self._class(), named=cls is getattr(self, "maker", None))
+            rules = f"{written}\n" if written else f"Play {self._name}. "
+            rules = (rules if self._draws else f"{rules}You see: {described(env.observation_space)}.").rstrip()
         self._suffix = self.reader.how_to_answer
         self.instructions = f"{rules}\n{self._suffix}"
         self._turns, self._total, self._over = 0, 0.0, True
         self._observation = self._key = ""
         self._success: bool | None = None
+
+    def _class(self) -> type[Any]:
+        game = self.env.unwrapped
+        return type(game.inner if isinstance(game, VectorOfOne) else game)
 
     def _own(self, name: str) -> Any:
         """The environment's attribute, or that of what it is wrapped in."""
@@ -157,7 +165,7 @@ class TextGame:
 
 def _name(env: gymnasium.Env[Any, Any]) -> str:
     game = env.unwrapped
-    return env.spec.id if env.spec is not None else game.name if isinstance(game, VectorOfOne) else type(game).__name__
+    return env.spec.id if env.spec is not None else type(game.inner if isinstance(game, VectorOfOne) else game).__name__
 
 
 def _check_spaces(env: gymnasium.Env[Any, Any], name: str, draws: bool) -> None:

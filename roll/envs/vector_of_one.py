@@ -36,9 +36,10 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
         self._observations_space = batch_space(self.observation_space, 1)
 
     @property
-    def name(self) -> str:
+    def inner(self) -> Any:
+        """What plays."""
         inner: Any = self.vector.unwrapped
-        return type(inner.envs[0].unwrapped if hasattr(inner, "envs") else inner).__name__
+        return inner.envs[0].unwrapped if hasattr(inner, "envs") else inner
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)

@@ -22,6 +22,7 @@ from roll.errors import Replaced
 from roll.explorer.coordinators import Coordinators
 from roll.explorer.environment_worker import GroupTask
 from roll.explorer.explorer import Exploration, Explorer
+from roll.explorer.first_answers import FirstAnswers
 from roll.explorer.tag_mixture import MeasuredMixture, TagMixture
 from roll.record.advice import Places
 from roll.record.episode_metrics import episode_facts, episode_metrics
@@ -115,6 +116,7 @@ class AgenticExplorer(Explorer):
     ) -> None:
         super().__init__(exploration, routing=coordinators)
         self._coordinators, self._source = coordinators, source
+        self._first = FirstAnswers()
         self._manager = config.train_env_manager
         self._sampling = sampling
         self._retried = frozenset(tag for tag, env in config.custom_envs.items() if env.on_env_failure == "retry")
@@ -134,6 +136,7 @@ class AgenticExplorer(Explorer):
                 return None
             if result is None or not self.groups.is_live(group.group_id):
                 return None
+            self._first.ended(group.prompt.tag, bool(result.samples), result.outcome)
             if not result.samples:
                 await self.groups.drop(group.group_id, "environment_failure", result.outcome.last_failure)
                 return None

@@ -54,6 +54,9 @@ class Coordinators(ReplacedWorkers):
     def close(self, engine: int) -> None:
         self._notify("engine_down", engine)
 
+    def doubt(self, engine: int) -> None:
+        self._notify("engine_silent", engine)
+
     def open(self, engine: int) -> None:
         self._notify("engine_up", engine, self._engines.workers[engine])
 

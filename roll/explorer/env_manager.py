@@ -95,7 +95,12 @@ class EnvManager(ABC):
         policy raises, and `EpisodeFailed`."""
 
     def system(self) -> str:
-        return self.config.agent_system_template.format(instructions=self._instructions)
+        """Where no template is written, the rules, unless the turns' template has them."""
+        if (template := self.config.agent_system_template) is not None:
+            return template.format(instructions=self._instructions)
+        if not self._instructions or "{instructions}" in self.config.agent_template:
+            return ""
+        return self._instructions if self.dialogue.native else f"{self._instructions}\n"
 
     def message(self, record: Record, observation: str, info: dict[str, Any]) -> str:
         """The policy's message for the next turn. Raises `KeyError` for a field that templates do not have."""

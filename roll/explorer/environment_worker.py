@@ -22,7 +22,7 @@ from roll.data.sample import Sample
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
-from roll.errors import EpisodeFailed, TemplateRefusal, WorkerDied
+from roll.errors import EpisodeFailed, TemplateRefusal, Unanswered, WorkerDied
 from roll.explorer.env_manager import EnvManager
 from roll.rollout.dialogue import Dialogue
 from roll.rollout.episode import EpisodeTask, PolicyAnswer
@@ -66,6 +66,8 @@ class GroupOutcome:
     failures: Counter[str] = field(default_factory=Counter)
     """Failed episodes by kind, those that were played again included."""
     last_failure: str = ""
+    causes: set[str] = field(default_factory=set)
+    """Of the failed episodes; empty for one that has had an answer of the policy."""
     lost: int = 0
     """Episodes that failed for good."""
     aborted: int = 0
@@ -93,6 +95,7 @@ async def play_group(
                 except EpisodeFailed as failure:
                     outcome.failures[failure.kind] += 1
                     outcome.last_failure = str(failure)
+                    outcome.causes.add(failure.cause if isinstance(failure, Unanswered) else "")
                     if attempts[episode] < rule.retries:
                         attempts[episode] += 1
                         running[asyncio.ensure_future(play(episode, attempts[episode]))] = episode
@@ -146,14 +149,15 @@ class EnvironmentWorker:
         instructions: Mapping[str, str],
         context: int,
         requests_per_engine: int,
+        known: int | None = None,
     ) -> None:
-        """`instructions`: tag -> the rules of its environments."""
+        """`instructions`: tag -> the rules of its environments. `known`: the models of the run know the token ids below."""
         self._config = config
         self._capacity = requests_per_engine
         data = config.actor_train.data_args
         self._tokenizer = self.tokenizer(tokenizer_folder)
         set_variables(self._tokenizer, data.chat_template_kwargs)
-        dialogue = Dialogue(self._tokenizer, data.template)
+        dialogue = Dialogue(self._tokenizer, data.template, known)
         self._managers: dict[str, EnvManager] = {}
         for tag, env in config.custom_envs.items():
             if env.program is not None:
@@ -193,6 +197,11 @@ class EnvironmentWorker:
         """No request may go to the engine."""
         assert self._client is not None
         self._client.close(engine)
+
+    async def engine_silent(self, engine: int) -> None:
+        """The engine gives no sign of life, and may yet live."""
+        assert self._client is not None
+        self._client.doubt(engine)
 
     async def engine_up(self, engine: int, handle: WorkerHandle) -> None:
         """The engine is there again, as `handle`."""

@@ -40,6 +40,16 @@ class Exploration:
     trace: Trace
 
 
+EXAMPLE = 100
+"""Characters of a response that stands for its group."""
+
+
+def example(group: SampleGroup) -> str:
+    """Which group it is, and what was said in it."""
+    said = " ".join(group.samples[0].response_text.split())
+    return f"{group.prompt.uid}, e.g. {said[:EXAMPLE]!r}"
+
+
 class Explorer(ABC):
     def __init__(self, exploration: Exploration, routing: Routing) -> None:
         """`routing`: sends this explorer's requests to the engines."""
@@ -64,7 +74,7 @@ class Explorer(ABC):
         group_filter = self._filters.get(group.prompt.domain)
         reason = group_filter(group.outcomes) if group_filter else None
         if reason is not None:
-            await self.drop(group, reason, f"mean reward {fmean(group.outcomes):.3g}")
+            await self.drop(group, reason, f"mean reward {fmean(group.outcomes):.3g}, {example(group)}")
         else:
             await self._reports.group(group, None)
             await self.groups.complete(group)

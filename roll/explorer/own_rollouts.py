@@ -20,7 +20,7 @@ from roll.configs.dotted_path import import_object
 from roll.configs.problems import Problem
 from roll.configs.rlvr import RolloutConfig
 from roll.data.sample import EpisodeEnd, Prompt, Sample
-from roll.errors import EpisodeFailed, Refused, boundary
+from roll.errors import REFUSED, EpisodeFailed, Refused, Unanswered, boundary, escapes
 from roll.rollout.chat.conversation import Asked, Reply, read_message, read_tool
 from roll.rollout.chat.samples import Outcome, episode_samples
 from roll.rollout.chat.score import read_score
@@ -99,7 +99,8 @@ class OwnRollouts:
         return self._samples(session, prompt, index, value)
 
     async def _called(self, chat: Chat, prompt: Prompt) -> object:
-        return await self._function(chat, replace(prompt), **self._config.args)
+        with escapes():  # SystemExit would end the loop of all rollouts
+            return await self._function(chat, replace(prompt), **self._config.args)
 
     def _running(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
@@ -116,9 +117,13 @@ class OwnRollouts:
             except Refused:
                 if session.end is not None and session.forest.answers:
                     return None
+                if session.refused and not session.forest.answers:
+                    raise Unanswered(REFUSED, session.refused) from None
                 raise EpisodeFailed("exception", f"{self._config.function} fails: {done.exception()}") from None
 
     def _samples(self, session: Session, prompt: Prompt, index: int, value: object) -> list[Sample]:
+        if not session.forest.answers and session.refused:
+            raise Unanswered(REFUSED, session.refused)
         if not session.forest.answers:
             raise EpisodeFailed("no_calls", f"{self._config.function} has ended without an answer of the policy")
         score = None if value is None else read_score(value, self._config.function)

@@ -15,6 +15,7 @@ from roll.data.sample import Prompt, Sample, SampleGroup
 from roll.data.seeding import derive_seed
 from roll.explorer.environment_worker import RULES, VALIDATION, FailureRule, GroupOutcome, play_group
 from roll.explorer.explorer import Exploration, Explorer
+from roll.explorer.first_answers import FirstAnswers
 from roll.explorer.own_rollouts import OwnRollouts, by_rollout, take_judgement
 from roll.explorer.reward_workers import Rewards
 from roll.record.advice import ENGINES, Places
@@ -47,6 +48,7 @@ class RLVRExplorer(Explorer):
         self._policy: EnvFailurePolicy = config.rollout.on_failure if config.rollout is not None else "retry"
         self._seed = config.seed
         self._failures: Counter[str] = Counter()
+        self._first = FirstAnswers()
         self._on_error = {domain: reward.on_reward_error for domain, reward in config.rewards.items()}
         self._allowed = derived.requests_per_engine
         self._n = config.num_return_sequences_in_group
@@ -76,6 +78,7 @@ class RLVRExplorer(Explorer):
             return None
         group.samples, outcome = played
         self._failures += outcome.failures
+        self._first.ended(group.prompt.tag, bool(group.samples), outcome)
         if group.samples:
             return group
         await self.groups.drop(group.group_id, "rollout_failure", outcome.last_failure)

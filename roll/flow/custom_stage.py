@@ -1,28 +1,34 @@
 """Stages of a user's own, between those of a run or in the place of one.
 
 What a stage between two others is given it hands on, changed in place; of a group it may say instead why it is to be dropped.
-Anything else would leave a group, or a step, on its way for ever, and is an error that names the stage. One that stands in the
+Anything else would leave a group, or a step, on its way for ever, and is an error that names the stage. `on_error` says what an
+error costs. One that stands in the
 place of another returns what that returns, and may call it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
-from roll.configs.base import CustomStageConfig, FlowConfig
 from roll.configs.dotted_path import import_object
+from roll.configs.flow import CustomStageConfig, FlowConfig, OnError
 from roll.configs.problems import OWN_CODE, Collector
 from roll.data.sample import SampleGroup
-from roll.errors import boundary
+from roll.errors import Closed, boundary, contained, escapes, reason
 from roll.flow.stage import AnyStage, Parallel, Stage
 from roll.rollout.groups import Groups
+
+logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -54,17 +60,57 @@ class CustomStage(AnyStage):
         self.after = after
         self.explorer: Dropping | None = None
         """Whose groups they are, if the items are groups."""
+        self.on_error: OnError = "fail"
+        self.errors = Counter[str]()
+        """Those that have not ended the run, by type; one for all that are placed."""
+
+    def placed(self, explorer: Dropping | None) -> CustomStage:
+        """One that stands in a half."""
+        placed = CustomStage(self.work, self.after)
+        placed.explorer, placed.on_error, placed.errors = explorer, self.on_error, self.errors
+        return placed
 
     async def process(self, item: Any) -> Any:
-        if isinstance(item, SampleGroup) and self.explorer is not None:
-            return await self._process_group(item, self.explorer)
-        if await self.work.process(item) is not item:
-            raise TypeError(f"it must return the {type(item).__name__} that it was given")
-        return item
+        explorer = self.explorer if isinstance(item, SampleGroup) else None
+        if explorer is not None and not explorer.groups.is_live(item.group_id):
+            return None  # it has met its fate meanwhile
+        result = await self._despite_errors(item)
+        if explorer is not None and isinstance(result, Drop):
+            await explorer.drop(item, result.reason, result.detail)
+            return None
+        return result
+
+    async def _despite_errors(self, item: Any) -> Any:
+        """The item, or a `Drop`, as `on_error` says if the stage fails."""
+        before = await asyncio.to_thread(_contents, item) if self.on_error == "skip" else {}
+        try:
+            return _checked(item, await self._worked(item))
+        except Exception as error:  # boundary: a user's stage may raise anything
+            if self.on_error == "fail" or isinstance(error, Closed):
+                raise
+            self._count(item, error)
+            for name, value in before.items():
+                setattr(item, name, value)
+            return item if self.on_error == "skip" else Drop(f"{self.name}_failed", reason(error))
+
+    def _count(self, item: Any, error: Exception) -> None:
+        if not self.errors:
+            does = "is left out there" if self.on_error == "skip" else "drops it"
+            label = getattr(item, "label", type(item).__name__)
+            logger.warning(
+                "stage %s fails at %s and %s (on_error: %s; said once, summary.json counts): %s",
+                *(self.name, label, does, self.on_error, " ".join(reason(error).split())),
+            )
+        self.errors[type(error).__name__] += 1
+
+    async def _worked(self, item: Any) -> object:
+        with escapes():
+            result: object = await self.work.process(item)
+        return result
 
     async def in_place(self, of: AnyStage, item: Any) -> Any:
         """The work of the stage `of`."""
-        result: object = await self.work.process(item)
+        result: object = await self._worked(item)
         if isinstance(item, SampleGroup) and self.explorer is not None:
             if isinstance(result, Drop):
                 await self.explorer.drop(item, result.reason, result.detail)
@@ -73,18 +119,25 @@ class CustomStage(AnyStage):
                 raise TypeError("it must return the group that it was given, or a Drop, not None")
         return result
 
-    async def _process_group(self, group: SampleGroup, explorer: Dropping) -> SampleGroup | None:
-        if not explorer.groups.is_live(group.group_id):
-            return None  # it has met its fate meanwhile
-        result: object = await self.work.process(group)
-        if isinstance(result, Drop):
-            await explorer.drop(group, result.reason, result.detail)
-            return None
-        if result is not group:
-            raise TypeError(f"it must return the group that it was given, or a Drop, not {result!r}"[:200])
-        if bad := [sample.reward for sample in group.samples if sample.reward is not None and not math.isfinite(sample.reward)]:
-            raise ValueError(f"it gave a sample of group {group.group_id} the reward {bad[0]}")
-        return group
+
+def _contents(item: Any) -> dict[str, Any]:
+    """Copies of what a stage may change of a group, or of a step."""
+    return {
+        name: copy.deepcopy(getattr(item, name)) for name in ("samples", "baseline", "batch", "metrics") if hasattr(item, name)
+    }
+
+
+def _checked(item: Any, result: object) -> object:
+    """Raises `TypeError` or `ValueError` for what a stage between two others may not return."""
+    if not isinstance(item, SampleGroup):
+        if result is not item:
+            raise TypeError(f"it must return the {type(item).__name__} that it was given")
+        return result
+    if result is not item and not isinstance(result, Drop):
+        raise TypeError(f"it must return the group that it was given, or a Drop, not {result!r}"[:200])
+    if bad := [sample.reward for sample in item.samples if sample.reward is not None and not math.isfinite(sample.reward)]:
+        raise ValueError(f"it gave a sample of group {item.group_id} the reward {bad[0]}")
+    return result
 
 
 class BuiltIn(AnyStage):
@@ -102,8 +155,13 @@ def make_stage(
     after: str | None = None,
     lanes: int | None = None,
     args: Mapping[str, Any] | None = None,
+    on_error: OnError = "fail",
 ) -> CustomStage:
     """See `create_role_state_machine`. Raises `ValueError`."""
+    if on_error not in get_args(OnError):
+        raise ValueError(f"on_error is {on_error!r}, not one of {', '.join(get_args(OnError))}")
+    if after is None and on_error != "fail":
+        raise ValueError(f"{name} stands in the place of a stage, which cannot be left out: give after, or leave on_error out")
     if after is None and lanes is not None:
         raise ValueError(f"the lanes of {name} are those of the stage that it stands for: leave them out")
     if not _NAME.fullmatch(name):
@@ -113,11 +171,13 @@ def make_stage(
         stage.name, stage.lanes = name, lanes or stage.lanes
     elif callable(worker):
         _check_takes_one(partial(worker, **(args or {})), args)
-        work = worker if inspect.iscoroutinefunction(worker) else partial(asyncio.to_thread, worker)
+        work = worker if inspect.iscoroutinefunction(worker) else partial(asyncio.to_thread, contained, worker)
         stage = Stage(name, partial(work, **(args or {})), lanes=lanes)
     else:
         raise ValueError(f"{worker!r} is neither a function nor a subclass of Stage")
-    return CustomStage(stage, after)
+    made = CustomStage(stage, after)
+    made.on_error = on_error
+    return made
 
 
 def custom_stages(flow: FlowConfig, collect: Collector) -> tuple[CustomStage, ...]:
@@ -128,7 +188,7 @@ def custom_stages(flow: FlowConfig, collect: Collector) -> tuple[CustomStage, ..
 
 def _own_stage(block: CustomStageConfig) -> CustomStage:
     worker = import_object(block.worker)
-    return make_stage(block.name, worker, after=block.after, lanes=block.lanes, args=block.args)
+    return make_stage(block.name, worker, after=block.after, lanes=block.lanes, args=block.args, on_error=block.on_error)
 
 
 def insert(half: list[AnyStage], own: Iterable[CustomStage], explorer: Dropping | None = None) -> list[AnyStage]:
@@ -138,16 +198,12 @@ def insert(half: list[AnyStage], own: Iterable[CustomStage], explorer: Dropping 
     for stage in own:
         if stage.after is None:
             for replaced in (each for place in half for each in singles(place) if each.name == stage.name):
-                placed = CustomStage(stage.work, None)
-                placed.explorer = explorer
-                replaced.taken_over_by(stage.work, partial(placed.in_place, replaced))
+                replaced.taken_over_by(stage.work, partial(stage.placed(explorer).in_place, replaced))
             continue
         places = [place for place, other in enumerate(stages) if stage.after in names(other)]
         places += [place for place, other in enumerate(stages) if isinstance(other, CustomStage) and other.after == stage.after]
         if places:
-            placed = CustomStage(stage.work, stage.after)
-            placed.explorer = explorer
-            stages.insert(max(places) + 1, placed)
+            stages.insert(max(places) + 1, stage.placed(explorer))
     return stages
 
 

@@ -113,9 +113,16 @@ class Flow:
             for inner in stage.stages if isinstance(stage, Parallel) else ():
                 self._add(inner)
 
-    async def run(self, until: Sequence[AnyStage], watch: Sequence[Coroutine[object, object, None]] = ()) -> None:
+    async def run(
+        self,
+        until: Sequence[AnyStage],
+        watch: Sequence[Coroutine[object, object, None]] = (),
+        finish: Callable[[], Coroutine[object, object, None]] | None = None,
+        by: Sequence[AnyStage] = (),
+    ) -> None:
         """Runs all stages until those of `until` are done, then stops the others. The coroutines of `watch` run beside them and
-        only ever end by raising."""
+        only ever end by raising. After a failure the stages go on until `finish` has returned, unless one of those fails that do
+        the work (`by`)."""
         tasks = {asyncio.create_task(stage.run(), name=stage.name): stage for stage in self.stages}
         awaited = {task for task, stage in tasks.items() if stage in until}
         watching = {asyncio.create_task(watcher, name="supervision") for watcher in watch}
@@ -128,6 +135,8 @@ class Flow:
                     task, error = failed[0]
                     item = tasks[task].failed_on if task in tasks else None
                     who = task.get_name() if item is None else f"{task.get_name()} at {item_name(item)}"
+                    if finish is not None:
+                        await _finished(finish(), {task for task, stage in tasks.items() if stage in by})
                     raise FlowError(f"{who}: {reason(error)}") from error
         finally:
             for task in pending:
@@ -168,6 +177,16 @@ class Flow:
         if stage.role in self.devices.table.devices:
             stage.devices = self.devices
         self.stages.append(stage)
+
+
+async def _finished(work: Coroutine[object, object, None], by: set[asyncio.Task[None]]) -> None:
+    finishing = asyncio.ensure_future(work)
+    pending: set[asyncio.Task[None]] = {finishing, *by}
+    try:
+        while finishing in pending and all(task in pending or task.exception() is None for task in by):
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        finishing.cancel()
 
 
 def _first(error: BaseException) -> BaseException:

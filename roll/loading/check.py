@@ -24,7 +24,6 @@ from roll.plan.memory import Model
 from roll.plan.model_shape import shape_of
 from roll.plan.plan import Plan, make_plan, model_folders
 from roll.strategies.infer.installed_engine import engine_remarks
-from roll.weights.folder_files import beyond_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def check(config: PPOConfig, machine: Machine, device_memory: int | None = None)
     config = config if accelerators else _with_cache_of_environment(config)
     models: dict[str, Model | str] = {}
     for folder in model_folders(config):
-        models[folder], found = _model(folder, config.lengths().sequence)
+        models[folder], found = _model(folder)
         remarks += found
     there = device_memory or min(machine.accelerators, default=None)
     plan = make_plan(config, devices, models, accelerators, there)
@@ -94,8 +93,7 @@ def _in_steps(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
     return config.in_steps(prompts), [f"total_epochs {config.total_epochs:g}: the steps are those of {counted}"]
 
 
-def _model(folder: str, tokens: int) -> tuple[Model | str, list[str]]:
-    """`tokens`: of the longest sequence."""
+def _model(folder: str) -> tuple[Model | str, list[str]]:
     if is_hub_name(folder):
         in_cache = cached(folder)
         if in_cache is None:
@@ -110,9 +108,7 @@ def _model(folder: str, tokens: int) -> tuple[Model | str, list[str]]:
         shape = shape_of(files.config)
     except ValueError as error:
         return f"unknown: {error}", [f"{folder}: {error}: no memory figures"]
-    beyond = beyond_context(files.config, tokens)
-    remarks = [note for note in (files.note, beyond and f"{folder}: a sequence may have {tokens:,} tokens, {beyond}") if note]
-    return Model(shape, files.stored_parameters or shape.parameters), remarks
+    return Model(shape, files.stored_parameters or shape.parameters), [files.note] if files.note else []
 
 
 def _devices_here(plan: Plan, machine: Machine, per_node: int) -> Iterator[str]:

@@ -21,10 +21,11 @@ from omegaconf.errors import GrammarParseError, InterpolationResolutionError
 
 import roll
 from roll.compat.code.names import place_of
-from roll.compat.roll.pipelines import Pipeline, pipeline_of, references_in, variables_of
+from roll.compat.roll.pipelines import Pipeline, of_others, pipeline_of, references_in, variables_of
 from roll.compat.roll.report import differences_of, other_defaults
 from roll.compat.roll.translation import Translation, not_read_as_roll, read_as_roll, translate
 from roll.compat.trinity import translation as trinity
+from roll.compat.words import words_of
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import with_default_devices
 from roll.configs.fields import count_keys
@@ -98,6 +99,7 @@ def understand(
     """`load` of a composed file. `references`: top-level keys that `${...}` names. `included`: those that the files of the
     defaults list write. `where`: `file:line` by key."""
     theirs = trinity.translate(mapping) if trinity.is_trinity(mapping) else None
+    given, words = mapping, dict[str, str]()
     mapping = theirs.mapping if theirs is not None else mapping
     of_roll = compat and theirs is None
     try:
@@ -108,12 +110,14 @@ def understand(
         made = translate(first.mapping, cls, has_class=_has_class, has_environment=_has_environment, written_for_roll=compat)
         made = made.after(first) if theirs is None else made.after(first).after(theirs)
         where |= {target: origin(where, source) for target, source in made.moved.items()}
+        words |= words_of(made.moved, given, made.mapping, theirs is not None)
         config, unknown, not_offered = _load(cls, made, compat)
         config = from_home(config)
     except ConfigError as error:
-        raise ConfigError(LoadReport(origins=where).located(error.problems)) from error
+        raise ConfigError(LoadReport(origins=where, words=words).located(error.problems)) from error
     config = _with_machines(config, made.aliased) if compat else config
-    untold = not_read_as_roll(written, cls) if theirs is None else []
+    of_others = theirs is None and (made.aliased or made.without_effect)  # a file of ROLL's, to judge by its other keys
+    untold = not_read_as_roll(written, cls) if of_others else []
     lacking = made.lacking + [Note(problem.key, problem.value, problem.message) for problem in not_offered]
     report = LoadReport(
         used=count_keys(cls, made.mapping) - len(not_offered),
@@ -125,6 +129,7 @@ def understand(
         differences=_placed(differences_of(config, written) if of_roll else untold, where),
         defaults=other_defaults(config, made.mapping) if of_roll else [],
         origins=where,
+        words=words,
     )
     return config, report
 
@@ -194,10 +199,16 @@ def _load(
     try:
         config = load_config(cls, made.mapping)
     except ConfigError as error:
-        raise ConfigError([*problems, *error.problems]) from error
+        raise ConfigError([*problems, *(_told_of(problem, cls) for problem in error.problems)]) from error
     if problems:
         raise ConfigError(problems)
     return config, [], []
+
+
+def _told_of(problem: Problem, cls: object) -> Problem:
+    """A key of the other kind of runs is not to be removed without a word."""
+    others = of_others(problem.key, cls) if problem.message == "unknown key" else ""
+    return replace(problem, fix=others) if others else problem
 
 
 def _placed(notes: Sequence[Note], where: Mapping[str, str]) -> list[Note]:

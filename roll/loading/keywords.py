@@ -16,6 +16,7 @@ from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Sample
 from roll.distributed.machine import this_machine
+from roll.errors import contained
 from roll.loading.compose import laid_over
 from roll.loading.fitting import OpenedModel, as_lines, lengths, opened, usual_columns
 
@@ -96,7 +97,7 @@ def _judge(reward: Reward | Sequence[Reward], weights: Sequence[float] | None) -
     async def weighted(sample: Sample) -> tuple[float, dict[str, float]]:
         parts: dict[str, float] = {}
         for name, one in named.items():
-            said = await one(sample) if inspect.iscoroutinefunction(one) else await to_thread(one, sample)
+            said = await one(sample) if inspect.iscoroutinefunction(one) else await to_thread(contained, one, sample)
             parts[name] = float(said)
         return sum(factor * part for factor, part in zip(factors, parts.values(), strict=True)), parts
 

@@ -35,7 +35,7 @@ from roll.pipeline.preparation import Preparation, Prepared
 from roll.pipeline.run import Run
 from roll.record.ledger import Ledger
 from roll.rollout.dialogue import Dialogue
-from roll.rollout.environment import NO_RESET, Observation
+from roll.rollout.environment import NO_RESET, UNSEEN, Observation, unseen
 from roll.rollout.filters import GroupFilter
 from roll.rollout.tasks import NoTasks
 from roll.strategies.infer.interface import sampling_params
@@ -45,8 +45,6 @@ from roll.trainer.agentic_advantages import AgenticAdvantages
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgenticPrepared(Prepared):
     config: AgenticConfig
-    instructions: dict[str, str]
-    """Tag -> the rules of its environments."""
     tokenizer_folder: str
 
 
@@ -62,13 +60,13 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
     folder = config.model_folder(config.actor_train)
     if not config.has_engines:
         tasks = shared.common(NoTasks(config.seed), {})
-        return AgenticPrepared(**tasks, instructions={}, validation=[], tokenizer_folder=folder)
+        return AgenticPrepared(**tasks, validation=[], tokenizer_folder=folder)
     template = config.actor_train.data_args.template
     dialogue: Dialogue | None = None
     if shared.tokenizer is not None:
         key = "actor_train.data_args.template"
-        dialogue = collect(key, template, lambda: Dialogue(shared.tokenizer, template), "native or none")
-    instructions = {tag: rules for tag in envs if (rules := _tried(config, tag, dialogue, shared)) is not None}
+        dialogue = collect(key, template, lambda: Dialogue(shared.tokenizer, template, shared.models.known), "native or none")
+    rules = {tag: found for tag in envs if (found := _tried(config, tag, dialogue, shared)) is not None}
     filters = group_filters(config, collect)
     configured = {tag: _depends_on(env) for tag, env in envs.items()}
     bench = config.only_evaluates
@@ -77,7 +75,7 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
     shared.restore(source)
     return AgenticPrepared(
         **shared.common(source, filters),
-        instructions=instructions,
+        rules=rules,
         validation=[shared.validation_set(name, *evaluated(config, name, configured)) for name in config.validations],
         tokenizer_folder=folder,
     )
@@ -107,6 +105,8 @@ def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: P
     rules: str | None = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_rules, env, tag), "")
     if rules is not None:
         began = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_try_reset, env, tag), "roll env check says more")
+        if unseen(rules, began):
+            shared.warnings.append(f"custom_envs.{tag}.env_type = {env.env_type!r}: {UNSEEN}")
         if dialogue is not None:
             _try_manager(config, tag, dialogue, rules, began, collect)
     return rules
@@ -247,9 +247,10 @@ class AgenticRun(Run):
         kwargs = {
             "config": self.config,
             "tokenizer_folder": prepared.tokenizer_folder,
-            "instructions": prepared.instructions,
+            "instructions": prepared.rules,
             "context": prepared.derived.sequence_length,
             "requests_per_engine": prepared.derived.requests_per_engine,
+            "known": prepared.known,
         }
         placements = place_on_cpus(environment_workers(self.config, self.inventory), self.inventory)
         return {ROLE: [WorkerSpec(f"{ROLE}-{placement.rank}", WORKER, placement, kwargs) for placement in placements]}
@@ -269,8 +270,8 @@ class AgenticRun(Run):
         coordinators = Coordinators(clusters[ROLE], changes, clusters["actor_infer"], engines.restartable)
         await coordinators.begin()
         generating = config.actor_infer.generating_args
-        derived, eos = prepared.derived, prepared.tokenizer.eos_token_id
-        sampling = sampling_params(generating, derived.max_new_tokens, eos, derived.keeps_sampling_mask, derived.replays_routing)
+        derived, ends = prepared.derived, prepared.ends
+        sampling = sampling_params(generating, derived.max_new_tokens, ends, derived.keeps_sampling_mask, derived.replays_routing)
         return AgenticExplorer(exploration, config, sampling, coordinators, prepared.source)
 
 

@@ -29,7 +29,7 @@ from roll.rollout.groups import Groups
 from roll.rollout.schedule import StepSchedule
 from roll.weights.bucket import Bucket, WeightManifest, make_buckets, manifest_of
 from roll.weights.directory import BucketFile
-from roll.weights.folder_files import stored_tensors, weight_files
+from roll.weights.folder_files import weight_files
 from roll.weights.store import Buckets, Receive
 
 
@@ -53,8 +53,6 @@ def benched_models(config: PPOConfig) -> tuple[BenchedModel, ...]:
     for one, other in pairwise(found):
         if one.version == other.version:
             raise ValueError(f"{one.folder} and {other.folder} are both of step {one.version}: evaluate them one after the other")
-    for other in found[1:]:
-        _check_shapes(found[0].folder, other.folder)
     return tuple(found)
 
 
@@ -70,14 +68,6 @@ def _checkpoints(named: Sequence[str]) -> list[Path]:
         else:
             raise CheckpointError(f"{path} is no folder of a checkpoint, and none of a run that has complete ones")
     return list(found)
-
-
-def _check_shapes(one: Path, other: Path) -> None:
-    """One set of engines serves all of them."""
-    shapes = {name: tensor.shape for name, tensor in stored_tensors(weight_files(one)).items()}
-    for name, tensor in stored_tensors(weight_files(other)).items():
-        if tensor.shape != shapes.get(name, tensor.shape):
-            raise ValueError(f"{name} is {list(shapes[name])} in {one} and {list(tensor.shape)} in {other}: these models differ")
 
 
 def model_source(config: PPOConfig, models: Sequence[BenchedModel], on_accelerators: bool) -> ModelFolders:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from roll.configs.ppo import PPOConfig
 from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
-from roll.errors import BackendLost, NodeLost, VersionGone, WorkerDied, WorkersLost, WorkerStartError
+from roll.errors import BackendLost, VersionGone, WorkerDied, WorkersLost, WorkerStartError
 from roll.pipeline.roles import TRAINER
 from roll.pipeline.state import RunState
 
@@ -51,11 +51,11 @@ class TrainerRestarts:
 
     async def begin(self, clusters: Mapping[str, Cluster], error: Exception) -> str:
         """`error` has ended both halves, or the restart before. If a rank of the trainer is dead, that is why: all that
-        restarts is ended, and what died is returned. Raises `error` otherwise, or if a node is lacking, and `WorkersLost`."""
+        restarts is ended, and what died is returned. Raises `error` otherwise, and `WorkersLost`."""
         found_at = monotonic()
         died = isinstance(error, WorkerDied | WorkerStartError)
-        again = self._most and not isinstance(error, NodeLost) and (died or self._found_at is None)
-        what = await _dead_rank(clusters) if again else None
+        again = self._most and (died or self._found_at is None)
+        what = await dead_rank(clusters) if again else None
         if what is None:
             raise error
         reason = " ".join(str(error).split())
@@ -75,7 +75,7 @@ class TrainerRestarts:
             self._found_at = None
 
 
-async def _dead_rank(clusters: Mapping[str, Cluster]) -> str | None:
+async def dead_rank(clusters: Mapping[str, Cluster]) -> str | None:
     """A rank of the trainer that is dead; None if there is none, or no worker can be reached."""
     for role in sorted(TRAINER & clusters.keys()):
         try:

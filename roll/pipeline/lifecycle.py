@@ -36,9 +36,9 @@ from roll.pipeline.clusters import device_locks, start_clusters
 from roll.pipeline.failures import Fallback, TrainerRestarts
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.state import RunState
-from roll.pipeline.summary import CarriedOver, RunComponents, advice, figures, of_evaluation
+from roll.pipeline.summary import OF_THE_TIME, CarriedOver, RunComponents, advice, figures, of_evaluation
 from roll.record.ledger import Ledger
-from roll.record.live_files import amend_summary, is_running
+from roll.record.live_files import amend_summary, is_running, read_summary
 from roll.record.run_lock import RunLock
 from roll.record.run_record import Counter
 from roll.trainer.advantages import Advantages
@@ -69,6 +69,8 @@ class RunLifecycle(ABC):
         self._components: RunComponents | None = None
         """From the moment that all workers are up."""
         self._carried_over = CarriedOver(self.state.first_step)
+        self._before = read_summary(prepared.run_dir) if prepared.continues and config.trains else {}
+        """What an earlier start of this run has left."""
         self.loss = roles.loss_spec(config, prepared.derived)
 
     # -- what a kind of run gives: `Any` is its own configuration and its own explorer -------------------------------------
@@ -132,6 +134,8 @@ class RunLifecycle(ABC):
             await self.work(clusters)
             if why := f"alarm: {alarm.text}" if (alarm := self.state.record.alarms.stop) is not None else self.stopped_by:
                 status, reason = "stopped", why
+            elif why := self.state.callbacks.stopped:
+                reason = f"after {self.state.record.reached}, as {why}"
             if self.interrupted:
                 status, reason = "interrupted", f"stopped by a signal after {self.state.record.reached}"
         except asyncio.CancelledError:
@@ -147,7 +151,7 @@ class RunLifecycle(ABC):
             wall_s = self.state.record.running_s()
             await self._leave(status, reason)
             await self.backend.shutdown()
-        summary = {"status": status, "reason": reason} | self.figures(wall_s)
+        summary = {"status": status, "reason": reason} | self.figures(wall_s) | self._kept(status) | self._measured_before()
         try:
             await self.state.callbacks.call("on_run_end", summary)
         except CallbackError as error:
@@ -166,9 +170,25 @@ class RunLifecycle(ABC):
     def figures(self, wall_s: float) -> dict[str, Any]:
         """Those of the run so far."""
         found = figures(self.state, wall_s, self._components, self._carried_over, self.restarts, self.fallback.since)
+        if failed := {stage.name: {stage.on_error: dict(stage.errors)} for stage in self.prepared.stages if stage.errors}:
+            found["stage_errors"] = failed
         one_process = not self.backend.isolated
         found |= advice(self.config, self.state.record, self._components, self.inventory.kind, one_process)
         return of_evaluation(found, self.prepared.benched, self.state.record.results) if self.prepared.benched else found
+
+    def _kept(self, status: str) -> dict[str, Any]:
+        """The newest checkpoint of a trainer that has not done all its steps; and, if it lacks some, why."""
+        state = self.state
+        if not self.config.trains or status == "finished" or not state.record.step:
+            return {}
+        lost = state.lost or ("the run was ended before it was written" if state.record.step > state.saved_step else "")
+        return {"checkpoint": {"step": state.saved_step, "lost": f"none of step {state.record.step}: {lost}" if lost else ""}}
+
+    def _measured_before(self) -> dict[str, Any]:
+        """A start that trains nothing has measured nothing: how fast the run was stays what it was."""
+        if self.state.record.step > self._carried_over.first_step or self._before.get("steps") != self.state.record.step:
+            return {}
+        return {name: self._before[name] for name in OF_THE_TIME if name in self._before}
 
     async def _leave(self, status: str, reason: str) -> None:
         """The other processes of the run, if there are any, learn that this one takes part no longer. An interrupted trainer may
@@ -181,7 +201,12 @@ class RunLifecycle(ABC):
     @property
     def ends_early(self) -> bool:
         """Whether the run can go on later from where it ends: it leaves what lies ready in its last checkpoint."""
-        return self.interrupted or self.state.record.alarms.stop is not None
+        return self.interrupted or self.state.record.alarms.stop is not None or self.stopped_in_order
+
+    @property
+    def stopped_in_order(self) -> bool:
+        """Whether a callback ends the run, with nothing more to be said against it."""
+        return bool(self.state.callbacks.stopped) and not self.interrupted and self.state.record.alarms.stop is None
 
     def interrupt_from_thread(self) -> None:
         """`interrupt`, called on another thread than the run's."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from roll.configs.dotted_path import import_object
-from roll.errors import boundary
+from roll.errors import boundary, contained
 from roll.rollout.filters import GroupFilter
 
 
@@ -17,7 +17,7 @@ def own_filter(path: str) -> GroupFilter:
     made: Any = found() if inspect.isclass(found) else found
 
     def checked(rewards: Sequence[float]) -> str | None:
-        if isinstance(verdict := made(rewards), str | None):
+        if isinstance(verdict := contained(made, rewards), str | None):
             return verdict
         raise ValueError(f"{path} must return the reason to drop a group (text) or None, not {verdict!r}")
 

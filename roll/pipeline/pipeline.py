@@ -1,8 +1,6 @@
 """A run from its configuration to its summary: the lock on its folder, the checks, the workers, whatever ends it.
 
 `roll train` and scripts both start here; `RLVRPipeline` and `AgenticPipeline` say what their kind of run is made of.
-
-`outline` is the flow of a run that does not run: its stages, channels and devices, of the very lists that a run is made of.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import json
 import os
 import platform
 import shutil
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from roll.configs.base import CustomStageConfig
-from roll.configs.derived import Derived, derive
 from roll.configs.loading import to_mapping
 from roll.configs.ppo import AUDITED, AUDITS, PPOConfig
 from roll.configs.problems import Collector, ConfigError, Problem
@@ -31,24 +26,23 @@ from roll.configs.rlvr import RLVRConfig
 from roll.data.hub import with_fetched_models
 from roll.data.paths import absolute, as_written
 from roll.distributed.backend import Backend, LocalBackend
-from roll.distributed.device_locks import DeviceLocks, claimed
+from roll.distributed.device_locks import claimed
 from roll.distributed.devices import Inventory
 from roll.distributed.machine import this_machine
 from roll.distributed.process_setup import DETERMINISTIC, set_defaults, set_deterministic
 from roll.distributed.watchdog import Watchdog
 from roll.errors import Superseded, TrackerError
-from roll.flow.custom_stage import CustomStage, custom_stages, names, singles
+from roll.flow.custom_stage import CustomStage, custom_stages
 from roll.flow.flow import Flow
-from roll.flow.stage import AnyStage
 from roll.pipeline.common_folders import not_common
+from roll.pipeline.outline import misplaced, outline
 from roll.pipeline.preparation import Prepared
 from roll.pipeline.run import Run
-from roll.pipeline.stages import NO_PARTS
-from roll.pipeline.wirings import WIRINGS, with_custom
+from roll.record.advice import gains
 from roll.record.callbacks import Callback, checked
 from roll.record.journal import write_atomically
-from roll.record.ledger import Ledger
 from roll.record.live_files import SUMMARY, amend_summary, announce_running
+from roll.record.printed_summary import print_advice
 from roll.record.run_lock import RunLock, cannot_write, lock_run
 from roll.record.run_record import archive_previous
 
@@ -192,7 +186,9 @@ class Pipeline(ABC, Generic[Config, P]):
         with closing(lock_run(self.config)) as lock, self.ready(lock) as ready:
             if self._stops:
                 raise KeyboardInterrupt
-            return ready.to_the_end()
+            summary = ready.to_the_end()
+            print_advice(gains(summary))
+            return summary
 
     def _prepared(self, inventory: Inventory, lock: RunLock) -> P:
         """Raises `ConfigError`."""
@@ -256,7 +252,7 @@ class Pipeline(ABC, Generic[Config, P]):
 
         config = self.config
         environment = {name: os.environ[name] for name in DETERMINISTIC if config.deterministic}
-        return RayBackend(None, environment, watchdog, Path(config.run_dir) / "ray_logs", config.device_timeout)
+        return RayBackend(None, environment, watchdog, Path(config.run_dir) / "ray_logs", config.waits_for_devices_s)
 
 
 def _who(config: PPOConfig) -> str:
@@ -279,6 +275,7 @@ def _room(prepared: Prepared) -> Iterator[None]:
     """An earlier run of this name is moved aside, unless explorers may be at work on it; and back if the start is refused after
     all, as by a tracker. Raises `ConfigError`."""
     config, run_dir = prepared.config, prepared.run_dir
+    is_new = not run_dir.exists()
     aside = archive_previous(run_dir) if config.has_engines and not prepared.continues else None
     if aside is not None:
         print(f"the earlier run of this name was moved to {aside}")
@@ -290,8 +287,9 @@ def _room(prepared: Prepared) -> Iterator[None]:
     try:
         yield
     except (ConfigError, OSError):
-        if aside is not None:
+        if aside is not None or (is_new and not (run_dir / "explorers").exists()):
             shutil.rmtree(run_dir, ignore_errors=True)
+        if aside is not None:
             with suppress(OSError):
                 aside.rename(run_dir)
                 print(f"it was moved back to {run_dir}")
@@ -301,39 +299,3 @@ def _room(prepared: Prepared) -> Iterator[None]:
 def _cannot_resume(config: PPOConfig, message: str) -> Problem:
     fix = "resume from another checkpoint, or start over with false"
     return Problem("resume_from_checkpoint", config.resume_from_checkpoint, " ".join(message.split()), fix)
-
-
-def _halves(kind: type[Run], config: PPOConfig, derived: Derived, custom: Sequence[CustomStage] = ()) -> list[list[AnyStage]]:
-    return with_custom(WIRINGS[config.mode].stages(kind, config, derived, NO_PARTS), custom, None)
-
-
-def outline(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage]) -> Flow:
-    devices = {role: frozenset(worker.devices) for role, worker in config.roles().items()}
-    flow = Flow(Ledger(0.0), DeviceLocks(devices), time.monotonic)
-    for half in _halves(kind, config, derive(config), own):
-        flow.join(half)
-    return flow
-
-
-def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage | CustomStageConfig]) -> Iterator[Problem]:
-    """Stages of a name that is taken, or after one that is not there or hands nothing on, or one that none can replace.
-    Those of a half that runs in another process are looked at, too."""
-    derived = derive(config)
-    is_end, works = dict[str, bool](), dict[str, None]()
-    for each in (replace(config, mode="both"), config):
-        found = _halves(kind, each, derived)
-        is_end |= {name: place is half[-1] for half in found for place in half for name in names(place)}
-        works |= dict.fromkeys(one.name for half in found for place in half for one in singles(place) if one.has_work)
-    for stage in own:
-        key, open_ends = f"flow.stages.{stage.name}", ", ".join(name for name, end in is_end.items() if not end)
-        if stage.after is None:
-            if stage.name not in works:
-                message = "without `after` it does the work of the stage of this name, and there is no such work"
-                yield Problem(f"{key}.name", stage.name, message, f"one of {', '.join(works)}, or give after")
-            continue
-        if stage.name in is_end:
-            yield Problem(f"{key}.name", stage.name, "there is a stage of this name", "another name")
-        elif is_end.get(stage.after, True):
-            message = "it ends its half and hands nothing on" if stage.after in is_end else "there is no such stage"
-            yield Problem(f"{key}.after", stage.after, message, f"one of {open_ends}")
-        is_end.setdefault(stage.name, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +28,7 @@ from roll.distributed.devices import Inventory
 from roll.errors import boundary
 from roll.flow.custom_stage import CustomStage, custom_stages
 from roll.pipeline.bench import BenchedModel, benched_models
+from roll.pipeline.models import CLASSIFIER, Models, UsedModel, once, used_models
 from roll.pipeline.roles import loss_spec
 from roll.pipeline.serving import check_serving, serves_weights
 from roll.record.callbacks import Callback, own_callbacks
@@ -41,12 +42,12 @@ from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import sampling_params
 from roll.strategies.infer.vllm.arguments import check_cpu_folder
 from roll.strategies.installed_backend import backend_problems
-from roll.strategies.model_folder import open_model
+from roll.strategies.model_folder import open_classifier, open_model
 from roll.strategies.routers import check_replayable
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
 from roll.strategies.train.saved_adapters import check_adapters
 from roll.weights.directory import check_room
-from roll.weights.folder_files import CONFIG, beyond_context, read_json
+from roll.weights.folder_files import CONFIG
 
 if TYPE_CHECKING:
     from roll.rollout.sql.database import OpenDatabase
@@ -67,6 +68,10 @@ class Prepared:
     """The same as plain values, with paths as the user wrote them."""
     derived: Derived
     tokenizer: PreTrainedTokenizerBase
+    ends: tuple[int, ...] = ()
+    """Token ids that end an answer of the policy, by its folder."""
+    known: int | None = None
+    """All models that are given the policy's tokens know the ids below."""
     source: TaskSource
     beginning: dict[str, Any]
     """Where the source was at first."""
@@ -87,6 +92,8 @@ class Prepared:
     """What was found out and is worth knowing."""
     warnings: tuple[str, ...] = ()
     """What was found out and is odd."""
+    rules: dict[str, str] = field(default_factory=dict)
+    """Tag -> the rules of its environments."""
     database: OpenDatabase | None = None
     """Opens the groups' database; None: as a process does that is alone in its address space."""
     identity: RunIdentity | None = None
@@ -192,11 +199,20 @@ class Preparation:
 
     def _check_models(self, device_kind: str) -> None:
         config, collect = self.config, self.collect
-        tokenizers = [
-            collect(key, folder, partial(open_model, folder, not config.only_evaluates), _FOLDER)
-            for folder, key in _model_folders(config).items()
-        ]
-        if config.model_update_transport == "shared_memory" and config.has_both_halves and tokenizers[0] is not None:
+        models = used_models(config)
+        opened = dict[str, Any]()
+        for model in once(models):
+            opened[model.folder] = self._opened(model) or opened.get(model.folder)
+        self.tokenizer = opened[models[0].folder]
+        """None if it cannot be loaded."""
+        in_turn = replace(models[0], role="", key="bench_checkpoints", sampling={})
+        benched = [replace(in_turn, folder=str(each.folder)) for each in self._benched]
+        self.models = Models([*models, *benched], opened)
+        if all(opened.values()) and (fit := collect("pretrain", config.pretrain, self.models.check, _FOLDER)):
+            collect.add(fit.problems)
+            self.warnings += fit.warnings
+            self.remarks += fit.remarks
+        if config.model_update_transport == "shared_memory" and config.has_both_halves and self.tokenizer is not None:
             element = element_bytes(config.actor_train, device_kind == "cuda")
             check_room_for = partial(check_room, Path(config.model_folder(config.actor_train)), element)
             fix = "a larger /dev/shm (a container's --shm-size), or object_store"
@@ -207,13 +223,14 @@ class Preparation:
             collect("actor_train.router_replay.mode", "R3", replayable, "a mixture of experts, or disable")
         for key, value, check in _run_by_others(config, device_kind):
             collect(key, value, check, "another model or strategy_name, or sizes that divide the model")
-        for folder, key in _model_folders(config).items() if all(tokenizers) else ():
-            if beyond := beyond_context(read_json(Path(folder) / CONFIG), tokens := config.lengths().sequence):
-                self.warnings.append(f"{key} = {folder!r}: a sequence may have {tokens:,} tokens, {beyond}")
-        self.tokenizer = tokenizers[0]
-        """None if it cannot be loaded."""
         if self.tokenizer is not None:
             set_variables(self.tokenizer, config.actor_train.data_args.chat_template_kwargs)
+
+    def _opened(self, model: UsedModel) -> Any:
+        """The tokenizer of a folder that has all that its role needs."""
+        check = open_classifier if model.judges == CLASSIFIER else open_model
+        trained = {"trained": not self.config.only_evaluates} if model.reads_policy else {}
+        return self.collect(model.key, model.folder, partial(check, model.folder, **trained), _FOLDER)
 
     def settle(self, config: PPOConfig) -> None:
         """The configuration with what is known now. Raises `ConfigError` immediately for keys that contradict each other."""
@@ -225,7 +242,7 @@ class Preparation:
         """A set of the configuration; called when everything else is checked. `n`: rollouts of each prompt."""
         assert self.tokenizer is not None
         args = self.config.validation_sampling[name]
-        sampling = sampling_params(args, args.max_new_tokens or self.derived.response_length, self.tokenizer.eos_token_id)
+        sampling = sampling_params(args, args.max_new_tokens or self.derived.response_length, self.models.ends)
         return ValidationSet(name, tuple(prompts), n, sampling)
 
     def restore(self, source: TaskSource | None) -> None:
@@ -250,6 +267,8 @@ class Preparation:
             "config": config,
             "derived": self.derived,
             "tokenizer": self.tokenizer,
+            "ends": self.models.ends,
+            "known": self.models.known,
             "source": source,
             "beginning": source.cursor(),
             "filters": filters,
@@ -313,15 +332,6 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
         raise ValueError("it needs the log-probs of the step's first weights: write old_logprobs: recompute")
     if needs.prepare is not None and config.train_on_arrival:
         raise ValueError("it looks at a whole batch before it is trained: write train_on_arrival: false")
-
-
-def _model_folders(config: PPOConfig) -> dict[str, str]:
-    """The key that names each model folder; actor_train, whose tokenizer is used, comes first."""
-    folders: dict[str, str] = {}
-    for name, role in config.roles().items():
-        own = role.model_args.model_name_or_path
-        folders.setdefault(config.model_folder(role), f"{name}.model_args.model_name_or_path" if own else "pretrain")
-    return folders
 
 
 def _run_by_others(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, object, Callable[[], None]]]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
+from roll.engines.engine_fleet import NODE_LOOK_S
+from roll.errors import NodeLost, WorkersLost
 from roll.pipeline.clusters import device_locks, settle, start_clusters
 from roll.pipeline.failures import Rejoining, lost_versions
 from roll.pipeline.lifecycle import RunLifecycle
@@ -36,6 +39,7 @@ class TrainerRecovery(Recovery):
         """The run goes on like one that is resumed: from its newest checkpoint or, while there is none, from its beginning."""
         if not self._died:
             return
+        await self._wait_for_nodes()
         run, clusters = self._run, self._clusters
         checkpoint, restarted = await asyncio.to_thread(run.prepared.newest_checkpoint), run.restarts.roles
         await run.state.groups.leave()
@@ -49,6 +53,23 @@ class TrainerRecovery(Recovery):
             cluster.restarts = clusters[role].restarts
         clusters |= started
         await settle({role: cluster for role, cluster in clusters.items() if role not in restarted})
+
+    async def _wait_for_nodes(self) -> None:
+        """For one that is started again, or a spare one, as long as for nodes at the start (`device_timeout`). Raises
+        `WorkersLost`."""
+        run, within_s, told = self._run, self._run.config.waits_for_devices_s, False
+        end = monotonic() + within_s
+        devices = {device for role in run.restarts.roles for device in run.config.roles()[role].devices}
+        while True:
+            try:
+                return run.backend.check_nodes(devices)
+            except NodeLost as lost:
+                if (left := end - monotonic()) <= 0 or run.interrupted:
+                    raise WorkersLost(f"{lost} within {within_s:g} s (device_timeout)") from lost
+                if not told:
+                    told = True
+                    run.state.record.display.note(f"{self._died}: {lost}; it is waited for, up to {left:.0f} s (device_timeout)")
+            await asyncio.sleep(min(NODE_LOOK_S, left))
 
     async def after(self, error: Exception) -> None:
         if self._run.interrupted:

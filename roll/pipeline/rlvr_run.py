@@ -41,7 +41,18 @@ from roll.pipeline.run import Run
 from roll.pipeline.state import new_admission
 from roll.record.ledger import Ledger
 from roll.record.validation import ValidationSet
-from roll.rewards.references import TRIED, Earned, cut_off, no_full_marks, oddities, remark, spread, success_at, try_reward
+from roll.rewards.references import (
+    TRIED,
+    Earned,
+    cut_off,
+    no_full_marks,
+    oddities,
+    remark,
+    spread,
+    success_at,
+    try_reward,
+    unasked,
+)
 from roll.rollout.chat.session import Limits
 from roll.rollout.dialogue import Dialogue
 from roll.rollout.filters import GroupFilter, mean_filter, std_filter
@@ -50,7 +61,6 @@ from roll.rollout.router import Router
 from roll.rollout.tasks import NoTasks
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.interface import sampling_params
-from roll.strategies.model_folder import open_classifier, open_model
 from roll.trainer.advantages import RLVRAdvantages
 
 
@@ -69,7 +79,7 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     shared = Preparation(config, inventory, one_process, _named_by_path(config))
     _try_rollout(config, shared)
     collect, derived, estimator = shared.collect, shared.derived, config.adv_estimator
-    _judging_models(config, collect)
+    _judging_engines(config, collect)
     if not (config.uses_critic or config.uses_greedy_baseline):
         collect("adv_estimator", estimator, partial(try_estimator, estimator), "package.module.function, importable here")
     if config.only_evaluates:
@@ -148,14 +158,10 @@ def _validation(config: RLVRConfig, shared: Preparation) -> tuple[list[Validatio
     return sets, skipped
 
 
-def _judging_models(config: RLVRConfig, collect: Collector) -> None:
+def _judging_engines(config: RLVRConfig, collect: Collector) -> None:
     for domain, reward in config.rewards.items() if config.has_engines else ():
         for name, model in reward.models.items():
-            key, folder = f"rewards.{domain}.{name}", model.model_name_or_path
-            collect.add(engine_problems(f"{key}.strategy_args", model.strategy_args))
-            check = partial(open_model if name == "judge" else open_classifier, folder)
-            fix = "a Hugging Face folder: config.json, tokenizer, *.safetensors"
-            collect(f"{key}.model_name_or_path", folder, check, fix)
+            collect.add(engine_problems(f"rewards.{domain}.{name}.strategy_args", model.strategy_args))
 
 
 def _try_rewards(
@@ -170,6 +176,8 @@ def _try_rewards(
         if not prompts:
             of_domain = [prompt for each in sets for prompt in each.prompts if prompt.domain == domain]
             prompts = [of_domain[i] for i in spread(len(of_domain), TRIED)]
+        with contextlib.suppress(ValueError):  # which the trial tells
+            shared.collect.add(unasked(domain, reward))
         fix = "mend its code: a reward takes a sample and returns a number, or (number, {part: number})"
         trial = partial(try_reward, reward, prompts, policy)
         earned = (shared.collect(f"rewards.{domain}.worker_cls", reward.worker_cls, trial, fix) if prompts else None) or Earned()
@@ -211,7 +219,8 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
         if tokenizer is None:
             deque(rows, maxlen=0)  # what is wrong with them is told together with what is wrong with the tokenizer
             return RowFile(), {}
-        usable, skipped = tokenize_prompts(rows, tokenizer, data.template, length, domains, told, folder)
+        known = shared.models.known
+        usable, skipped = tokenize_prompts(rows, tokenizer, data.template, length, domains, told, folder, known)
         why, count = skipped.told(length), sum(skipped.values())
         if not len(usable):
             raise PromptFileError(f"none of {count} prompts can be used: {why}", "a larger prompt_length, or shorter prompts")
@@ -279,11 +288,11 @@ class RLVRRun(Run):
         judges = {domain: clusters[f"rewards.{domain}"] for domain in config.rewards}
         rewards = Rewards(judges, self.state.groups.changes, ledger, prepared.success_at)
         generating, asked = config.actor_infer.generating_args, (derived.keeps_sampling_mask, derived.replays_routing)
-        sampling = sampling_params(generating, derived.max_new_tokens, tokenizer.eos_token_id, *asked)
+        sampling = sampling_params(generating, derived.max_new_tokens, prepared.ends, *asked)
         own = None
         if config.rollout is not None:
             limits = Limits(derived.sequence_length, derived.max_new_tokens, config.rollout.max_calls)
-            own = OwnRollouts(config.rollout, Dialogue(tokenizer, "native"), limits)
+            own = OwnRollouts(config.rollout, Dialogue(tokenizer, "native", prepared.known), limits)
         return RLVRExplorer(exploration, config, derived, sampling, prepared.source, prepared.skipped, client, rewards, own)
 
 

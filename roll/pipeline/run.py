@@ -10,8 +10,10 @@ early.
 
 It ends
   in order:     the last step is trained: `lease` closes, each stage after it closes in turn, the last checkpoint is written
-  by a failure: of a stage or of what is watched beside it: the flow stops all others; `recovery.py` decides whether to try again
-  by a signal:  no group starts and no step is leased any more; the step that is being trained ends, and a checkpoint is written
+  by a failure: of a stage or of what is watched beside it: the step that is being trained ends, the flow stops all stages, a
+                checkpoint is written if it can be (`last_checkpoint.py`); `recovery.py` decides whether to try again
+  by a signal, an alarm or a callback: no group starts and no step is leased any more; the step that is being trained ends, and a
+                checkpoint is written
 and in all cases `lifecycle.py` ends the workers and writes the summary.
 """
 
@@ -50,9 +52,14 @@ class Run(RunLifecycle):
             flow.join(half)
         wiring.begin(halves)
         self.begin(RunComponents(flow, wiring.engines, wiring.updates, wiring.explorer), wiring.counter)
+        watchers = [*wiring.watchers(), *self._watchers(flow, clusters)]
         async with wiring.checkpoints():
-            await flow.run(until=wiring.until(halves), watch=[*wiring.watchers(), *self._watchers(flow, clusters)])
-            await wiring.end()
+            try:
+                await flow.run(wiring.until(halves), watchers, wiring.finish, wiring.finishing(halves))
+                await wiring.end()
+            except Exception as error:  # boundary: whatever ends an attempt, what was trained is kept if it can be
+                await wiring.keep(error)
+                raise
 
     async def work(self, clusters: dict[str, Cluster]) -> None:
         """Attempts, until one comes to its end or fails for good."""

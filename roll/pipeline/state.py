@@ -34,6 +34,8 @@ class RunState:
         self._config, self._prepared = config, prepared
         self.identity = _identity(config, prepared)
         self.first_step = self.saved_step = prepared.first_version
+        self.lost = ""
+        """Why a step that was trained has no checkpoint."""
         spared = self.first_step if prepared.continues else None
         self.checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared, prepared.lock)
         if prepared.continues:
@@ -45,6 +47,7 @@ class RunState:
             lock=prepared.lock,
             resumed=prepared.resumed_record,
             warnings=prepared.warnings,
+            rules=prepared.rules,
             models=len(prepared.benched),
             before=before,
         )

@@ -20,6 +20,7 @@ from roll.record.advice import Halves, advise, sentences
 from roll.record.ledger import BUSY
 from roll.record.run_record import RunRecord
 from roll.record.validation import ValidationResult
+from roll.record.verdict import waiting, wasted
 
 OF_TRAINING = (
     "steps", "validation", "tags", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",
@@ -27,6 +28,11 @@ OF_TRAINING = (
     "synchronous_since",
 )  # fmt: skip
 """Figures of which a run that only evaluates has none."""
+OF_THE_TIME = (
+    "wall_s", "started_s", "throughput", "idle_share", "weight_updates", "device_turns", "engines", "resumed_from_step", "memory",
+    "advice", "advised",
+)  # fmt: skip
+"""Figures that are measured while steps are trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,7 @@ def figures(
         "idle_share": {},
         "engine_restarts": 0,
         "engine_recovery_s": list(carried_over.recovered_s),
+        "engine_silent_s": [],
         "weight_updates": carried_over.updates.summary(),
         "engines": [],
         "trainer_recovery_s": list(restarts.seconds),
@@ -128,7 +135,8 @@ def _of_engines(engines: EngineFleet, carried_over: CarriedOver) -> dict[str, ob
         for stats in engines.last_stats
     ]
     recovered_s = [*carried_over.recovered_s, *engines.recovered_s]
-    return {"engine_restarts": engines.fleet.restarts, "engine_recovery_s": recovered_s, "engines": counted}
+    lost = {"engine_restarts": engines.fleet.restarts, "engine_recovery_s": recovered_s}
+    return {**lost, "engine_silent_s": list(engines.silent.seconds), "engines": counted}
 
 
 def of_evaluation(
@@ -184,4 +192,8 @@ def advice(
         apart=all(map(infer.isdisjoint, of_training)),
         one_process=one_process,
     )
-    return {"advice": [*sentences(seen)], "advised": {one.key: one.value for one in advise(seen)}}
+    lost = wasted(components.explorer.groups.admission.counts())
+    return {
+        "advice": [*sentences(seen, waiting(record.curves.curve), lost)],
+        "advised": {one.key: one.value for one in advise(seen)},
+    }

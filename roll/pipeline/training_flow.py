@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from roll.configs.agentic import AgenticConfig
+from roll.configs.flow import OnError
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.flow.custom_stage import BuiltIn, CustomStage, make_stage
@@ -16,8 +17,31 @@ from roll.pipeline.agentic_run import AgenticPipeline
 from roll.pipeline.rlvr_run import RLVRPipeline
 from roll.record.callbacks import Callback
 
-VERLS_NAMES = {"dataloader": "admit", "logp": "log_prob", "ref_logp": "reference", "param_update": "publish"}
-"""Of the stages that are called otherwise here."""
+VERLS_NAMES = {
+    "dataloader": ("admit",),
+    "rollout": ("generate", "episodes"),
+    "generate": ("generate", "episodes"),
+    "logp": ("log_prob",),
+    "ref_logp": ("reference",),
+    "train": ("train", "policy"),
+    "param_update": ("publish",),
+    "validation": ("validate",),
+}
+"""verl's name of a stage -> ours: the first that the run has. verl generates in `generate`, and `rollout` joins what comes of it;
+here one stage does both."""
+BROUGHT_BY = {
+    "log_prob": "old_logprobs: recompute",
+    "reference": "use_kl_loss: true, or add_token_level_kl: true",
+    "value": "adv_estimator: gae",
+    "critic": "adv_estimator: gae",
+    "policy": "adv_estimator: gae",
+    "gather": "adv_estimator: gae",
+    "train": "an adv_estimator other than gae, with which critic and policy train side by side",
+    "reward": "a configuration of rewards (RLVR): an environment gives its own",
+    "generate": "a configuration of rewards (RLVR)",
+    "episodes": "a configuration of custom_envs (agents)",
+}
+"""What a run has to have for a stage that not every run has."""
 
 
 class AsyncTrainingFlow:
@@ -62,6 +86,7 @@ def create_role_state_machine(
     after: str | None = None,
     lanes: int | None = None,
     args: Mapping[str, Any] | None = None,
+    on_error: OnError = "fail",
     pipeline: AsyncTrainingFlow | RLVRPipeline | AgenticPipeline | None = None,
     trainer: RLVRConfig | AgenticConfig | None = None,
     use_async_rl: bool | None = None,
@@ -71,15 +96,25 @@ def create_role_state_machine(
     of `Stage` with a `process`; without it the stage works as the run's own. `args` are handed to it by keyword.
 
     `pipeline`, or `trainer` with `use_async_rl` as an `AsyncTrainingFlow` has them: whose stages the name has to be one of.
-    verl's names count, too. Raises `ValueError`."""
-    if after is None:
-        role_name = VERLS_NAMES.get(role_name, role_name)
+    verl's names count, too. `on_error`: as in `flow.stages`. Raises `ValueError`."""
     if trainer is not None and pipeline is None:
         pipeline = AsyncTrainingFlow(trainer, enable_async_rl=use_async_rl)
     there = [stage.name for stage in pipeline.outline().stages] if pipeline is not None else []
-    if there and (after or role_name) not in there:
-        raise ValueError(f"{after or role_name!r} is no stage of the run: one of {', '.join(there)}")
-    return make_stage(role_name, worker, after=after, lanes=lanes, args=args)
+    place = _ours(after or role_name, there)
+    name, follows = (place, None) if after is None else (role_name, place)
+    return make_stage(name, worker, after=follows, lanes=lanes, args=args, on_error=on_error)
+
+
+def _ours(name: str, there: Sequence[str]) -> str:
+    """The name of a stage of the run. `there`: those that it has; empty if that is not known. Raises `ValueError`."""
+    ours = [name] if name in there else [*VERLS_NAMES.get(name, (name,))]
+    found = next((each for each in ours if not there or each in there), None)
+    if found is not None:
+        return found
+    called = "" if ours == [name] else f" ({' or '.join(ours)} here)"
+    brings = " or ".join(dict.fromkeys(BROUGHT_BY[each] for each in ours if each in BROUGHT_BY))
+    fix = f"; what brings it: {brings}" if brings else ""
+    raise ValueError(f"{name!r}{called} is no stage of the run: one of {', '.join(there)}{fix}")
 
 
 def _scheduled(config: RLVRConfig | AgenticConfig, ahead: bool) -> RLVRConfig | AgenticConfig:

@@ -14,32 +14,36 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import ClassVar
 
 from roll.configs.derived import Derived
 from roll.configs.ppo import PPOConfig
 from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
-from roll.engines.engine_fleet import EngineFleet, engine_fleet
+from roll.engines.engine_fleet import EngineFleet
 from roll.engines.policy_copy import ROLE, PolicyCopy
+from roll.engines.weight_broadcast import WeightBroadcast
 from roll.engines.weight_updates import EngineUpdates, UpdateStats, WeightUpdates
 from roll.errors import LOST
 from roll.explorer.explorer import Exploration, Explorer
-from roll.flow.custom_stage import CustomStage, insert
+from roll.flow.custom_stage import CustomStage, insert, singles
 from roll.flow.stage import AnyStage
 from roll.pipeline.apart import FollowedWeights, Publisher
 from roll.pipeline.bench import ModelsInTurn, check_complete, model_source
+from roll.pipeline.last_checkpoint import why_lost
 from roll.pipeline.lifecycle import RunLifecycle
 from roll.pipeline.recovery import ExplorerRecovery, Recovery, TrainerRecovery
 from roll.pipeline.serving import serving_address
 from roll.pipeline.stages import NO_PARTS, Parts, announcing, exploring, training, validating
 from roll.record.ledger import Ledger
 from roll.record.run_record import Counter
+from roll.rollout.fleet import Fleet
 from roll.trainer.checkpoint_writer import CheckpointWriter
 from roll.trainer.on_arrival import TrainerOnArrival
 from roll.trainer.trainer import Trainer
 from roll.weights.store import WeightSource, WeightStore
-from roll.weights.transport import followed_weights, published_weights, weight_store
+from roll.weights.transport import broadcast_device, followed_weights, published_weights, weight_store
 
 Watchers = list[Coroutine[object, object, None]]
 
@@ -87,6 +91,16 @@ class Wiring(ABC):
     def checkpoints(self) -> contextlib.AbstractAsyncContextManager[None]:
         return contextlib.nullcontext()
 
+    def finishing(self, halves: Sequence[Sequence[AnyStage]]) -> Sequence[AnyStage]:
+        """The stages that `finish` waits for."""
+        return []
+
+    async def finish(self) -> None:  # noqa: B027
+        """The run has failed; the stages go on until this returns."""
+
+    async def keep(self, error: Exception) -> None:  # noqa: B027
+        """The run has failed, by `error`, and its stages have ended; checkpoints can still be written."""
+
     async def end(self) -> None:  # noqa: B027
         """All stages have done their work; checkpoints can still be written."""
 
@@ -106,9 +120,26 @@ class Wiring(ABC):
         )
 
     def _fleet(self, store: WeightSource, version: int, empty: bool) -> EngineFleet:
-        run = self._run
-        changes = run.state.groups.changes
-        return engine_fleet(run.config, self._clusters, run.backend, store, run.devices, changes, version, empty)
+        """The engines, which are to begin with `version`. `empty`: they do not have its weights yet."""
+        run, config, clusters = self._run, self._run.config, self._clusters
+        engines, broadcast, device = clusters["actor_infer"], None, broadcast_device(config)
+        if device is not None and run.backend.isolated and "actor_train" in clusters:
+            address, timeout_s = run.backend.driver_address(), config.engine_health_timeout_s
+            broadcast = WeightBroadcast(clusters["actor_train"], engines, address, timeout_s, device)
+        return EngineFleet(
+            engines,
+            store,
+            Fleet(len(engines), version, config.max_engine_restarts, empty, engines.restarts),
+            run.state.groups.changes,
+            config.weight_update_mode,
+            run.devices,
+            restartable=run.backend.isolated and config.max_engine_restarts > 0,
+            health_interval_s=config.engine_health_interval_s,
+            health_timeout_s=config.engine_health_timeout_s,
+            rolling=config.weight_update_rolling,
+            broadcast=broadcast,
+            start_empty=empty,
+        )
 
     async def _explorer(self, engines: EngineFleet, weights: EngineUpdates) -> Explorer:
         state, prepared = self._run.state, self._run.prepared
@@ -133,10 +164,29 @@ class _WithTrainer(Wiring):
 
     async def end(self) -> None:
         """The last checkpoint, if no step has begun it; it is complete when this returns."""
-        state, devices, checkpoints = self._run.state, self._run.devices, self._checkpoints
+        state, checkpoints = self._run.state, self._checkpoints
         if not self._run.ends_early:
             await state.groups.drop_all("surplus")
         await checkpoints.settle()
+        await self._save()
+
+    def finishing(self, halves: Sequence[Sequence[AnyStage]]) -> Sequence[AnyStage]:
+        return [one for place in takewhile(lambda place: place.name != "publish", halves[-1]) for one in singles(place)]
+
+    async def finish(self) -> None:
+        """The step whose weights change is trained to its end; no other begins."""
+        groups, milestones = self._run.state.groups, self.trainer.milestones
+        groups.stop(hurried=True)
+        await groups.until(lambda: milestones.whole)
+
+    async def keep(self, error: Exception) -> None:
+        state, milestones = self._run.state, self.trainer.milestones
+        await self._checkpoints.ended()
+        if state.record.step > state.saved_step or not milestones.whole:
+            state.lost = await why_lost(self._save, error, milestones, self._clusters)
+
+    async def _save(self) -> None:
+        state, devices, checkpoints = self._run.state, self._run.devices, self._checkpoints
         if state.record.step > state.saved_step:
             if "critic" in self._clusters:
                 async with devices.hold("critic"):
@@ -237,7 +287,7 @@ class TrainerAlone(_WithTrainer):
         return [self.weights.record_validations(), *super().watchers()]
 
     async def close(self) -> None:
-        if not self._run.ends_early:
+        if not self._run.ends_early or self._run.stopped_in_order:
             await self.weights.farewell()
         self._store.close()
 

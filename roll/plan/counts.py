@@ -151,8 +151,9 @@ def _versions(config: PPOConfig) -> Iterator[Quantity]:
             of_set = "" if name == MAIN_SET else f" of {name}"
             yield Quantity(f"validation rollouts{of_set}", None, count * rollouts, f"{count:,} × {how}")
     if config.trains:
-        saved = validations(steps, config.save_steps) - 1
-        yield Quantity("checkpoints", None, saved, f"every {config.save_steps:,} (save_steps) and at the last")
+        saved = validations(steps, config.save_steps or steps) - 1
+        every = f"every {config.save_steps:,} (save_steps) and " if config.save_steps else "save_steps 0: "
+        yield Quantity("checkpoints", None, saved, f"{every}at the last")
 
 
 def validations(max_steps: int, every: int) -> int:

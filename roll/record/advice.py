@@ -14,9 +14,9 @@ the other two holds the step up: G where 1 + α batches need more places than th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 LEAST_STEPS = 10
 """Fewer steps say nothing: the first ones wait until engines have warmed up."""
@@ -131,11 +131,14 @@ def advise(seen: Halves) -> list[Advice]:
     return found
 
 
-def sentences(seen: Halves) -> Iterator[str]:
-    """For people: the bottleneck, and what would help. Nothing of a run that is too short to say."""
+def sentences(seen: Halves, waited: float | None = None, wasted: str | None = None) -> Iterator[str]:
+    """For people: the bottleneck, and what would help. Nothing of a run that is too short to say. `waited`: the share of the time
+    that its verdict tells. `wasted`: a clause about groups that were dropped."""
     if seen.steps < LEAST_STEPS:
         return
-    waited = seen.idle_s / seen.step_s
+    waited = seen.idle_s / seen.step_s if waited is None else waited
+    if wasted is not None:
+        yield f"{wasted}: tasks that are neither too hard nor too easy, or a larger group, would leave more of them to training"
     slow = "actor_infer" if waited > LEAST_GAIN else "actor_train"
     where = f"{slow} is the bottleneck: training waited for groups {waited:.0%} of the time"
     if seen.ratio == 0 and seen.apart:
@@ -150,6 +153,12 @@ def sentences(seen: Halves) -> Iterator[str]:
         gain = f"a step would take about {one.step_s:.3g} s instead of {before:.3g} s ({1 - one.step_s / before:.0%} less)"
         yield f"{one.key}: {one.value}: {gain}, if {one.provided}"
         before = one.step_s
+
+
+def gains(summary: Mapping[str, Any]) -> list[str]:
+    """The sentences of a summary that foretell what a change would bring."""
+    starts = tuple(f"{key}: {value}: " for key, value in summary.get("advised", {}).items())
+    return [line for line in summary.get("advice", []) if starts and line.startswith(starts)]
 
 
 def _older(model: _Model, seen: Halves) -> tuple[Advice, _Model]:

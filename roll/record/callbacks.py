@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from roll.configs.base import FlowConfig
 from roll.configs.dotted_path import import_object
+from roll.configs.flow import FlowConfig
 from roll.configs.problems import OWN_CODE, Collector
 from roll.data.sample import Sample, SampleGroup
-from roll.errors import CallbackError, boundary
+from roll.errors import CallbackError, boundary, contained
+from roll.record.own_metrics import OwnMetrics
 
 if TYPE_CHECKING:  # users import this file, and torch takes seconds
-    from roll.data.token_batch import TokenBatch
     from roll.record.run_record import RunRecord
     from roll.record.validation import ValidationResult
 
@@ -27,12 +27,20 @@ Event = Literal["on_step", "on_validation", "on_group", "on_run_end"]
 
 class Callback:
     """A subclass overrides what it wants to know of. All callbacks of a run are called one after another on one thread, so they
-    need no locks, and may take time: rollouts go on meanwhile. What a callback raises ends the run, with its name."""
+    need no locks, and may take time: rollouts go on meanwhile. What a callback raises ends the run as failed, with its name and a
+    checkpoint; `stop` ends it in order. A number that is put into `metrics` is a metric of the run."""
 
-    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+    _stops: str | None = None
+
+    def stop(self, reason: str) -> None:
+        """Ends the run in order, as "finished" and with a checkpoint, when what is being told of is over: no other step begins.
+        In `on_run_end` it changes nothing."""
+        self._stops = str(reason)
+
+    def on_step(self, step: int, metrics: MutableMapping[str, float]) -> None:
         """A step was trained; steps count from 1. Where the trainer runs."""
 
-    def on_validation(self, step: int, metrics: Mapping[str, float]) -> None:
+    def on_validation(self, step: int, metrics: MutableMapping[str, float]) -> None:
         """The policy after `step` steps was evaluated."""
 
     def on_group(self, group: SampleGroup, reason: str | None) -> None:
@@ -46,14 +54,36 @@ class Callbacks:
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = callbacks
         self._thread = ThreadPoolExecutor(1, "callbacks")
+        self._names = OwnMetrics()
+
+    @property
+    def stopped(self) -> str:
+        """Who ends the run in order, and why; empty if nobody does."""
+        who = ((type(each).__qualname__, each._stops) for each in self._callbacks)
+        return next((f"{name}: {' '.join(why.split())}" for name, why in who if why is not None), "")
 
     async def call(self, event: Event, *told: object) -> None:
         """Returns when all have been told. Raises `CallbackError`."""
         for callback in self._callbacks:
-            if getattr(type(callback), event) is getattr(Callback, event):
-                continue
+            await self._call(callback, event, *told)
+
+    async def call_with_metrics(self, event: Event, step: int, row: Mapping[str, float]) -> dict[str, float]:
+        """As `call`; returns the metrics that were added to those of the row."""
+        own: dict[str, float] = {}
+        for callback in self._callbacks:
+            before = {**row, **own}
+            given = dict(before)
+            try:
+                await self._call(callback, event, step, given)
+            finally:
+                own |= self._names.added(f"{type(callback).__qualname__}.{event}", before, given)
+        return own
+
+    async def _call(self, callback: Callback, event: Event, *told: object) -> None:
+        if getattr(type(callback), event) is not getattr(Callback, event):
             with boundary(CallbackError, f"{type(callback).__qualname__}.{event}"):
-                await asyncio.get_running_loop().run_in_executor(self._thread, getattr(callback, event), *told)
+                call = getattr(callback, event)
+                await asyncio.get_running_loop().run_in_executor(self._thread, contained, call, *told)
 
 
 def own_callbacks(flow: FlowConfig, collect: Collector) -> tuple[Callback, ...]:
@@ -101,22 +131,33 @@ class Reports:
         if reason is not None:
             self.record.add_dropped(group, reason)
         await self._callbacks.call("on_group", group, reason)
+        self._heed()
 
-    async def step(self, version: int, groups: tuple[SampleGroup, ...], batch: TokenBatch, metrics: Mapping[str, float]) -> None:
-        """A step on policy version `version` has trained the groups, whose tensors are `batch`."""
-        row = self.record.add_step(version, groups, batch, metrics)
+    async def step(self, row: Mapping[str, float]) -> None:
+        """The record has a step; `row`: its metrics."""
         self._apply_alarms()
-        await self._callbacks.call("on_step", self.record.step, row)
+        await self._tell("on_step", self.record.step, row)
 
     async def validation(self, result: ValidationResult, samples: Sequence[Sequence[Sample]]) -> None:
         """`samples`: of each validation set."""
         metrics = self.record.add_validation(result, samples)
         self._apply_alarms()
-        await self._callbacks.call("on_validation", result.version, metrics)
+        await self._tell("on_validation", result.version, metrics)
 
     def note(self, text: str) -> None:
         """A line for people."""
         self.record.display.note(text)
+
+    async def _tell(self, event: Event, step: int, row: Mapping[str, float]) -> None:
+        own = await self._callbacks.call_with_metrics(event, step, row)
+        if own:
+            self.record.add_own(step, own)
+        self._heed()
+
+    def _heed(self) -> None:
+        """What a callback asks for."""
+        if self._callbacks.stopped:
+            self._stop()
 
     def _apply_alarms(self) -> None:
         if self.record.alarms.stop is not None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from roll.configs.ppo import PPOConfig
 from roll.errors import CheckpointError, Superseded
+from roll.record.checkpoint_fits import check_fits
 from roll.record.group_log import GROUPS
 from roll.record.journal import check_prefix, sync
 from roll.record.manifest import MANIFEST, is_count, parsed, read_json, read_manifest, seal, shown, verify
@@ -131,10 +132,7 @@ class CheckpointStore:
         _remove(replaced)
         if self._keep:
             for old in [step for step in self.steps()[: -self._keep] if step != self._spared]:
-                folder = self.root / f"step-{old}"
-                if not folder.is_symlink():
-                    (folder / MANIFEST).unlink()  # first: half a folder must not look complete
-                _remove(folder)
+                _remove((self.root / f"step-{old}").rename(self._aside(old)))  # half a folder must not look like a checkpoint
         return final
 
     def set_aside_after(self, step: int) -> None:
@@ -202,6 +200,12 @@ class CheckpointStore:
     def _partial(self, step: int) -> Path:
         """A run writes into folders of its own: one that was superseded may still be writing."""
         return self.root / (f".step-{step}.{self._lock.token}.partial" if self._lock is not None else f".step-{step}.partial")
+
+    def _aside(self, step: int) -> Path:
+        """A free name for a checkpoint that is deleted; what a kill leaves of it goes with the next `begin`."""
+        aside = self.root / f".step-{step}.deleted"
+        _remove(aside)
+        return aside
 
     def _check_owner(self) -> None:
         if self._lock is None:
@@ -308,17 +312,7 @@ def resumable(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
 
     checkpoint = store.resolve(config.resume_from_checkpoint, check)
     if checkpoint is not None:
-        if config.uses_critic and not checkpoint.critic.is_dir():
-            raise ValueError(f"{checkpoint.path} was made without a critic, which adv_estimator gae needs")
-        was, now = ("a database" if "database" in checkpoint.state else "memory"), config.groups_address
-        if (was == "memory") != (now is None):
-            raise ValueError(f"{checkpoint.path} was made with groups in {was}, now they are in {now or 'memory'}")
-        accounts = checkpoint.state["admission"]
-        places = accounts["trained"] + accounts["replayed"]
-        if places != checkpoint.step * config.groups_per_step:
-            was = places // max(checkpoint.step, 1)
-            now = f"{config.groups_per_step} (rollout_batch_size)"
-            raise ValueError(f"{checkpoint.path} was made with {was} groups a step, not {now}")
+        check_fits(checkpoint, config)
     return checkpoint
 
 

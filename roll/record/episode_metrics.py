@@ -6,18 +6,21 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from roll.data.sample import Sample, Trajectory, Turn
+from roll.record.verdict import LEAST_VALID
 
 
 def episode_metrics(samples: Sequence[Sample]) -> dict[str, float]:
     """`env/<tag>/...`: episodes, success, score, num_actions (turns), action_is_valid and action_is_effective (shares of turns),
     response_length (tokens of a turn), max_steps and context (shares of episodes that ended so), the environment's own numbers;
-    `env/episodes`: how many there were; `env/time/...`: seconds of an episode spent on generation, in the environment, and
-    waiting for a place in one."""
+    `env/least_valid`: the least share of valid actions of a tag; `env/episodes`: how many there were; `env/time/...`: seconds
+    of an episode spent on generation, in the environment, and waiting for a place in one."""
     metrics: dict[str, float] = {}
     for tag in sorted({sample.prompt.tag for sample in samples}):
         mine = [sample for sample in samples if sample.prompt.tag == tag]
         turns = [turn for sample in mine if sample.trajectory for turn in sample.trajectory.turns]
         metrics |= {f"env/{tag}/{name}": value for name, value in (_of_episodes(_episodes(mine)) | _of_turns(turns)).items()}
+    valid = [share for name, share in metrics.items() if name.endswith("/action_is_valid")]
+    metrics |= {LEAST_VALID: min(valid)} if valid else {}
     episodes = _episodes(samples)
     parts: dict[str, Callable[[Trajectory], float]] = {
         "generation_s": lambda episode: episode.generation_s,

@@ -149,9 +149,14 @@ def is_running(run_dir: Path) -> bool:
     return True
 
 
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """Empty if there is none that can be read."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads((run_dir / SUMMARY).read_text())
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
 def amend_summary(run_dir: Path, end: dict[str, Any]) -> None:
     """The run ended like that, before it could say more: its last figures stay."""
-    found: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):
-        found = json.loads((run_dir / SUMMARY).read_text())
-    write_summary(run_dir, found | end)
+    write_summary(run_dir, read_summary(run_dir) | end)

@@ -15,9 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from roll.configs.redact import visible
+from roll.record.advice import gains
 from roll.record.by_tag import as_table
 from roll.record.display import LABEL, Printed, duration
 from roll.record.estimates import CONFIDENCE, Estimate, Validated
+
+
+def print_advice(lines: Sequence[str]) -> None:
+    """Below the summary: what a change would bring."""
+    for line in lines:
+        print(f"{'advice':<17}{visible(line)}")
 
 
 def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | None = None) -> None:
@@ -64,6 +71,8 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         of_all = f" of {summary['steps']}, resumed" if resumed else ""
         started = f"; started in {duration(summary['started_s'])}" if summary.get("started_s") else ""
         yield "steps", f"{done}{of_all} in {duration(summary.get('wall_s', 0.0))}{started}"
+    if kept := summary.get("checkpoint"):
+        yield "checkpoint", "; ".join(filter(None, (f"step {kept['step']}" if kept["step"] else "", kept["lost"]))) or "none"
     if "evaluation" in summary:
         yield from _evaluated(summary, summary["evaluation"])
     if validation := summary.get("validation"):
@@ -79,7 +88,8 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if idle := summary.get("idle_share"):
         yield "idle", ", ".join(f"{role} {share:.0%}" for role, share in idle.items())
     for line in summary.get("advice", []):
-        yield "advice", line
+        if line not in gains(summary):  # which a simulation may know better
+            yield "advice", line
     updates = summary.get("weight_updates") or {}
     if published := not updates.get("count") and updates.get("published"):
         yield "weight updates", f"{published} published"
@@ -105,6 +115,9 @@ def _incidents(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "alarm", alarm["text"]
     for warning in summary.get("warnings", []):
         yield "warning", warning
+    for stage, kinds in summary.get("stage_errors", {}).items():
+        for on_error, errors in kinds.items():
+            yield "stage", f"{stage} has failed {sum(errors.values()):,} times (on_error: {on_error}; {_listing(errors)})"
     if seconds := summary.get("trainer_recovery_s"):
         yield "trainer", f"started again {len(seconds)} times, which took {duration(sum(seconds))}"
     if (since := summary.get("synchronous_since")) is not None:

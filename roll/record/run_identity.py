@@ -136,9 +136,31 @@ def groups_address(run_dir: Path) -> str | None:
         return f"{SQLITE}{own.resolve()}" if own.is_file() else None
     identity = read_identity(run_dir)
     if identity is not None and identity.database:
-        return identity.database
+        return _of_this_folder(run_dir, identity)
     if named.startswith(SQLITE) and not named.startswith(f"{SQLITE}/"):
         raise ValueError(
             f"groups_database {named} is relative to the folder that the run was started in, and no {RUN} says which"
         )
     return str(named)
+
+
+def _of_this_folder(run_dir: Path, identity: RunIdentity) -> str:
+    """The address that the run noted, or, where the folder was moved or copied, that of the file which went with it. Raises
+    `ValueError` for a copy that has none: the database is the original's."""
+    address, was, here = identity.database, Path(identity.folder), run_dir.resolve()
+    here = next((above for above in here.parents if _id(above) == identity.id), here)  # that of an explorer lies in its run's
+    if not address.startswith(SQLITE) or here == was:
+        return address
+    file = Path(address.removeprefix(SQLITE))
+    beside = Path(os.path.normpath(here / os.path.relpath(file, was)))
+    if beside.is_file():
+        return f"{SQLITE}{beside}"
+    if _id(was) == identity.id:
+        raise ValueError(f"{here} is a copy of {was}, whose database is {file}; of its own there is none ({beside})")
+    return address
+
+
+def _id(folder: Path) -> str:
+    with suppress(ValueError):
+        return found.id if (found := read_identity(folder)) is not None else ""
+    return ""

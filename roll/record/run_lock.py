@@ -1,8 +1,8 @@
 """One run at a time writes into a folder `<output_dir>/<exp_name>`.
 
 The driver holds a lock on `<output_dir>/.<exp_name>.lock`: beside the folder, so that the lock stays when the folder is moved
-aside. The lock is a POSIX record lock: it ends with its process, however that ends, and NFS has it too. Its holder never removes
-the lock file and never opens it again, for closing a second descriptor would give the lock up.
+aside. The lock is a POSIX record lock: it ends with its process, however that ends, and NFS has it too. Its holder never opens
+the lock file again, for closing a second descriptor would give the lock up; it removes it if nothing came of a run that is new.
 
 `.<exp_name>.owner.json` says who holds the lock, and holds the run's token: a number that grows with every holder. A lock can be
 lost without notice (a network file system that was away, a virtual machine that slept), so the holder compares the tokens before
@@ -19,6 +19,7 @@ import os
 import socket
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -56,10 +57,13 @@ class RunLock:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._files: list[int] = []
+        self._made: list[Path] = [each for place in _places(run_dir) for each in _missing(place)]
+        """Folders and files that were not there before, the innermost first."""
         try:
             for place in _places(run_dir):
                 self._lock(place)
         except BaseException:
+            self._made.clear()  # it may be another's
             self.close()
             raise
         self._owner_files = [_owner_file(place) for place in _places(run_dir)]
@@ -83,13 +87,17 @@ class RunLock:
                 raise Superseded(f"{self._run_dir} was taken over by {now}: this run may not write there any more")
 
     def close(self) -> None:
+        """Where nothing came of the run, as it was refused, what was made for the lock goes, too."""
+        for path in self._made if not self._run_dir.exists() else ():
+            with suppress(OSError):  # a folder in which others are
+                path.rmdir() if path.is_dir() else path.unlink()
         for descriptor in self._files:
             os.close(descriptor)
         self._files.clear()
 
     def _lock(self, place: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(place.with_name(f".{place.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(_lock_file(place), os.O_RDWR | os.O_CREAT, 0o666)
         self._files.append(descriptor)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,6 +109,8 @@ class RunLock:
                 return
             owner = read_owner(_owner_file(place))
             raise RunInUse(f"{self._run_dir} is in use by {owner or 'another process'}") from error
+        if not _is_there(descriptor, _lock_file(place)):
+            raise RunInUse(f"{self._run_dir} was in use by another process, which is just ending")
 
 
 def read_owner(path: Path) -> Owner | None:
@@ -117,6 +127,22 @@ def _places(run_dir: Path) -> list[Path]:
     """The names under which the folder is locked: its own, and that of the folder to which a link leads."""
     own = run_dir.parent.resolve() / run_dir.name
     return list(dict.fromkeys([own, run_dir.resolve()]))
+
+
+def _missing(place: Path) -> list[Path]:
+    files = [path for path in (_owner_file(place), _lock_file(place)) if not path.exists()]
+    return [*files, *(above for above in place.parents if not above.exists())]
+
+
+def _is_there(descriptor: int, path: Path) -> bool:
+    """Whether the open file is still the one of this name."""
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
+
+
+def _lock_file(place: Path) -> Path:
+    return place.with_name(f".{place.name}.lock")
 
 
 def _owner_file(place: Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from roll.errors import Superseded
 from roll.record.by_tag import ByTag
 from roll.record.display import Display, RoleLine, RunSnapshot, duration
 from roll.record.estimates import Validated
+from roll.record.invalid_actions import InvalidActions
 from roll.record.journal import read_rows
 from roll.record.journals import Journals
 from roll.record.ledger import STAGE, LaneState, Ledger, StepSpeed
@@ -52,7 +53,8 @@ class RunRecord:
     `LiveFiles`; and the display.
 
     `written`: the configuration with paths as the user wrote them. `resumed`: the record's state in the checkpoint that the run
-    goes on from; what was written after it is rolled back. `warnings`: what was odd before the run began. `models`: how many a
+    goes on from; what was written after it is rolled back. `warnings`: what was odd before the run began. `rules`: of a tag's
+    environments. `models`: how many a
     run evaluates that trains nothing. `before`: the record of the same run that this one takes over from, when its trainer
     restarts."""
 
@@ -82,6 +84,7 @@ class RunRecord:
         lock: RunLock | None = None,
         resumed: Mapping[str, Any] | None = None,
         warnings: tuple[str, ...] = (),
+        rules: Mapping[str, str] | None = None,
         models: int = 0,
         before: RunRecord | None = None,
     ) -> None:
@@ -96,11 +99,11 @@ class RunRecord:
             self._resume(resumed)
         self.step = self._first_step = resumed["step"] if resumed is not None else 0
         self.journals = Journals(config, derived, written or to_mapping(config), resumed)
-        self._training_warnings = TrainingWarnings()
+        self._training_warnings, self._actions = TrainingWarnings(), InvalidActions(rules or {})
         self.alarms = Alarms(config.alarms if config.trains else ())
         self.memory = MemoryWatch()
         self.display = Display(logging_steps=config.logging_steps)
-        self._curves, self._tags = Curves(), ByTag(derived.tag_to_domain)
+        self.curves, self._tags = Curves(), ByTag(derived.tag_to_domain)
         self._found = warnings
         self._counts: Mapping[str, Any] = {}
         """The groups, as they were counted last."""
@@ -119,7 +122,7 @@ class RunRecord:
         self._inherited = resumed.get("inherited")
 
     def _follow(self, step: int, row: Mapping[str, Any]) -> None:
-        self._curves.add(step, row)
+        self.curves.add(step, row)
         self._tags.add(row)
 
     @property
@@ -130,7 +133,7 @@ class RunRecord:
     def _take_over(self, before: RunRecord) -> None:
         """What counts from the beginning of the run. What was trained and is taken back was work all the same."""
         self._run_began, self._started_s = before._run_began, before._started_s
-        self._training_warnings, self.memory = before._training_warnings, before.memory
+        self._training_warnings, self.memory, self._actions = before._training_warnings, before.memory, before._actions
         self.samples, self.response_tokens = before.samples, before.response_tokens
         self.alarms.take_over(before.alarms, read_rows(self.run_dir / "metrics.jsonl"))
 
@@ -163,17 +166,18 @@ class RunRecord:
         self, version: int, groups: tuple[SampleGroup, ...], batch: TokenBatch, metrics: Mapping[str, float]
     ) -> dict[str, float]:
         """A step on policy version `version` has trained the groups, whose tensors are `batch`. Returns all its metrics."""
-        self.step = version + 1
+        step = version + 1
         lags = self.staleness.add_step(version, groups)
-        self.journals.samples.record(self.step, groups, batch)
+        self.journals.samples.record(step, groups, batch)
         tokens = sum(len(sample.response_ids) for group in groups for sample in group.samples)
         counts = self._counter.counts() if self._counter is not None else {}
         speed = self._speed.step(tokens, monotonic()) if self._speed is not None else {}
         row = {**metrics, **counts, **lags, **speed, "time/elapsed_s": self.running_s(), **self.memory.metrics()}
-        self.journals.metrics.log(self.step, row)
-        self._follow(self.step, row)
-        for warning in self._training_warnings.observe_step(self.step, {**metrics, **counts}):
-            logger.warning(warning)
+        self.journals.metrics.log(step, row)
+        self.step = step
+        self._follow(step, row)
+        self._warn(self._training_warnings.observe_step(self.step, {**metrics, **counts}))
+        self._look_at_actions(groups)
         self._judge(self.step, row)
         if self.step > self._first_step + 1:
             self.steady_steps += 1
@@ -199,6 +203,16 @@ class RunRecord:
     def add_dropped(self, group: SampleGroup, reason: str) -> None:
         """A group was rolled out and then dropped."""
         self.journals.samples.record_dropped(self.step + 1, group, reason)
+        self._look_at_actions([group])
+
+    def _look_at_actions(self, groups: Iterable[SampleGroup]) -> None:
+        found = self._actions.observe(groups)
+        self._training_warnings.warnings += found
+        self._warn(found)
+
+    def _warn(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            logger.warning(line)
 
     def add_validation(self, result: ValidationResult, sets: Sequence[Sequence[Sample]]) -> dict[str, float]:
         """`sets`: the samples of each validation set. Returns all its metrics."""
@@ -219,6 +233,10 @@ class RunRecord:
         self._follow(result.version, metrics)
         self._judge(result.version, metrics)
         return metrics
+
+    def add_own(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Metrics of callbacks: a row of its own, of the same step."""
+        self.journals.metrics.log(step, metrics)
 
     async def refresh(
         self, ledger: Ledger, roles: list[str], waits: Mapping[str, str], counts: Callable[[], Mapping[str, Any]]
@@ -272,7 +290,7 @@ class RunRecord:
 
     def _verdict(self, state: str, groups: Mapping[str, Any]) -> Verdict | None:
         """None of a run that trains nothing."""
-        return verdict(self._curves.curve, state, groups) if self._trains else None
+        return verdict(self.curves.curve, state, groups) if self._trains else None
 
     def figures(self, wall_s: float) -> dict[str, object]:
         """Steps, validation, staleness and throughput, for summary.json."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from roll.configs.redact import HIDDEN, redact, secrets
-from roll.errors import TrackerError, boundary
+from roll.errors import TrackerError, boundary, contained
 from roll.record.journal import JournalFile, check_prefix
 from roll.record.remote_trackers import MlflowTracker, SwanlabTracker, TensorBoardTracker, TrackedRun, WandbTracker
 
@@ -112,8 +112,8 @@ class Background:
 
     def _work(self, make: Callable[[], Tracker], started: Future[Tracker]) -> None:
         try:
-            tracker = make()
-        except BaseException as error:  # handed to the thread that waits for the start
+            tracker = contained(make)
+        except Exception as error:  # handed to the thread that waits for the start
             return started.set_exception(error)
         started.set_result(tracker)
         with boundary(self._switch_off, say=partial(describe, hidden=self._hidden)):

@@ -13,8 +13,6 @@ ALARMS = "alarms.jsonl"
 """The journal of those that were given, one per row."""
 PATIENCE = 3
 """Steps in a row before a warning."""
-FEW_VALID = 0.05
-"""Share of turns with a valid action below which an agent has not understood its task."""
 
 
 def _no_gradient(metrics: Mapping[str, float]) -> bool:
@@ -29,19 +27,12 @@ def _no_signal(metrics: Mapping[str, float]) -> bool:
     return metrics.get("critic/advantages/max") == metrics.get("critic/advantages/min") == 0
 
 
-def _no_valid_actions(metrics: Mapping[str, float]) -> bool:
-    shares = [value for name, value in metrics.items() if name.startswith("env/") and name.endswith("/action_is_valid")]
-    return bool(shares) and max(shares) < FEW_VALID
-
-
 CHECKS: dict[str, Callable[[Mapping[str, float]], bool]] = {
     f"{PATIENCE} steps in a row had no signal: all advantages are 0, as where all rewards of a group are equal "
     "(critic/score, samples.jsonl)": _no_signal,
     f"{PATIENCE} steps in a row had a gradient of norm 0: the weights do not change": _no_gradient,
     f"{PATIENCE} steps in a row had a gradient that is not finite: such optimiser steps are left out, and change no weight "
     "(actor_train/skipped_steps)": _not_finite,
-    f"{PATIENCE} steps in a row had fewer than {FEW_VALID:.0%} valid actions: the agent does not write what action_pattern "
-    "or the environment asks for (samples.jsonl)": _no_valid_actions,
 }
 
 

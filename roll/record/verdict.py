@@ -14,16 +14,19 @@ from roll.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE
 from roll.record.learning_curve import REWARD
 
 CUT, WITHOUT_SIGNAL = "tokens/response_length/clip", "rewards/groups_without_signal"
+LEAST_VALID = "env/least_valid"
 STEP_S, WAIT_S = "time/step_s", "time/wait_for_batch_s"
-NAMES = (REWARD, ACCURACY, SCORE, ERRORS, ROLLOUTS, CUT, WITHOUT_SIGNAL, STEP_S, WAIT_S)
+NAMES = (REWARD, ACCURACY, SCORE, ERRORS, ROLLOUTS, CUT, LEAST_VALID, WITHOUT_SIGNAL, STEP_S, WAIT_S)
 """The metrics that are looked at."""
+FEW_VALID = 0.05
+"""Share of valid actions below which an agent has not understood its task."""
 PATIENCE = 3
 """Steps before an obstacle is told."""
 RECENT = 5
 """Steps that say how it is now."""
 FEWEST = 8
 """Steps of which a trend can be told."""
-MOST_CUT, MOST_WITHOUT_SIGNAL, MOST_WAITING = 0.5, 0.95, 0.8
+MOST_CUT, MOST_WITHOUT_SIGNAL, MOST_WAITING, MOST_DROPPED = 0.5, 0.95, 0.8, 0.5
 FEW_GROUPS = 8
 """Groups that were dropped before the first step from which on that is worth a word."""
 NOISY = 200
@@ -33,8 +36,10 @@ ERRORS_SAID = 2.0
 """Standard errors from which on a difference is more than noise."""
 UNJUDGED = ("reward_error", "rollout_failure", "environment_failure", "environment_worker_died")
 """Reasons to drop a group that was not judged."""
+FATES = ("redundant", "surplus", "overtaken", "explorer_lost", "rolled_back")
+"""Reasons that say nothing about the group."""
 
-Kind = Literal["learning", "no gain", "worse", "no signal", "not judged", "cut off", "idle", "stopped", "too early"]
+Kind = Literal["learning", "no gain", "worse", "no signal", "invalid", "not judged", "cut off", "idle", "stopped", "too early"]
 Level = Literal["good", "warning", "error", ""]
 LEVELS: dict[Kind, Level] = {"learning": "good", "too early": "", "stopped": "error", "not judged": "error"}
 """How grave a verdict is; `warning` where nothing is said."""
@@ -85,7 +90,7 @@ def verdict(curve: Callable[[str], Curve], state: str = "running", groups: Mappi
         return Verdict("stopped", state + so_far)
     if course.kind not in ("learning", "no gain", "worse"):
         return course
-    return Verdict(course.kind, "; ".join([course.text, *(text for _, text in _obstacles(curve))]))
+    return Verdict(course.kind, "; ".join([course.text, *(text for _, text in _obstacles(curve, groups or {}))]))
 
 
 def _course(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Verdict:
@@ -98,22 +103,20 @@ def _course(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Verdict
     trend = _trend(curve)
     if trend is not None and trend.kind == "learning":
         return trend
-    first = next(_obstacles(curve), None) if len(steps) >= PATIENCE else None
+    first = next(_obstacles(curve, groups), None) if len(steps) >= PATIENCE else None
     if first is not None:
         return Verdict(first[0], first[1] + (f"; {trend.text}" if trend is not None else ""))
     return trend or Verdict("too early", f"{len(steps)} step{'s' * (len(steps) != 1)} so far")
 
 
 def _unjudged(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Verdict | None:
-    dropped, trained = groups.get("dropped") or {}, groups.get("trained") or 0
-    if not isinstance(dropped, Mapping):
-        dropped = {}
+    dropped, trained = _dropped(groups), groups.get("trained") or 0
     lost, gone = sum(dropped.get(reason, 0) for reason in UNJUDGED), sum(dropped.values())
     if lost > trained and lost >= FEW_GROUPS:
         listed = ", ".join(f"{reason} {dropped[reason]:,}" for reason in UNJUDGED if dropped.get(reason))
         return Verdict("not judged", f"{lost:,} groups were dropped ({listed}), {trained:,} trained")
     if not trained and gone >= FEW_GROUPS:
-        listed = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
+        listed = _listed(dropped)
         return Verdict("no signal", f"{gone:,} groups were dropped ({listed}), none trained")
     errors, accuracy = curve(ERRORS), curve(ACCURACY)
     if len(errors.steps) and errors.values[-1] and errors.steps[-1] not in accuracy.steps[-1:]:
@@ -122,6 +125,32 @@ def _unjudged(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Verdi
         text = f"{errors.values[-1]:,.0f}{of_all} validation rollouts of step {errors.steps[-1]} have no reward"
         return Verdict("not judged", text)
     return None
+
+
+def _dropped(groups: Mapping[str, Any]) -> Mapping[str, int]:
+    dropped = groups.get("dropped")
+    return dropped if isinstance(dropped, Mapping) else {}
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def wasted(groups: Mapping[str, Any]) -> str | None:
+    """A clause where at least half of the groups that were judged were dropped by a rule."""
+    dropped = {reason: count for reason, count in _dropped(groups).items() if reason not in (*FATES, *UNJUDGED)}
+    gone = sum(dropped.values())
+    judged = gone + (groups.get("trained") or 0)
+    if gone < max(FEW_GROUPS, MOST_DROPPED * judged):
+        return None
+    return f"{gone / judged:.0%} of the groups ({gone:,} of {judged:,}) are dropped ({_listed(dropped)})"
+
+
+def waiting(curve: Callable[[str], Curve]) -> float | None:
+    """Share of the time, over all steps but the first, for which everything is slow, in which training waited for groups."""
+    waited, trained = (curve(name).values[1:] for name in (WAIT_S, STEP_S))
+    spent = sum(waited) + sum(trained)
+    return sum(waited) / spent if spent else None
 
 
 def _trend(curve: Callable[[str], Curve]) -> Verdict | None:
@@ -166,17 +195,20 @@ def _judged(label: str, first: float, last: float, noise: float, steps: int) -> 
     return Verdict(kind, f"{label} {first:.3f} → {last:.3f} ({gain:+.3f}) in {steps:,} steps")
 
 
-def _obstacles(curve: Callable[[str], Curve]) -> Iterator[tuple[Kind, str]]:
-    """What keeps the last steps from teaching much, the gravest first."""
+def _obstacles(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Iterator[tuple[Kind, str]]:
+    """What keeps the last steps from teaching much, the gravest first; and what the run has lost by all its steps."""
     if (cut := _recent(curve(CUT))) is not None and cut >= MOST_CUT:
         yield "cut off", f"{cut:.0%} of the responses end at the length limit"
+    if (valid := _recent(curve(LEAST_VALID))) is not None and valid < FEW_VALID:
+        yield "invalid", f"{valid:.0%} of the actions are valid"
     if (same := _recent(curve(WITHOUT_SIGNAL))) is not None and same >= MOST_WITHOUT_SIGNAL:
         reward = _recent(curve(REWARD))
         at = "" if reward is None else f" (mean {reward:.3g})"
         yield "no signal", f"in {same:.0%} of the groups all rewards are equal{at}"
-    waited, trained = _recent(curve(WAIT_S)), _recent(curve(STEP_S))
-    if waited is not None and trained is not None and waited > MOST_WAITING * (waited + trained):
-        yield "idle", f"training waits for groups {waited / (waited + trained):.0%} of the time"
+    if (lost := wasted(groups)) is not None:
+        yield "no signal", lost
+    if (waited := waiting(curve)) is not None and waited > MOST_WAITING:
+        yield "idle", f"training waits for groups {waited:.0%} of the time"
 
 
 def _recent(curve: Curve) -> float | None:

@@ -24,14 +24,17 @@ from typing import Any
 
 from roll.configs.arguments import GeneratingArguments
 from roll.data.chat_template import rendered_apart
+from roll.data.messages import begun_answer
 from roll.data.sample import Sample
 from roll.errors import Busy
 from roll.rewards.answers import answer_text
 from roll.rewards.pool import TimedPool
 from roll.rewards.service import JsonService
 from roll.rewards.worker import Grade, RewardWorker
+from roll.strategies.folder_tokens import end_tokens
 from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.infer.interface import GenerateRequest, InferStrategy, sampling_params
+from roll.strategies.infer.stop_strings import without_end
 from roll.strategies.model_folder import load_tokenizer
 from roll.strategies.score import Scorer, make_scorer
 
@@ -148,7 +151,7 @@ class Engine:
         path = Path(self._engine["options"]["model_path"])
         tokenizer = self._tokenizer = await asyncio.to_thread(load_tokenizer, path)
         most = self._generating.max_new_tokens or MAX_TOKENS
-        self._sampling = sampling_params(self._generating, most, tokenizer.eos_token_id)
+        self._sampling = sampling_params(self._generating, most, end_tokens(str(path), tokenizer))
         before, after = "", ""
         if tokenizer.chat_template:
             (rendered,) = await asyncio.to_thread(rendered_apart, tokenizer, [[{"role": "user", "content": _PLACE}]])
@@ -172,7 +175,8 @@ class Engine:
         except asyncio.CancelledError:
             await self._strategy.abort([name])
             raise
-        return read(str(self._tokenizer.decode(result.token_ids, skip_special_tokens=True)))
+        ids = without_end(result.token_ids, self._sampling, result.finish_reason)
+        return read(str(self._tokenizer.decode(ids, skip_special_tokens=True)))
 
     def _ids(self, text: str, special: bool) -> tuple[int, ...]:
         ids = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=not special)
@@ -273,7 +277,8 @@ class RewardModelWorker(RewardWorker):
     async def _token_ids(self, sample: Sample) -> list[int]:
         """Special tokens that the response names are plain text in it: it cannot end its turn, or begin another."""
         place = secrets.token_hex(16)
-        messages = [*sample.prompt.conversation, {"role": "assistant", "content": place}]
+        asked = sample.prompt.conversation
+        messages = [*(asked[:-1] if begun_answer(asked) else asked), {"role": "assistant", "content": place}]
         special = dict(self._tokenizer.special_tokens_map)
         item = {"template": str(self._tokenizer.get_chat_template()), "special": special, "messages": messages}
         text: str = await self._templates.run(item)

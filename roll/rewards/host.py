@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from roll.configs.worker import ShapingConfig
 from roll.data.sample import JUDGED, Sample
 from roll.distributed.user_code import UserThreads
-from roll.errors import TooManyStuck
+from roll.errors import TooManyStuck, contained, escapes
 from roll.rewards.worker import RewardResult, RewardWorker, worker_class
 
 
@@ -186,8 +186,9 @@ class GradingThread:
         asyncio.set_event_loop(self._loop)
         self._loop.set_task_factory(self._task)
         try:
-            self._worker: RewardWorker = worker_class(self._config["worker_cls"])(self._config)
-        except BaseException as error:  # boundary: a user's class; `start` raises it
+            cls = worker_class(self._config["worker_cls"])
+            self._worker: RewardWorker = contained(cls, self._config)
+        except Exception as error:  # boundary: a user's class; `start` raises it
             self._made.set_exception(error)
             return
         self._made.set_result(self._worker)
@@ -200,10 +201,8 @@ class GradingThread:
         return task
 
     async def _start(self) -> None:
-        try:
+        with escapes():  # SystemExit would end the loop unheard
             await self._worker.start()
-        except SystemExit as error:  # which would end the loop unheard
-            raise RuntimeError(f"start() ended with SystemExit: {error}") from error
 
     async def _judge(self, ticket: object, sample: Sample) -> RewardResult:
         _ticket.set(ticket)

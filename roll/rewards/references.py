@@ -7,19 +7,23 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import islice, pairwise
 from math import isclose
 from statistics import median_low
 from typing import Any
 
-from roll.configs.problems import did_you_mean
+from roll.configs.dotted_path import dotted_path
+from roll.configs.problems import Problem, did_you_mean
 from roll.configs.worker import RewardConfig
 from roll.data.sample import FULL_REWARD, ROUNDING, Prompt, Sample, reaches
-from roll.distributed.user_code import SLIPS, try_aside
+from roll.distributed.user_code import SLIPS, is_slip, try_aside
 from roll.errors import boundary, reason
 from roll.rewards.worker import RewardWorker, worker_class
 
 TRIED = 8
 """Reference answers of a domain that are judged."""
+WRONG, MOST_WRONG = "I do not know.", 3
+"""What answers no prompt; how many wrong responses are judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,10 @@ class Earned:
     """None: that is not known."""
     empty_failure: str = ""
     """Why not."""
+    wrong: int = 0
+    """Responses to other prompts, or to none, that were judged."""
+    wrong_failures: list[str] = field(default_factory=list)
+    """Why those among them have no reward that have none."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """The `reward_args` that nothing has looked at meanwhile, and what may have been meant."""
 
@@ -76,6 +84,9 @@ def oddities(domain: str, earned: Earned, chosen: float | None) -> Iterator[str]
         yield f"rewards.{domain}: {len(earned.failures)} of {count} reference answers have no reward: {earned.failures[0]}"
     if earned.empty_failure:
         yield f"rewards.{domain}: an empty response has no reward: {earned.empty_failure}"
+    if earned.wrong_failures:
+        unjudged = f"{len(earned.wrong_failures)} of {earned.wrong} wrong responses have no reward"
+        yield f"rewards.{domain}: {unjudged}: {earned.wrong_failures[0]}"
     if not earned.values:
         return
     said, missed = _span(earned.values), sum(not reaches(value, at) for value in earned.values)
@@ -149,13 +160,12 @@ class Looked(dict[str, Any]):
 
 
 def try_reward(reward: RewardConfig, prompts: Sequence[Prompt], policy: str = "") -> Earned:
-    """Has the domain's worker judge the ground truths as if they were responses. `policy`: folder of the policy's model. Raises
-    `ValueError` for a worker that cannot be made, and for a mistake in its code, such as an answer that is no finite number."""
+    """Has the domain's worker judge the ground truths as if they were responses, and some that are wrong. `policy`: folder of the
+    policy's model. Raises `ValueError` for a worker that cannot be made, and for a mistake in its code, such as an answer that is
+    no finite number."""
     cls = worker_class(reward.worker_cls)
-    for name in reward.models:
-        if cls.asks != name:
-            raise ValueError(f"{cls.__name__} asks no {name}, but there is one")
-        return Earned()  # this process is no place for a model
+    if reward.models:  # this process is no place for a model
+        return Earned()
     trial = _Trial(cls, reward, prompts, policy)
     with suppress(TimeoutError):  # a judge that is slow now may be faster when the run begins
         try_aside(trial.run, reward.timeout_s + cls.starts_within_s)
@@ -171,6 +181,8 @@ class _Trial:
         self._found: dict[str, float | Exception] = {}
         """By the prompt's uid."""
         self._empty: float | Exception | None = None
+        self._wrong: dict[tuple[str, str], float | Exception] = {}
+        """By the prompt's uid, and the response."""
         self._late = f"its start() takes longer than {cls.starts_within_s:g} s"
         """What has no reward by the end has none for this reason."""
         self._arguments = Looked(reward.reward_args)
@@ -180,9 +192,9 @@ class _Trial:
         values = [found for found in self._found.values() if isinstance(found, float)]
         failures = [_reason(found, self._late) for found in self._found.values() if isinstance(found, Exception)]
         unread = self._arguments.unread if values or isinstance(self._empty, float) else {}
-        if isinstance(self._empty, Exception):
-            return Earned(values, failures, None, _reason(self._empty, self._late), unread)
-        return Earned(values, failures, self._empty, unread=unread)
+        empty, failed = (None, _reason(self._empty, self._late)) if isinstance(self._empty, Exception) else (self._empty, "")
+        wrong = [_reason(found, self._late) for found in self._wrong.values() if isinstance(found, Exception)]
+        return Earned(values, failures, empty, failed, len(self._wrong), wrong, unread)
 
     async def run(self) -> None:
         with boundary(ValueError, "it cannot be made"):
@@ -204,6 +216,8 @@ class _Trial:
             await asyncio.gather(*map(ask, asked.values()))
             for prompt in self._prompts[:1]:
                 self._empty = await judge(prompt, "")
+            for prompt, response in _wrong(self._prompts, worker):
+                self._wrong[prompt.uid, response] = await judge(prompt, response)
         except (Exception, SystemExit) as error:  # boundary: the world may be otherwise when the run begins
             if isinstance(error, SLIPS):
                 raise ValueError(f"its start() fails: {type(error).__name__}: {error}") from error
@@ -213,19 +227,43 @@ class _Trial:
 
     def _raise_slips(self) -> None:
         """A mistake that half of the answers meet lies in the code, not in a row."""
-        slips = [(uid, found) for uid, found in self._found.items() if isinstance(found, SLIPS)]
-        if slips and 2 * len(slips) >= len(self._found):
-            uid, slip = slips[0]
-            raise ValueError(f"it fails on the ground truth of prompt {uid}: {type(slip).__name__}: {slip}") from slip
-        if not self._found and isinstance(self._empty, SLIPS):
-            raise ValueError(f"it fails on an empty response: {type(self._empty).__name__}: {self._empty}") from self._empty
+        references = {f"the ground truth of prompt {uid}": found for uid, found in self._found.items()}
+        wrong = {f"the response {said!r}, which is wrong for prompt {uid}": found for (uid, said), found in self._wrong.items()}
+        for asked in (references, {"an empty response": self._empty}, wrong):
+            slips = [(what, found) for what, found in asked.items() if isinstance(found, Exception) and is_slip(found)]
+            if slips and 2 * len(slips) >= len(asked):
+                what, slip = slips[0]
+                cause = slip if isinstance(slip, SLIPS) else slip.__cause__ or slip
+                raise ValueError(f"it fails on {what}: {reason(cause)}") from slip
+
+
+def _wrong(prompts: Sequence[Prompt], worker: RewardWorker) -> Iterator[tuple[Prompt, str]]:
+    """What answers no prompt, and reference answers of others."""
+    others = ((prompt, other.ground_truth) for prompt, other in pairwise(prompts) if other.ground_truth != prompt.ground_truth)
+    yield from ((prompt, WRONG) for prompt in prompts[:1])
+    solved = ((prompt, said) for prompt, truth in others if (said := worker.solution(truth)))
+    yield from islice(solved, MOST_WRONG - 1)
+
+
+def unasked(domain: str, reward: RewardConfig) -> Iterator[Problem]:
+    """The models of a domain that its worker never asks. Raises `ValueError` where there is no such worker."""
+    asks = worker_class(reward.worker_cls).asks
+    for name in reward.models:
+        if name != asks:
+            message = f"{dotted_path(reward.worker_cls)} asks no {name}"
+            fix = "remove it; in a file of ROLL's: model_args, strategy_args and device_mapping of the reward"
+            yield Problem(f"rewards.{domain}.{name}", "given", message, fix)
 
 
 async def _judged(worker: RewardWorker, prompt: Prompt, response: str) -> float | Exception:
     try:
         return (await worker.judge(Sample(prompt, 0, [], [], [], "stop", response_text=response))).value or 0.0
     except (Exception, SystemExit) as error:  # boundary: a user's code
-        return error if isinstance(error, Exception) else RuntimeError(f"SystemExit: {error}")
+        if isinstance(error, Exception):
+            return error
+        ended = RuntimeError(f"SystemExit: {error}")
+        ended.__cause__ = error
+        return ended
 
 
 def _reason(error: Exception, late: str) -> str:

@@ -17,7 +17,7 @@ from roll.configs.dotted_path import Code, dotted_path, import_object
 from roll.data.sample import JUDGED, Sample
 from roll.distributed.clock import monotonic
 from roll.distributed.user_code import START_S, UserThreads
-from roll.errors import reason
+from roll.errors import escapes, reason
 
 Grade: TypeAlias = float | tuple[float, Mapping[str, float]]
 """A reward, or a reward and the parts that it was made of, by name."""
@@ -108,14 +108,15 @@ class RewardWorker:
         return list(await asyncio.gather(*(self.result(sample) for sample in samples)))
 
     async def result(self, sample: Sample) -> RewardResult:
-        """Boundary: what `grade` raises becomes the sample's error, `sys.exit()` too."""
+        """Boundary: what `grade` raises becomes the sample's error, whatever it is."""
         async with self._free:
             began = monotonic()
             try:
-                result = await self.judge(sample)
+                with escapes():
+                    result = await self.judge(sample)
             except TimeoutError:
                 result = RewardResult(error="timeout")
-            except (Exception, SystemExit) as error:
+            except Exception as error:
                 result = RewardResult(error=reason(error))
             return replace(result, seconds=monotonic() - began)
 

@@ -30,10 +30,11 @@ class Dialogue:
     """The tokens of an episode are `first(...)`, then by turns an answer of the policy and `following(...)`; of a program's
     conversation `whole(...)`, then by turns an answer and `bridge(...)`."""
 
-    def __init__(self, tokenizer: Any, template: Template) -> None:
-        """`native`: the tokenizer's chat template. `none`: the texts as they stand, one after another. Raises `ValueError` if a
-        chat template is asked for and there is none, or it does not show a message between others as it was given."""
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, template: Template, known: int | None = None) -> None:
+        """`native`: the tokenizer's chat template. `none`: the texts as they stand, one after another. `known`: the run's models
+        know the token ids below; a text with another is refused. Raises `ValueError` if a chat template is asked for and there is
+        none, or it does not show a message between others as it was given."""
+        self._tokenizer, self._known = tokenizer, known
         self.native = template == "native"
         if self.native:
             if not tokenizer.chat_template:
@@ -136,6 +137,9 @@ class Dialogue:
 
     def _encode(self, text: str, special: bool) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=special)["input_ids"]
+        if self._known is not None and (most := max(ids, default=0)) >= self._known:
+            name = self._tokenizer.convert_ids_to_tokens(most)
+            raise TemplateRefusal(f"the text has the token {name!r} ({most}), and the models know {self._known:,} tokens")
         return ids
 
 

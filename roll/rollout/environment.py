@@ -89,6 +89,17 @@ def seen(observation: Observation) -> str:
     return observation if isinstance(observation, str) else shown(observation)
 
 
+UNSEEN = (
+    "its `instructions` are not among the messages that it shows, and they alone are sent: the policy does not see the rules; "
+    "put them into its first message"
+)
+
+
+def unseen(rules: str, first: Observation | None) -> bool:
+    """Whether the rules are missing in a conversation that an environment keeps itself; texts are shown with them."""
+    return isinstance(first, list) and bool(rules.strip()) and rules.strip() not in shown(first)
+
+
 @dataclass(frozen=True, slots=True)
 class Results:
     """What tools have answered to an answer, in the place of an observation."""
@@ -129,7 +140,8 @@ def checked_step(answer: Any) -> Step:
         raise EnvFailure("exception", message)
     observation, reward, terminated, truncated, info = answer
     reward = checked_number("a step", reward)
-    return _observation("step", observation), reward, bool(terminated), bool(truncated), _info("step", info)
+    shown_now = _observation("step", observation, bool(terminated) or bool(truncated))
+    return shown_now, reward, bool(terminated), bool(truncated), _info("step", info)
 
 
 def checked_number(method: str, value: Any) -> float:
@@ -143,7 +155,8 @@ def checked_number(method: str, value: Any) -> float:
     return number
 
 
-def _observation(method: str, observation: object) -> Observation:
+def _observation(method: str, observation: object, over: bool = False) -> Observation:
+    """`over`: the episode is, and nobody answers."""
     what = f"the observation of {method}"
     _check(what, observation)
     if isinstance(observation, str):
@@ -151,9 +164,12 @@ def _observation(method: str, observation: object) -> Observation:
     if not isinstance(observation, list) or not observation or not all(isinstance(each, dict) for each in observation):
         raise EnvFailure("exception", f"{what} must be text, or messages, not {_shown(observation)}")
     try:
-        return [read_message(each) for each in observation]
+        messages = [read_message(each) for each in observation]
     except Refused as refused:
         raise EnvFailure("exception", f"{what} has a message that cannot be shown: {refused.message}") from None
+    if messages[-1]["role"] == "assistant" and not over:
+        raise EnvFailure("exception", f"{what} ends with a message of the assistant, and nothing to answer")
+    return messages
 
 
 def _info(method: str, info: object) -> dict[str, object]:

@@ -2,11 +2,12 @@
 when each takes newer ones. Pure.
 
     SERVING ──died──▶ DEAD ──restart──▶ STARTING ──started──▶ LOADING ──verified──▶ SERVING
-                       ▲                   │ died                │ died
-                       └───────────────────┴─────────────────────┘
+       │               ▲                   │ died              ▲  │ died
+       │               └───────────────────┴───────────────────┼──┘
+       └──silenced──▶ SILENT ──answered────────────────────────┘     (died: as from SERVING)
 
 Replicas may serve different policy versions; the oldest of them is the fleet's. The only way back to SERVING is a verified load
-of that one.
+of that one. A SILENT replica may live: no version waits for it, and its requests go elsewhere as well.
 
 `WeightPulls`: an engine takes newer weights after every m groups that it had a part in, and earlier where waiting would do harm.
 Engines that put a newer version off sample their groups under an older one. Admission goes on counting from the oldest version
@@ -26,6 +27,7 @@ from roll.errors import IllegalTransition, WorkersLost
 
 class EngineState(StrEnum):
     SERVING = "serving"
+    SILENT = "silent"
     DEAD = "dead"
     STARTING = "starting"
     LOADING = "loading"
@@ -33,6 +35,8 @@ class EngineState(StrEnum):
 
 class EngineEvent(StrEnum):
     DIED = "died"
+    SILENCED = "silenced"
+    ANSWERED = "answered"
     RESTART = "restart"
     STARTED = "started"
     VERIFIED = "verified"
@@ -40,6 +44,10 @@ class EngineEvent(StrEnum):
 
 TRANSITIONS: dict[tuple[EngineState, EngineEvent], EngineState] = {
     (EngineState.SERVING, EngineEvent.DIED): EngineState.DEAD,
+    (EngineState.SERVING, EngineEvent.SILENCED): EngineState.SILENT,
+    (EngineState.SILENT, EngineEvent.ANSWERED): EngineState.LOADING,
+    (EngineState.SILENT, EngineEvent.DIED): EngineState.DEAD,
+    (EngineState.LOADING, EngineEvent.SILENCED): EngineState.SILENT,
     (EngineState.STARTING, EngineEvent.DIED): EngineState.DEAD,
     (EngineState.LOADING, EngineEvent.DIED): EngineState.DEAD,
     (EngineState.DEAD, EngineEvent.RESTART): EngineState.STARTING,
@@ -74,10 +82,16 @@ class Fleet:
         """Records a death; False if it was known already."""
         if self.states[replica] is EngineState.DEAD:
             return False
-        self._serves(replica, -1)
-        self._take(replica, EngineEvent.DIED)
-        self._settle()
+        self._leaves(replica, EngineEvent.DIED)
         return True
+
+    def silenced(self, replica: int) -> None:
+        """It gives no sign of life."""
+        self._leaves(replica, EngineEvent.SILENCED)
+
+    def answered(self, replica: int) -> None:
+        """A silent replica gives a sign of life, and is to load what the others serve."""
+        self._take(replica, EngineEvent.ANSWERED)
 
     def loaded(self, replica: int, version: int) -> None:
         """A serving replica serves `version` from now on."""
@@ -113,6 +127,11 @@ class Fleet:
         self._take(replica, EngineEvent.VERIFIED)
         self.versions[replica] = version
         self._serves(replica, +1)
+
+    def _leaves(self, replica: int, event: EngineEvent) -> None:
+        self._serves(replica, -1)
+        self._take(replica, event)
+        self._settle()
 
     def _serves(self, replica: int, by: int) -> None:
         if self.states[replica] is EngineState.SERVING:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 from roll.errors import NoProgress
+from roll.record.verdict import FATES, UNJUDGED
 
-FAILURES = frozenset({"reward_error", "rollout_failure", "environment_failure", "environment_worker_died"})
-"""Reasons that no rule chose."""
+FAILURES, EXPECTED = frozenset(UNJUDGED), frozenset(FATES)
+"""Reasons that no rule chose; reasons that come with training, and say nothing about it."""
 FAILURES_IN_A_ROW = 100
 """Groups lost to failures, none finished between them, after which the run ends: it would only go round in circles."""
 LOST, ROLLED_BACK = "explorer_lost", "rolled_back"
 """The process that rolled the group out is gone; versions that sampled it are."""
-EXPECTED = frozenset({"redundant", "surplus", "overtaken", LOST, ROLLED_BACK})
-"""Reasons that come with training, and say nothing about it."""
 
 
 class Progress:

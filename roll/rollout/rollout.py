@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from roll.data.extras import NOTHING, Extras
+from roll.data.messages import begun_answer
 from roll.data.sample import LOGPROBS, TOKENS, Prompt, Sample, VersionSpan
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerHandle
@@ -22,7 +23,7 @@ from roll.errors import LOST, EngineClosed
 from roll.rollout.episode import PolicyAnswer
 from roll.rollout.router import Route, Router
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
-from roll.strategies.infer.stop_strings import cut_at_stop
+from roll.strategies.infer.stop_strings import cut_at_stop, without_end
 
 
 class EngineKeeper(Protocol):
@@ -67,6 +68,24 @@ class Completion:
             self.request = replace(self.request, partial_ids=tuple(self.token_ids))
 
 
+Answer = tuple[GenerateResult, int]
+"""And the engine that gave it."""
+
+
+@dataclass(eq=False, slots=True)
+class Asked:
+    """A request at an engine."""
+
+    route: Route
+    request: GenerateRequest
+    until: asyncio.Timeout
+    """Ends it when the stand-in has an answer."""
+    stand_in: asyncio.Future[Answer] | None = None
+    """The same request at another engine."""
+    lost: bool = False
+    """Whether the engine has died over it."""
+
+
 class RolloutClient:
     def __init__(
         self, engines: Cluster, router: Router, tokenizer: Any, seed: int, keeper: EngineKeeper | None, expand: bool = False
@@ -80,6 +99,8 @@ class RolloutClient:
         self._keeper = keeper
         self._expand = expand
         self._waiting: dict[Route, asyncio.Future[None]] = {}
+        self._asked: dict[int, dict[Route, Asked]] = {}
+        """By engine."""
         self._aborting: set[asyncio.Future[None]] = set()
 
     @property
@@ -139,12 +160,19 @@ class RolloutClient:
         """The text of a complete answer, cut at its stop string."""
         if completion.text is not None:
             return completion.text
-        text = str(self._tokenizer.decode(completion.token_ids, skip_special_tokens=True))
         sampling = completion.request.sampling
+        ids = without_end(completion.token_ids, sampling, completion.finish_reason)
+        text = str(self._tokenizer.decode(ids, skip_special_tokens=True))
         return cut_at_stop(text, sampling.stop_strings, sampling.include_stop_str_in_output) if completion.stopped else text
 
     def close(self, engine: int) -> None:
         self._router.close(engine)
+
+    def doubt(self, engine: int) -> None:
+        """The engine is silent: what it was asked is asked of others, too, and the first answer counts."""
+        self.close(engine)
+        for asked in list(self._asked.get(engine, {}).values()):
+            asked.stand_in = asked.stand_in or asyncio.ensure_future(self._elsewhere(asked))
 
     def open(self, engine: int) -> None:
         self._wake(self._router.open(engine))
@@ -157,8 +185,7 @@ class RolloutClient:
                 return completion
             (route,) = self._request(1, affinity, priority)
 
-    async def _send(self, route: Route, request: GenerateRequest) -> tuple[GenerateResult, int]:
-        """The answer, and the engine that gave it."""
+    async def _send(self, route: Route, request: GenerateRequest) -> Answer:
         preempted = False
         try:
             if route.engine is None:
@@ -166,20 +193,56 @@ class RolloutClient:
             assert route.engine is not None
             engine, worker = route.engine, self._engines.workers[route.engine]
             try:
-                result: GenerateResult = await self._engines.call(engine, "generate", request)
+                result = await self._ask(route, engine, worker, request)
             except LOST as error:
                 self._report(engine, worker, error)
                 return GenerateResult.without_tokens(request, "abort"), engine
             except asyncio.CancelledError:
-                # The engine runs in another process, and would go on generating without an abort.
-                aborting = asyncio.ensure_future(self._abort(engine, request.request_id))
-                self._aborting.add(aborting)
-                aborting.add_done_callback(self._aborted)
+                self._abort_unheard(engine, request)
                 raise
+            if not isinstance(result, GenerateResult):
+                return result
             preempted = result.preempted
             return result, engine
         finally:
             self._release(route, preempted)
+
+    async def _ask(self, route: Route, engine: int, worker: WorkerHandle, request: GenerateRequest) -> GenerateResult | Answer:
+        """The engine's result; or the answer of another one, if this one falls silent and the other is first."""
+        asked = Asked(route, request, asyncio.timeout(None))
+        self._asked.setdefault(engine, {})[route] = asked
+        try:
+            async with asked.until:
+                result: GenerateResult = await self._engines.call(engine, "generate", request)
+                return result
+        except TimeoutError:
+            if asked.stand_in is None or not asked.until.expired():
+                raise
+            self._abort_unheard(engine, request)
+            return asked.stand_in.result()
+        except LOST as error:
+            if asked.stand_in is None:
+                raise
+            asked.lost = True
+            self._report(engine, worker, error)
+            return await asked.stand_in
+        finally:
+            del self._asked[engine][route]
+            if asked.stand_in is not None:
+                asked.stand_in.cancel()
+
+    async def _elsewhere(self, asked: Asked) -> Answer:
+        (route,) = self._request(1, asked.route.affinity, asked.request.priority)
+        answer = await self._send(route, asked.request)
+        if not asked.lost:
+            asked.until.reschedule(asyncio.get_running_loop().time())
+        return answer
+
+    def _abort_unheard(self, engine: int, request: GenerateRequest) -> None:
+        """The engine runs in another process, and would go on generating what nobody waits for."""
+        aborting = asyncio.ensure_future(self._abort(engine, request.request_id))
+        self._aborting.add(aborting)
+        aborting.add_done_callback(self._aborted)
 
     def _request(self, count: int, affinity: str, priority: int) -> list[Route]:
         routes, granted = self._router.request(count, affinity, priority)
@@ -233,6 +296,6 @@ class RolloutClient:
             behaviour_logprobs=completion.logprobs,
             versions=completion.versions,
             finish_reason="stop" if completion.stopped else "length",
-            response_text=self.text(completion),
+            response_text=begun_answer(prompt.conversation) + self.text(completion),
             extras=completion.extras,
         )

@@ -20,7 +20,7 @@ class StepSchedule:
     validate_every: int | None = None
     """Steps between two validations; None: there is nothing to validate on."""
     save_every: int = 1
-    """Steps between two checkpoints."""
+    """Steps between two checkpoints; 0: there is none but the last."""
     validated: frozenset[int] = frozenset()
     """Versions that a run which is resumed has evaluated before."""
 
@@ -40,7 +40,7 @@ class StepSchedule:
         return version // self.validate_every > before // self.validate_every or version == self.last_step
 
     def saves(self, step: int) -> bool:
-        return step % self.save_every == 0 or step == self.last_step
+        return step == self.last_step or (self.save_every > 0 and step % self.save_every == 0)
 
     def awaits(self, version: int) -> bool:
         """Whether all engines have to serve the version before the next is published."""

@@ -149,6 +149,9 @@ class SimulatedBackend:
     def ask_nodes(self, devices: Collection[int], function: Callable[..., T], *args: object) -> dict[str, T]:
         return {}
 
+    def check_nodes(self, devices: Collection[int]) -> None:
+        """A worker whose node is gone says so when it is to start."""
+
     def node_address(self, node: int) -> str:
         return "127.0.0.1"
 

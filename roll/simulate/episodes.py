@@ -27,12 +27,12 @@ from roll.simulate.costs import Costs
 class Numbers:
     """A tokenizer whose words are the numbers of their tokens."""
 
-    eos_token_id = chat_template = None
+    chat_template = None
 
     def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
         return {"input_ids": [int(word) for word in text.split()]}
 
-    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+    def decode(self, token_ids: Sequence[int], **_: bool) -> str:
         """Of an answer, whose tokens are all alike, the one number."""
         return str(token_ids[0]) if len(token_ids) else ""
 

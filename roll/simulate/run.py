@@ -184,7 +184,7 @@ class Simulation:
                 prompts = [Prompt(f"{name}/{i}", [0] * self._grains, "", domain, domain, "") for i in range(count)]
                 n = args.num_return_sequences or 1
             longest = args.max_new_tokens or derive(config).response_length
-            sets.append(ValidationSet(name, tuple(prompts), n, sampling_params(args, longest, None)))
+            sets.append(ValidationSet(name, tuple(prompts), n, sampling_params(args, longest, ())))
         return sets
 
     @property

@@ -212,13 +212,14 @@ def open_model(folder: str, trained: bool = False) -> Any:
     return tokenizer
 
 
-def open_classifier(folder: str) -> None:
-    """A reward model's folder: a classifier with one output, and a tokenizer with a chat template that comes to an end."""
+def open_classifier(folder: str) -> Any:
+    """The tokenizer of a reward model's folder: a classifier with one output, and a chat template that comes to an end."""
     tokenizer = open_tokenizer(folder)
     classifier_config(Path(folder))
     if not tokenizer.chat_template:
         raise ValueError(f"the tokenizer of '{folder}' has no chat template: a reward model reads a conversation")
     try_template(tokenizer)
+    return tokenizer
 
 
 def _layers(config: dict[str, Any]) -> int:

@@ -74,6 +74,12 @@ class CheckpointWriter:
         with self._busy("checkpoint_wait"):
             await self._written()
 
+    async def ended(self) -> None:
+        """As `settle`, whatever became of the last one."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+            self._writing = None
+
     async def watch(self) -> None:
         """Only ever ends by raising: what keeps a checkpoint from being completed."""
         while True:

@@ -15,6 +15,8 @@ from dataclasses import replace
 from roll.algorithms.loss import prepare_batch
 from roll.data.token_batch import TokenBatch
 from roll.distributed.clock import monotonic
+from roll.errors import contained
+from roll.trainer.milestones import Milestone
 from roll.trainer.optimise import add_gradients, step_on_gradients
 from roll.trainer.trainer import Step, Trainer
 from roll.weights.transport import NewWeights
@@ -33,7 +35,7 @@ class TrainerOnArrival(Trainer):
         await self.after_previous_step(step, "advantage")
 
     async def advantages(self, step: Step) -> Step:
-        step.batch = await asyncio.to_thread(self._advantages.of_part, step.batch, step.lease.groups)
+        step.batch = await asyncio.to_thread(contained, self._advantages.of_part, step.batch, step.lease.groups)
         return step
 
     async def train(self, step: Step) -> NewWeights | None:
@@ -52,7 +54,8 @@ class TrainerOnArrival(Trainer):
         step.idle_s, self._idle_s, self._parts = self._idle_s, 0.0, ()
         if self._step_s:
             await self._groups.observe_step(step.idle_s, self._step_s, max(0.0, last.asked_at - last.complete_at), 0.0, self._ess)
-        step.batch, metrics = await asyncio.to_thread(self._advantages, step.batch, step.lease.groups)
+        step.batch, metrics = await asyncio.to_thread(contained, self._advantages, step.batch, step.lease.groups)
+        self.milestones.passed(Milestone.BEGUN, step.number + 1)
         step.metrics |= metrics | await step_on_gradients(self._policy, step.batch, self._loss)
         return await self.gather(step)
 

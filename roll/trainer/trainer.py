@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
 from torch import Tensor
 
@@ -32,7 +30,7 @@ from roll.data.token_batch import TokenBatch
 from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
 from roll.engines.policy_copy import PolicyCopy
-from roll.errors import Closed
+from roll.errors import Closed, contained
 from roll.record.callbacks import Reports
 from roll.record.off_policy import Correcting, Fading, Unreached, suspects
 from roll.rollout.groups import Groups
@@ -42,18 +40,10 @@ from roll.rollout.schedule import StepSchedule
 from roll.trainer import batch as batching
 from roll.trainer.advantages import Advantages
 from roll.trainer.checkpoint_writer import CheckpointWriter
+from roll.trainer.milestones import Milestone, Milestones
 from roll.trainer.optimise import optimise
 from roll.weights.store import Buckets, WeightStore
 from roll.weights.transport import NewWeights, gather_weights
-
-
-class Milestone(StrEnum):
-    """What a step can have behind it, in words for people: "step 3 is trained and written down"."""
-
-    CRITIC_UPDATED = "learnt by the critic"
-    GATHERED = "gathered as weights"
-    DONE = "trained and written down"
-
 
 logger = logging.getLogger(__name__)
 
@@ -124,8 +114,7 @@ class Trainer:
         self._store = store
         self._checkpoints = checkpoints
         self._next = first_step
-        self._behind = Counter(dict.fromkeys(Milestone, first_step))
-        """How many steps have that milestone behind them."""
+        self.milestones = Milestones(groups, first_step)
         self._done_at = 0.0
         self._step_s = 0.0
         """How long the step before took."""
@@ -138,7 +127,7 @@ class Trainer:
 
     async def lease(self) -> Step:
         """The next step, with its groups. Raises `Closed` after the last."""
-        await self._until(Milestone.DONE, self._next - bool(self._derived.scored_ahead), "lease")
+        await self.milestones.until(Milestone.DONE, self._next - bool(self._derived.scored_ahead), "lease")
         lease = await self._groups.lease(self._next, self.on_arrival)
         self._next += lease.last
         temperature = self._config.actor_infer.generating_args.temperature
@@ -155,12 +144,12 @@ class Trainer:
 
     async def after_previous_step(self, step: Step, stage: str) -> None:
         """The step before is trained and written down. `stage`: who waits for that."""
-        await self._until(Milestone.DONE, step.number, stage)
+        await self.milestones.until(Milestone.DONE, step.number, stage)
 
     async def before_values(self, step: Step) -> None:
         """The values of a step are those of the critic that has learnt from the step before."""
         ahead = "critic" in self._derived.scored_ahead
-        await self._until(Milestone.CRITIC_UPDATED if ahead else Milestone.DONE, step.number, "value")
+        await self.milestones.until(Milestone.CRITIC_UPDATED if ahead else Milestone.DONE, step.number, "value")
 
     async def before_log_probs(self, step: Step) -> None:
         """The weights that the step starts from are trained, or a copy has its version."""
@@ -190,18 +179,7 @@ class Trainer:
     async def before_policy_update(self, step: Step) -> None:
         """The weights that the step before has trained are gathered. From here on the step is always trained, even if the run
         stops."""
-        gathered = _named(Milestone.GATHERED, step.number)
-        await self._groups.until(lambda: self._behind[Milestone.GATHERED] >= step.number, "policy", gathered)
-
-    async def _until(self, milestone: Milestone, count: int, stage: str) -> None:
-        groups = self._groups
-        await groups.until(lambda: groups.stopped or self._behind[milestone] >= count, stage, _named(milestone, count))
-        if self._behind[milestone] < count:
-            raise Closed
-
-    def _passed(self, milestone: Milestone) -> None:
-        self._behind[milestone] += 1
-        self._groups.changes.notify()
+        await self.milestones.until(Milestone.GATHERED, step.number, "policy", even_stopped=True)
 
     # -- a step -------------------------------------------------------------------------------------------------------------
 
@@ -228,7 +206,7 @@ class Trainer:
         return step
 
     async def advantages(self, step: Step) -> Step:
-        step.batch, metrics = await asyncio.to_thread(self._advantages, step.batch, step.lease.groups)
+        step.batch, metrics = await asyncio.to_thread(contained, self._advantages, step.batch, step.lease.groups)
         step.metrics |= metrics
         return step
 
@@ -237,10 +215,11 @@ class Trainer:
         another role may have its devices."""
         assert self._critic is not None
         batches = [_for(self._critic, batch) for batch in self._cut(step, self._derived.critic_steps_per_epoch)]
+        self.milestones.passed(Milestone.BEGUN, step.number + 1)
         step.metrics |= await optimise(self._critic, batches, self._value_loss)
         if self._schedule.saves(step.number + 1):
             await self._checkpoints.snapshot_critic()
-        self._passed(Milestone.CRITIC_UPDATED)
+        self.milestones.passed(Milestone.CRITIC_UPDATED, step.number + 1)
         return step
 
     async def update(self, step: Step) -> Step:
@@ -249,6 +228,7 @@ class Trainer:
         if step.number >= self._config.critic_warmup:
             cut = await asyncio.to_thread(self._cut, step, self._derived.optimizer_steps_per_epoch)
             batches = [prepare_batch(batch, self._loss) for batch in cut]
+        self.milestones.passed(Milestone.BEGUN, step.number + 1)
         step.metrics |= await optimise(self._policy, batches, self._loss)
         return step
 
@@ -258,7 +238,7 @@ class Trainer:
         await self._finish(step)
         version = step.number + 1
         weights = await self.gather_weights(version) if self._schedule.publishes(version) else None
-        self._passed(Milestone.GATHERED)
+        self.milestones.passed(Milestone.GATHERED, version)
         return weights
 
     async def train(self, step: Step) -> NewWeights | None:
@@ -297,11 +277,13 @@ class Trainer:
         if self._copy is not None:
             metrics["staleness/proximal_lag"] = float(step.number - self._scored_with(step.number))
         self._warn_of_mismatch(step)
-        await self._reports.step(step.number, groups, step.batch, metrics)
+        row = self._reports.record.add_step(step.number, groups, step.batch, metrics)
+        self.milestones.passed(Milestone.RECORDED, step.number + 1)
+        await self._reports.step(row)
         if self._schedule.saves(step.number + 1):
             await self._checkpoints.begin()
         self._done_at = monotonic()
-        self._passed(Milestone.DONE)
+        self.milestones.passed(Milestone.DONE, step.number + 1)
 
     def _warn_of_mismatch(self, step: Step) -> None:
         alarm = self._config.mismatch_alarm
@@ -341,7 +323,3 @@ class Trainer:
 def _for(cluster: Cluster, batch: TokenBatch) -> TokenBatch:
     """The batch as a role gets it: a model that is not the policy has experts of its own."""
     return batch if cluster.role in ("actor_train", "actor_log_prob") else batch.with_(routes=None)
-
-
-def _named(milestone: Milestone, count: int) -> str:
-    return f"step {count} is {milestone}"

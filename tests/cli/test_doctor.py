@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from roll.cli import doctor
-from roll.cli.doctor import Finding
+from roll.cli.findings import Finding
 from roll.configs.worker import RewardConfig
 from roll.distributed.machine import Machine
 from roll.errors import SandboxFailed

@@ -8,6 +8,7 @@ import pytest
 from roll.cli import check, train
 from roll.configs.agentic import AgenticConfig
 from roll.configs.arguments import StrategyArguments
+from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 from roll.distributed.machine import Machine
 from roll.loading.compose import load
@@ -64,7 +65,8 @@ def start(pipeline: str, name: str) -> int:
 
 def test_the_pipeline_that_was_started_decides_where_no_key_does(folder, capsys):
     assert isinstance(load(".", "open", pipeline="agentic")[0], AgenticConfig)
-    assert isinstance(load(".", "open")[0], RLVRConfig)
+    assert isinstance(load(".", "open")[0], AgenticConfig), "one length, and neither prompts nor rewards"
+    assert isinstance(load(".", "open", pipeline="rlvr")[0], RLVRConfig), "who names one has it"
     assert start("agentic", "open") == 2
     told = capsys.readouterr().err
     assert "custom_envs = (missing): has no environment" in told and "rlvr pipeline" not in told
@@ -79,7 +81,47 @@ def test_keys_of_the_other_pipeline_are_told(folder, started, name, is_for, caps
 def test_check_takes_the_pipeline_too(folder, capsys):
     given = ["--config_path", ".", "--config_name", "open", "num_gpus_per_node=8"]
     assert check.main(["agentic", *given]) == 1 and "custom_envs = (missing)" in capsys.readouterr().err
-    assert check.main(given) == 1 and "rewards = (missing)" in capsys.readouterr().err
+    assert check.main(given) == 1 and "custom_envs = (missing)" in capsys.readouterr().err
+    assert check.main(["rlvr", *given]) == 1 and "rewards = (missing)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        ("sequence_length: 64", AgenticConfig),
+        ("max_tokens_per_step: 8", AgenticConfig),
+        ("episode_reward_weight: 0.5\nsequence_length: 64", AgenticConfig),
+        ("sequence_length: 64\nprompt_length: 32", RLVRConfig),
+        ("response_length: 64", RLVRConfig),
+        ("total_epochs: 1", RLVRConfig),
+        ("max_steps: 4", RLVRConfig),
+    ],
+)
+def test_where_neither_prompts_nor_environments_are_written_lengths_tell_the_kind(folder, written, kind):
+    Path("part.yaml").write_text(
+        f"pretrain: m\nactor_train: {{device_mapping: [0]}}\nactor_infer: {{device_mapping: [1]}}\n{written}\n"
+    )
+    assert isinstance(load(".", "part")[0], kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "told"),
+    [
+        (
+            "rlvr",
+            "env_type=frozen_lake",
+            "env_type = 'frozen_lake': unknown key; fix: it belongs to agentic runs: custom_envs.<tag>.env_type",
+        ),
+        ("rlvr", "max_tokens_per_step=8", "max_tokens_per_step = 8: unknown key; fix: it belongs to agentic runs"),
+        ("agentic", "rollout={function: a.b}", "rollout = {'function': 'a.b'}: unknown key; fix: it belongs to RLVR runs"),
+        ("agentic", "total_epochs=2", "total_epochs = 2: unknown key; fix: it belongs to RLVR runs"),
+        ("rlvr", "nonsense_of_mine=2", "nonsense_of_mine = 2: unknown key; fix: remove it"),
+    ],
+)
+def test_a_key_of_the_other_kind_of_runs_is_told_as_such(folder, name, key, told):
+    with pytest.raises(ConfigError) as caught:
+        load(".", name, [f"+{key}"])
+    assert told in str(caught.value)
 
 
 def test_the_start_says_what_changes_the_training(folder, capsys):

@@ -90,6 +90,21 @@ def test_a_run_that_keeps_all_promises_has_no_violation(folder, capsys):
     assert told["ok"] and (told["groups"], told["trained"], told["checkpoints"], told["broken"]) == (7, 6, 1, [])
 
 
+def test_what_a_kill_has_left_of_checkpoints_is_told(folder, capsys):
+    folder.write()
+    for name in ("step-1", ".step-1.deleted", ".step-3.7.partial", "mine"):
+        (folder.path / "checkpoints" / name / "trainer").mkdir(parents=True)
+    assert main([str(folder.path)]) == 0
+    left = "is what a kill has left of a checkpoint: the next start of the run removes it, or you may"
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: checkpoints/")] == [
+        f"note: checkpoints/.step-1.deleted {left}",
+        f"note: checkpoints/.step-3.7.partial {left}",
+        "note: checkpoints/step-1 has no manifest.json: nothing resumes from it, and you may remove it",
+    ]
+    (folder.path / "summary.json").write_text(json.dumps({"status": "running", "groups": folder.counts, "as_of": "now"}))
+    assert not any("kill" in line for line in read_run(folder.path).notes), "it is being written"
+
+
 def test_a_run_that_was_killed_is_judged_by_what_it_wrote(folder):
     folder.write()
     (folder.path / "summary.json").unlink()

@@ -14,6 +14,7 @@ from roll.compat.roll.translation import RULES, has_field, translate
 from roll.configs.agentic import AgenticConfig
 from roll.configs.arguments import STRATEGY_CONFIGS
 from roll.configs.loading import load_config
+from roll.configs.problems import LoadReport
 from roll.configs.rlvr import RLVRConfig
 from roll.loading.compose import load
 
@@ -195,7 +196,7 @@ def test_a_length_of_the_response_makes_an_episodes_length():
     assert translate({"response_length": 100, "prompt_length": 28}, AgenticConfig).mapping == {"sequence_length": 128}
     given = translate({"response_length": 100, "sequence_length": 64}, AgenticConfig)
     assert given.mapping == {"sequence_length": 64}
-    assert [note.message for note in given.without_effect] == ["sequence_length is given, too, and counts"]
+    assert [note.message for note in given.without_effect] == ["sequence_length = 64 is given, too, and counts"]
 
 
 def test_environments_of_gem_and_placeholders_of_step_templates():
@@ -357,7 +358,7 @@ def test_the_key_of_this_project_counts_where_both_are_given():
     made = rlvr({"actor_train": {"model_args": {"flash_attn": "fa2", "attn_implementation": "eager"}}})
     assert made.mapping == {"actor_train": {"model_args": {"attn_implementation": "eager"}}}
     assert [note.message for note in made.without_effect] == [
-        "actor_train.model_args.attn_implementation is given, too, and counts"
+        "actor_train.model_args.attn_implementation = 'eager' is given, too, and counts"
     ]
 
 
@@ -607,3 +608,22 @@ def test_the_six_keys_that_verl_prints_are_read_in_any_order(order):
 def test_keys_of_verls_pipeline_that_mean_something_else_are_refused_with_the_key_that_does_it(written, key, advice):
     (note,) = rlvr(written).lacking
     assert note.key == key and advice in note.message
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "counts"),
+    [
+        ({"trainer": {"generate_ahead_steps": 3}}, {"async_generation_ratio": 1}, "async_generation_ratio = 1"),
+        ({"async_pipeline": False}, {"async_generation_ratio": 1.0}, "async_generation_ratio = 1.0"),
+        ({"sync_interval": 4}, {"weight_push_interval": 2}, "weight_push_interval = 2"),
+        ({"param_update_preduce_bucket_size_mb": 64}, {"model_update_buffer_size_mb": 512}, "model_update_buffer_size_mb = 512"),
+    ],
+)
+def test_verls_key_that_is_outvoted_is_told_when_a_run_starts(theirs, ours, counts):
+    made = rlvr({**theirs, **ours})
+    assert made.mapping | ours == made.mapping
+    assert [note.message for note in LoadReport(without_effect=made.without_effect).told] == [
+        f"{counts} is given, too, and counts"
+    ]
+    agreed = rlvr({"generate_ahead_steps": 2, "async_generation_ratio": 1})
+    assert agreed.without_effect == [], "nobody expects anything else"

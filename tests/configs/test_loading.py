@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roll.configs.agentic import AgenticConfig
 from roll.configs.fields import walk
 from roll.configs.loading import load_config, load_lenient, to_mapping
 from roll.configs.other_names import OTHER_NAMES
@@ -261,3 +262,8 @@ def test_a_name_that_others_use_leads_to_a_key_that_is_there(theirs, ours):
     assert theirs not in known
     key = re.split(r"[^\w.<>]", ours)[0].replace("<domain>", "<name>")
     assert key in known or key == "device_mapping" or key.endswith(".strategy_config.gpu_memory_utilization")
+
+
+def test_runs_of_two_kinds_without_a_name_have_folders_of_their_own():
+    named = [field.default for cls in (RLVRConfig, AgenticConfig) for path, field, _ in walk(cls) if path == "exp_name"]
+    assert named == ["rlvr", "agentic"]

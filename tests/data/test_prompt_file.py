@@ -246,3 +246,75 @@ def test_what_is_wrong_with_a_row_comes_with_its_own_fix(tmp_path, row, fix):
     with pytest.raises(ConfigError) as refused:
         collect.raise_if_any()
     assert fix in refused.value.problems[0].fix
+
+
+USER, ASSISTANT = {"role": "user", "content": "q"}, {"role": "assistant", "content": "4"}
+CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+
+
+def one(tmp_path: Path, messages: object, **columns: Any) -> list[dict[str, Any]]:
+    (found,) = read([write(tmp_path / "p.jsonl", {**GOOD, "messages": messages})], DataArguments(**columns))
+    assert found.messages is not None
+    return found.messages
+
+
+def test_parts_of_text_are_joined_and_roles_and_calls_have_the_form_of_templates(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "2+2?"}]
+    assert one(tmp_path, [{"role": "user", "content": parts}]) == [{"role": "user", "content": "What is 2+2?"}]
+    assert one(tmp_path, [{"role": "developer", "content": "s"}, USER])[0] == {"role": "system", "content": "s"}
+    calls = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "3", "name": "add"}]
+    read_calls = one(tmp_path, calls)
+    assert read_calls[1]["content"] == "" and read_calls[1]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+    assert read_calls[2] == calls[2]
+    without = {"role": "assistant", "tool_calls": [CALL]}
+    assert one(tmp_path, [USER, without, {"role": "tool", "content": "3"}, {"role": "tool", "content": "4"}])[1]["content"] == ""
+    assert len(one(tmp_path, [USER, USER])) == 2, "two turns of a user are the template's to take or refuse"
+
+
+@pytest.mark.parametrize(
+    ("messages", "message", "fix"),
+    [
+        ([USER, ASSISTANT], "messages[1] is the assistant's: the prompt would have an answer already", "continue_final_message"),
+        ([{"role": "user", "content": None}], "messages[0] has null for a content", "a text"),
+        ([{"role": "assistant", "content": None}, USER], "messages[0] has null for a content", "a text"),
+        ([{"role": "assistant", "content": None, "tool_calls": []}, USER], "messages[0] has null for a content", "a text"),
+        (
+            [{"role": "user", "content": 7}],
+            "messages[0]: the content of a message is a text or a list of parts",
+            '"type": "text"',
+        ),
+        ([{"role": "user", "content": {"text": "q"}}], "messages[0]: the content of a message", '"type": "text"'),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}],
+            "a part of type 'image_url'",
+            '"type": "text"',
+        ),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": None}]}],
+            "a part of type 'text' cannot be shown",
+            '"type": "text"',
+        ),
+        ([{"role": "critic", "content": "q"}], "messages[0] has the role 'critic'", "one of developer, system, user"),
+        ([{"role": "User", "content": "q"}], "messages[0] has the role 'User'", "one of developer, system, user"),
+        ([{"role": "gpt", "content": "q"}], "messages[0] has the role 'gpt'", "write assistant"),
+        ([USER, {"role": "ipython", "content": "q"}], "messages[1] has the role 'ipython'", "write tool"),
+        ([USER, {"role": "system", "content": "s"}, USER], "messages[1] is the system's, which comes first", "join it"),
+        ([{"role": "system", "content": "s"}], "messages[0] is the system's, and nobody asks anything", "a user's message"),
+        ([USER, {"role": "tool", "content": "3"}], "messages[1] is a tool's, and no message before it calls one", "tool_calls"),
+        ([USER, {**ASSISTANT, "tool_calls": "add"}, USER], "messages[1].tool_calls is no list of calls", ""),
+    ],
+)
+def test_messages_that_are_no_conversation_are_refused_by_file_line_and_place(
+    tmp_path: Path, messages: object, message: str, fix: str
+) -> None:
+    path = write(tmp_path / "p.jsonl", GOOD, {**GOOD, "id": "b", "messages": messages})
+    with pytest.raises(PromptFileError) as refused:
+        read([path])
+    assert f"{path}:2: " in str(refused.value) and message in str(refused.value) and fix in refused.value.fix
+
+
+def test_an_answer_that_is_begun_may_end_the_messages_where_that_is_asked_for(tmp_path: Path) -> None:
+    assert one(tmp_path, [USER, ASSISTANT], continue_final_message=True) == [USER, ASSISTANT]
+    assert one(tmp_path, [USER], continue_final_message=True) == [USER]
+    with pytest.raises(PromptFileError, match="calls tools, and nobody goes on from that"):
+        one(tmp_path, [USER, {**ASSISTANT, "tool_calls": [CALL]}], continue_final_message=True)

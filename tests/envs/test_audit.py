@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,14 @@ def moody(sample: Any) -> float:
 
 def lost(sample: Any) -> float:
     return 1 / 0
+
+
+def right_or_nothing(sample: Any) -> Any:
+    return 1.0 if exact(sample) else None
+
+
+def right_or_away(sample: Any) -> float:
+    return 1.0 if exact(sample) else sys.exit(3)
 
 
 def touchy(sample: Any) -> float:
@@ -207,6 +216,16 @@ def test_answers_without_a_reward_are_told(capsys: pytest.CaptureFixture[str]) -
     found = audited(capsys, "audited.touchy", "--prompts", "prompts.jsonl")
     assert found["problems"] == [] and found["players"]["empty"]["failed"] == found["tasks"]
     assert any(note.startswith("empty: 36 of 36 tasks have no reward: ValueError") for note in found["notes"])
+
+
+@pytest.mark.parametrize("reward", ["right_or_nothing", "right_or_away"])
+def test_a_reward_that_judges_right_answers_alone_does_not_pay_everybody(reward: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = audited(capsys, f"audited.{reward}", "--prompts", "prompts.jsonl")
+    assert not any("everybody" in problem or "chance" in problem for problem in found["problems"])
+    assert any(problem.startswith("random: ") and "tasks have no reward" in problem for problem in found["problems"])
+    assert main([f"audited.{reward}", "--prompts", "prompts.jsonl"]) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  empty")]
+    assert line.split()[1:4] == ["–", "–", "36"]
 
 
 def test_a_reward_or_an_environment_that_fails_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:

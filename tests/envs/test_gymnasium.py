@@ -221,7 +221,8 @@ def importable(monkeypatch):
 def test_a_class_of_gymnasium_is_an_environment_as_it_is(importable):
     env = make_env(renamed_path("Cooking"), {"dishes": 2, "format_penalty": -0.25})
     assert env.instructions.startswith(
-        "Play Cooking. You see: a text.\nYour action is JSON: heat: 2 whole numbers, each 0 to 2; word: a text."
+        "Of a class, by its path: parts, metrics, wrappers, and nothing of this project.\n"
+        "You see: a text.\nYour action is JSON: heat: 2 whole numbers, each 0 to 2; word: a text."
     )
     observation, info = env.reset(5)
     wanted = int(observation[-1])

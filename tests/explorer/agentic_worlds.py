@@ -40,6 +40,17 @@ class Letters:
         pass
 
 
+class Deaf(Letters):
+    """Takes no text for an action."""
+
+    instructions = "Write a letter.\nAs a number."
+
+    def step(self, action_text: str):
+        self.turn += 1
+        info = self._info(action_is_valid=False, action_is_effective=False)
+        return self._show(), 0.0, self.turn >= self.length, False, info
+
+
 class Talk:
     """Keeps the conversation itself: an answer that is the number of the turn earns 1. `forgets`: it shows the newest question
     alone. What is cut off earns 5."""

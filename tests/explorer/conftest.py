@@ -101,7 +101,7 @@ def make_config(model_folder, tmp_path):
                 "data_args": {"template": "none"},
             },
             "actor_infer": {"device_mapping": "1"},
-            "custom_envs": {"letters": {"env_type": f"{WORLDS}.{env_type}", "max_steps": 5}},
+            "custom_envs": {"letters": {"env_type": f"{WORLDS}.{env_type}", "max_steps": 5, "agent_system_template": ""}},
             "train_env_manager": {"num_env_groups": 4, "group_size": 2},
         }
         for path, value in {**(changes or {}), **top_level}.items():

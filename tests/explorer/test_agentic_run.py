@@ -46,6 +46,18 @@ def test_a_run_plays_trains_evaluates_and_accounts_for_every_group(lab, make_con
     assert all(row["val/errors"] == 0 and row["val/env/letters/num_actions"] == 3 for row in validations)
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_agent_that_is_not_understood_is_told_whether_its_groups_are_trained_or_dropped(lab, make_config, kept):
+    changes = {} if kept else {"train_env_manager.group_filter_cls": "roll.rollout.filters.equal_rewards"}
+    run = lab.start(make_config(changes, env_type="Deaf", max_steps=3), LocalBackend())
+    (told,) = [line for line in run.summary["warnings"] if line.startswith("custom_envs.letters: 0 of the first ")]
+    assert "wanted: As a number." in told
+    if kept:
+        assert run.steps()[-1]["env/least_valid"] == 0 and run.summary["verdict"]["kind"] in ("invalid", "cut off")
+    else:
+        assert "equal_rewards (the last one: mean reward 0, train/letters/" in run.summary["reason"]
+
+
 @pytest.mark.parametrize(("module", "manager"), [("traj_env_manager", "TrajEnvManager"), ("step_env_manager", "StepEnvManager")])
 def test_where_top_p_cuts_what_an_agent_samples_the_trainer_speaks_of_what_was_kept(lab, make_config, module, manager):
     changes = {"actor_infer.generating_args.top_p": 0.6, "rollout_log_per_step": 64}

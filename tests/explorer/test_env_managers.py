@@ -58,7 +58,7 @@ class Policy:
 
 
 def play(tokenizer, answers, *, manager=TrajEnvManager, context=200, env=None, template="none", answer_tokens=4, **config):
-    config = EnvConfig(env_type="x", **config)
+    config = EnvConfig(env_type="x", **{"agent_system_template": "", **config})
     made = manager(config, Dialogue(tokenizer, template), instructions="rules", context=context, answer_tokens=answer_tokens)
     policy, handle = Policy(tokenizer, answers), Handle(env or Letters())
     task = EpisodeTask(uid="train/letters/0", tag="letters", index=3, env_seed=0)
@@ -186,6 +186,32 @@ def test_chat_messages_are_appended_as_the_template_writes_them(tokenizer, lab, 
     assert policy.asked[-1][0] == ids(t, expected)
     trained = [i for i, own in zip(sample.response_ids, sample.loss_mask, strict=True) if own]
     assert trained == [token for answer in answers for token in answer]
+
+
+@pytest.mark.parametrize(
+    ("written", "system", "turn"),
+    [
+        ({}, "rules", "a="),
+        ({"agent_system_template": None}, "rules", "a="),
+        ({"agent_system_template": ""}, None, "a="),
+        ({"agent_system_template": "{instructions} 1"}, "rules 1", "a="),
+        ({"agent_template": "{instructions}\n{observation}"}, None, "rules\na="),
+    ],
+)
+@pytest.mark.parametrize("manager", [TrajEnvManager, StepEnvManager])
+def test_the_rules_reach_the_policy_once_unless_a_template_says_otherwise(tokenizer, lab, manager, written, system, turn):
+    t = tokenizer(lab.chat_template)
+    options = {"agent_system_template": None, **written}
+    _, policy, _ = play(t, [ids(t, "a")] * 3, manager=manager, template="native", **options)
+    told = [{"role": "system", "content": system}] if system else []
+    expected = t.apply_chat_template([*told, {"role": "user", "content": turn}], tokenize=False, add_generation_prompt=True)
+    assert policy.asked[0][0] == ids(t, expected)
+
+
+def test_without_a_chat_template_the_rules_stand_on_lines_of_their_own(tokenizer):
+    t = tokenizer()
+    _, policy, _ = play(t, [ids(t, "a")] * 3, agent_system_template=None)
+    assert policy.asked[0][0] == ids(t, "rules\na=")
 
 
 def test_a_chat_template_that_is_missing_or_rewrites_answers_is_refused(tokenizer):

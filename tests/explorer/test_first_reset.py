@@ -46,11 +46,11 @@ def test_a_slip_is_refused_with_its_message(prepared, module, reset, says):
     ("module", "reset"), [("away", "raise ConnectionError('the game server is away')"), ("sound", "return 'a', {}")]
 )
 def test_what_may_be_otherwise_later_is_let_through(prepared, module, reset):
-    assert prepared(reset, module).instructions == {"letters": "Say a."}
+    assert prepared(reset, module).rules == {"letters": "Say a."}
 
 
 def test_it_may_be_prepared_where_an_event_loop_runs(prepared):
     async def notebook():
         return prepared("return 'a', {}", "in_a_notebook")
 
-    assert asyncio.run(notebook()).instructions
+    assert asyncio.run(notebook()).rules

@@ -238,3 +238,31 @@ def test_two_of_a_name_and_figures_that_differ_are_refused_before_a_worker_start
     other = launch(*EXPLORER, "explorer_name=other", "async_generation_ratio=2")
     assert other.end() == 2, other.output
     assert "async_generation_ratio = 2" in other.output and "starting" not in other.output
+
+
+@pytest.mark.slow
+def test_a_trainer_that_gives_up_keeps_what_it_has_trained(launch):
+    """Its explorer was here before, and comes back after it."""
+    explorer = launch(*EXPLORER, FILES)
+    explorer.wait_for("the bound", lambda: waits_at_the_bound(explorer))
+    explorer.signal(signal.SIGINT)
+    assert explorer.end() == 130, explorer.output
+    trainer = launch(*TRAINER, FILES, "save_steps=100", "peer_timeout=3")
+    assert trainer.end() == 1, trainer.output
+    summary = trainer.summary()
+    steps = summary["steps"]
+    assert steps > 0 and "there was no explorer for" in summary["reason"]
+    assert summary["checkpoint"] == {"step": steps, "lost": ""} and f"step {steps}" in trainer.output
+    assert (trainer.dir / f"checkpoints/step-{steps}/manifest.json").exists()
+    again = launch(*TRAINER, FILES, "save_steps=100", "peer_timeout=3")
+    assert again.end() == 1, again.output
+    assert (again.summary()["resumed_from_step"], again.summary()["steps"]) == (steps, steps), "no step is trained twice"
+
+
+def waits_at_the_bound(explorer):
+    """A step's groups are complete, and no other is under way."""
+    try:
+        ((flying, complete),) = in_database(explorer, "SELECT sum(state = 'in_flight'), sum(state = 'buffered') FROM groups")
+    except sqlite3.OperationalError:
+        return False
+    return flying == 0 and (complete or 0) >= 4

@@ -243,3 +243,5 @@ def test_changed_batch_size_is_refused(in_process):
     code, err = in_process(AUTO, "rollout_batch_size=8")
     assert code == 2 and len(err.splitlines()) == 1
     assert "resume_from_checkpoint" in err and "4 groups a step, not 8 (rollout_batch_size)" in err
+    fix = re.search(r"; fix: (rollout_batch_size): (\d+), or another exp_name", err)
+    assert fix is not None and in_process(AUTO, f"{fix[1]}={fix[2]}", "max_steps=3")[0] == 0, "the fix is the old number"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shlex
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -33,6 +36,7 @@ class HostRun:
     process: subprocess.Popen[bytes]
     log: Path
     dir: Path
+    _stepped: list[float] = field(default_factory=list)
 
     @property
     def output(self) -> str:
@@ -70,10 +74,18 @@ class HostRun:
     def summary(self) -> dict[str, Any]:
         return dict(json.loads((self.dir / "summary.json").read_text()))
 
-    def longest_stop_s(self, since: float = 0.0) -> float:
-        """The longest time without a step, of those that ended after `since` (of `time.time`), in seconds."""
-        ends = [row["time"] for row in read_json_lines(self.dir / "metrics.jsonl") if "actor_train/lr" in row]
-        return max((b - a for a, b in pairwise(ends) if b >= since), default=0.0)
+    def longest_stop_s(self, since: float) -> float:
+        """The longest time without a new step, of those that ended after `since` (of `time.monotonic`), in seconds."""
+        return max((b - a for a, b in pairwise(self._stepped) if b >= since), default=math.inf)
+
+    def watch(self) -> None:
+        """Notes when each step comes, as long as the process runs."""
+        count = 0
+        while self.process.poll() is None:
+            if (now := len(self.steps())) > count:
+                count = now
+                self._stepped.append(time.monotonic())
+            time.sleep(0.1)
 
     def is_clean(self) -> None:
         """No promise of the run is broken."""
@@ -98,7 +110,12 @@ class Site:
         process = host.start(command, log, REPO, ACCOUNT | given)
         name = next((each.partition("=")[2] for each in overrides if each.startswith("exp_name=")), "run")
         self.runs.append(HostRun(host, process, log, output / name))
+        threading.Thread(target=self.runs[-1].watch, daemon=True).start()
         return self.runs[-1]
+
+    def roll(self, host: Host, *words: str, **given: str) -> tuple[list[str], dict[str, str]]:
+        """A command of `roll` on that host, and its environment."""
+        return host.command(str(BIN / "roll"), *words), host.environment(ACCOUNT | given)
 
     def start_ray(self, cpus: int = 2, **given: str) -> str:
         """A Ray cluster over all hosts, the first the head; returns what RAY_ADDRESS has to be."""
@@ -113,6 +130,15 @@ class Site:
         more = ["--disable-usage-stats", f"--num-cpus={cpus}", "--object-store-memory=104857600"]
         more += [f"--node-ip-address={host.address}"]
         host.run(shlex.join([str(BIN / "ray"), "start", *options, *more]), **(ACCOUNT | {"RAY_AUTH_MODE": "disabled"} | given))
+
+    def record(self, what: str, run: HostRun, since: float) -> float:
+        """Adds the longest stop of a run to the records (`ROLL_HOSTS_RECORD`, a JSON-lines file); returns it."""
+        stop_s = run.longest_stop_s(since)
+        if record := os.environ.get("ROLL_HOSTS_RECORD"):
+            row = {"what": what, "stop_s": round(stop_s, 1), "groups": run.summary()["groups"], "day": time.strftime("%Y-%m-%d")}
+            with Path(record).open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        return stop_s
 
     def close(self) -> None:
         for run in self.runs:

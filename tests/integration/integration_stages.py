@@ -61,3 +61,53 @@ class Fails(Callback):
     def _fail(self, event):
         if event == self.where:
             raise LookupError("no such luck")
+
+
+class Odd(BaseException):
+    pass
+
+
+class Raises(Callback):
+    """`where` and `what` are set by the test."""
+
+    where, what = "", Exception
+
+    def on_step(self, step, metrics):
+        self._raise("on_step")
+
+    def on_validation(self, step, metrics):
+        self._raise("on_validation")
+
+    def on_group(self, group, reason):
+        self._raise("on_group")
+
+    def on_run_end(self, summary):
+        self._raise("on_run_end")
+
+    def _raise(self, event):
+        if event == self.where:
+            raise self.what("because")
+
+
+class Flaky(Stage):
+    """Halves rewards, and fails at some groups in the middle of it."""
+
+    def __init__(self, at, what="RuntimeError"):
+        super().__init__()
+        self.at, self.what = at, {"RuntimeError": RuntimeError, "SystemExit": SystemExit, "Odd": Odd}[what]
+
+    async def process(self, group):
+        for sample in group.samples[:2]:
+            sample.reward = 77.0
+        if group.group_id in self.at:
+            raise self.what("once")
+        for sample in group.samples:
+            sample.reward = 0.25 + sample.index
+        return group
+
+
+async def flaky_step(step):
+    step.metrics["mine/half"] = 1.0
+    if step.number == 0:
+        raise LookupError("once")
+    return step

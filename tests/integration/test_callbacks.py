@@ -1,10 +1,16 @@
 """Callbacks in whole runs: who is told what, and what an error in one of them does."""
 
+import asyncio
+import json
 import threading
+from pathlib import Path
 
 import integration_stages
+import numpy as np
 import pytest
+import torch
 
+from roll.cli.verify import read_run, violations
 from roll.configs.problems import ConfigError
 from roll.pipeline.rlvr_run import RLVRPipeline
 from roll.record.callbacks import Callback
@@ -50,6 +56,118 @@ def test_an_error_in_a_callback_ends_the_run_with_its_name(lab, make_config, wit
     run = lab.run_local(make_config({**with_validation, "flow.callbacks": ["integration_stages.Fails"]}))
     assert run.summary["status"] == "failed"
     assert f"Fails.{event}: LookupError: no such luck" in run.summary["reason"]
+
+
+ODD = [StopIteration, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, integration_stages.Odd]
+
+
+@pytest.mark.parametrize("what", ODD)
+@pytest.mark.parametrize("event", ["on_step", "on_validation", "on_group"])
+def test_whatever_a_callback_raises_ends_the_run_with_its_name_and_a_checkpoint(
+    lab, make_config, with_validation, monkeypatch, event, what
+):
+    monkeypatch.setattr(integration_stages.Raises, "where", event)
+    monkeypatch.setattr(integration_stages.Raises, "what", what)
+    run = lab.run_local(make_config({**with_validation, "flow.callbacks": ["integration_stages.Raises"]}))
+    assert run.summary["status"] == "failed" and f"Raises.{event}: {what.__name__}: because" in run.summary["reason"]
+    steps = run.summary["steps"]
+    assert steps or event != "on_step"
+    assert run.summary["checkpoint"] == {"step": steps, "lost": ""}
+    assert [path.name for path in (run.run_dir / "checkpoints").glob("step-*")] == [f"step-{steps}"] * bool(steps)
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_a_callback_may_raise_anything_at_the_end(lab, make_config, monkeypatch, what):
+    monkeypatch.setattr(integration_stages.Raises, "where", "on_run_end")
+    monkeypatch.setattr(integration_stages.Raises, "what", what)
+    run = lab.run_local(make_config({"flow.callbacks": ["integration_stages.Raises"]}))
+    assert f"Raises.on_run_end: {what.__name__}: because" in run.summary["reason"]
+
+
+class StopsAt(Callback):
+    def __init__(self, event, step=1):
+        self.event, self.at = event, step
+
+    def on_step(self, step, metrics):
+        if (self.event, self.at) == ("on_step", step):
+            self.stop("good enough")
+
+    def on_validation(self, step, metrics):
+        if (self.event, self.at) == ("on_validation", step):
+            self.stop("good enough")
+
+    def on_group(self, group, reason):
+        if self.event == "on_group" and group.group_id == 4 * self.at:
+            self.stop("good enough")
+
+
+@pytest.mark.parametrize("event", ["on_step", "on_validation", "on_group"])
+def test_a_callback_ends_the_run_in_order(make_config, with_validation, event):
+    config = make_config({**with_validation, "resume_from_checkpoint": "auto"}, max_steps=6, async_generation_ratio=1.0)
+    summary = RLVRPipeline(config, local=True, callbacks=[StopsAt(event)]).run()
+    done = summary["steps"]
+    assert summary["status"] == "finished" and 0 < done < 6
+    assert summary["reason"] == f"after step {done}, as StopsAt: good enough"
+    assert (Path(config.run_dir) / f"checkpoints/step-{done}/manifest.json").exists()
+    assert list(violations(read_run(Path(config.run_dir)))) == []
+    again = RLVRPipeline(config, local=True).run()
+    assert (again["status"], again["steps"], again["resumed_from_step"]) == ("finished", 6, done)
+
+
+class Adds(Callback):
+    def __init__(self, **more):
+        self.more = more
+
+    def on_step(self, step, metrics):
+        metrics["mine/double"] = 2 * metrics["actor_train/grad_norm"]
+        metrics["mine/torch"] = torch.tensor(step)
+        metrics.update(self.more)
+
+    def on_validation(self, step, metrics):
+        metrics["mine/validated"] = np.float32(step)
+
+
+def test_a_metric_of_a_callback_is_one_of_the_run(make_config, with_validation):
+    logged = []
+
+    class Heard(Callback):
+        def on_step(self, step, metrics):
+            logged.append(metrics["mine/double"])
+
+    config = make_config(with_validation)
+    assert RLVRPipeline(config, local=True, callbacks=[Adds(), Heard()]).run()["status"] == "finished"
+    rows = [json.loads(line) for line in (Path(config.run_dir) / "metrics.jsonl").read_text().splitlines()]
+    found = {
+        name: {row["step"]: row[name] for row in rows if name in row} for name in ("mine/double", "mine/torch", "mine/validated")
+    }
+    norms = {row["step"]: row["actor_train/grad_norm"] for row in rows if "actor_train/grad_norm" in row}
+    assert found["mine/double"] == {step: 2 * norm for step, norm in norms.items()}
+    assert found["mine/torch"] == {1: 1.0, 2: 2.0} and found["mine/validated"] == {0: 0.0, 1: 1.0, 2: 2.0}
+    assert logged == [*found["mine/double"].values()], "those that come later see it"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("actor_train/grad_norm", 0.0, "is the run's own, give yours another name"),
+        ("val_correct/all/mean", 1.0, "is the run's own"),
+        ("step", 7, "is the run's own"),
+        ("mine/text", "0.5", "is a text, '0.5', not a number"),
+        ("mine/none", None, "is no number, but NoneType"),
+        ("mine/many", np.zeros(2), "is no number, but ndarray"),
+        ("mine/huge", int("9" * 400), "is no number, but int"),
+        ("", 1.0, "has no name that can be written"),
+    ],
+)
+def test_a_metric_that_cannot_be_one_is_told_once_and_left_out(make_config, caplog, name, value, told):
+    config = make_config()
+    assert RLVRPipeline(config, local=True, callbacks=[Adds(**{name: value})]).run()["status"] == "finished"
+    (said,) = [record.getMessage() for record in caplog.records if "is left out" in record.getMessage()]
+    assert said.startswith(f"Adds.on_step: the metric {name!r}") and told in said
+    rows = [json.loads(line) for line in (Path(config.run_dir) / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 1, 2, 2] and all(
+        set(row) == {"step", "mine/double", "mine/torch"} for row in rows[1::2]
+    )
 
 
 def test_the_first_reason_counts(lab, make_config, monkeypatch):

@@ -1,5 +1,7 @@
 """What is carried from step to step outside the model (running reward moments, the KL coefficient) is in a checkpoint."""
 
+import json
+
 import pytest
 
 from roll.configs.problems import ConfigError
@@ -84,6 +86,27 @@ def test_a_run_that_has_more_steps_behind_it_than_it_is_to_have_says_that_it_tra
     again = lab.run_local(make_config(max_steps=1, resume_from_checkpoint=True))
     assert again.summary["status"] == "finished" and again.summary["steps"] == 2
     assert "nothing is trained: the run goes on from step 2, and max_steps is 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ends_before_a_step", [False, True])
+def test_a_start_that_trains_nothing_keeps_what_was_measured(lab, make_config, ends_before_a_step):
+    """A finished run that is started again; one with a step to go that fails before it."""
+    first = lab.run(make_config(max_steps=2)).summary
+    stage = {"after": "generate", "name": "fails", "worker": "integration_stages.divides_by_zero"}
+    more = {"max_steps": 3, "flow.stages": [stage]} if ends_before_a_step else {"max_steps": 2}
+    again = lab.run_local(make_config(more, resume_from_checkpoint="auto"))
+    assert again.summary["status"] == ("failed" if ends_before_a_step else "finished")
+    assert first["throughput"]["samples_per_s"] > 0
+    measured = ("throughput", "idle_share", "wall_s", "started_s", "weight_updates", "steps", "resumed_from_step")
+    assert {name: again.summary[name] for name in measured} == {name: first[name] for name in measured}
+    written = json.loads((again.run_dir / "summary.json").read_text())
+    assert written["throughput"] == first["throughput"] and written["status"] == again.summary["status"]
+
+
+def test_the_figures_of_a_start_that_trains_are_its_own(lab, make_config):
+    first = lab.run(make_config(max_steps=2)).summary
+    again = lab.run_local(make_config(max_steps=3, resume_from_checkpoint="auto")).summary
+    assert again["throughput"] != first["throughput"] and (again["resumed_from_step"], again["steps"]) == (2, 3)
 
 
 def test_adapters_that_a_checkpoint_does_not_have_are_refused_before_its_run_is_touched(lab, make_config):

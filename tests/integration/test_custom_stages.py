@@ -7,6 +7,7 @@ import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
+import integration_stages
 import pytest
 
 from roll import AsyncTrainingFlow, create_role_state_machine
@@ -199,6 +200,84 @@ def test_the_call_that_verl_prints(make_config):
         create_role_state_machine("train", trainer=make_config(async_generation_ratio=0.0), use_async_rl=True)
 
 
+VERLS_EIGHT = ("dataloader", "generate", "rollout", "reward", "logp", "ref_logp", "train", "param_update")
+
+
+def test_verls_eight_names_are_stages_of_a_run_that_has_them(make_config):
+    config = make_config({"reference.device_mapping": "0"}, old_logprobs="recompute", use_kl_loss=True, kl_loss_coef=0.01)
+    pipeline = AsyncTrainingFlow(config)
+    ours = [create_role_state_machine(name, pipeline=pipeline).name for name in VERLS_EIGHT]
+    assert ours == ["admit", "generate", "generate", "reward", "log_prob", "reference", "train", "publish"]
+    assert (
+        create_role_state_machine("mine", worker=integration_stages.count_step, after="logp", pipeline=pipeline).after
+        == "log_prob"
+    )
+    critic = {"critic.device_mapping": "0", "critic.training_args.per_device_train_batch_size": 16}
+    with_critic = AsyncTrainingFlow(make_config(critic, adv_estimator="gae"))
+    assert create_role_state_machine("train", pipeline=with_critic).name == "train"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("logp", r"'logp' \(log_prob here\) is no stage of the run: one of admit, .*; what brings it: old_logprobs: recompute"),
+        ("ref_logp", "'ref_logp' .reference here. .*; what brings it: use_kl_loss: true, or add_token_level_kl: true"),
+        ("critic", "'critic' is no stage of the run: .*; what brings it: adv_estimator: gae"),
+        ("episodes", "what brings it: a configuration of custom_envs"),
+    ],
+)
+def test_a_stage_that_the_run_lacks_is_named_with_the_key_that_brings_it(make_config, name, told):
+    with pytest.raises(ValueError, match=told):
+        create_role_state_machine(name, pipeline=AsyncTrainingFlow(make_config()))
+
+
+def flaky(on_error, **args):
+    worker = {"worker": "integration_stages.Flaky", "args": {"at": [2, 5], **args}}
+    return {"after": "reward", "name": "flaky", "on_error": on_error, **worker}
+
+
+@pytest.mark.parametrize("what", ["RuntimeError", "SystemExit", "Odd"])
+def test_a_stage_that_fails_drops_its_group_with_a_reason(lab, make_config, caplog, capsys, what):
+    run = lab.run(make_config({"flow.stages": [flaky("drop", what=what)]}))
+    assert run.summary["groups"]["dropped"]["flaky_failed"] == 2
+    kind = "RuntimeError" if what == "RuntimeError" else "Escaped"
+    assert run.summary["stage_errors"] == {"flaky": {"drop": {kind: 2}}}
+    said = [record.getMessage() for record in caplog.records if "stage flaky fails" in record.getMessage()]
+    assert (
+        len(said) == 1
+        and f"fails at group 2 and drops it (on_error: drop; said once, summary.json counts): {what}: once" in said[0]
+    )
+    assert [row["group_id"] for row in run.rows("groups") if row["reason"] == "flaky_failed"] == [2, 5]
+    assert "flaky has failed 2 times" in capsys.readouterr().out
+
+
+def test_a_stage_that_fails_is_left_out_and_what_it_had_changed_undone(lab, make_config):
+    run = lab.run(make_config({"flow.stages": [flaky("skip")]}))
+    rewards = {row["group_id"]: row["rewards"] for row in run.rows("groups") if row["fate"] == "trained"}
+    assert {2, 5} < set(rewards) and run.summary["stage_errors"] == {"flaky": {"skip": {"RuntimeError": 2}}}
+    for group, found in rewards.items():
+        assert (77.0 not in found) and (found == [0.25, 1.25, 2.25, 3.25]) == (group not in (2, 5))
+
+
+def test_a_stage_of_steps_is_left_out(lab, make_config):
+    stage = {"after": "lease", "name": "marks", "worker": "integration_stages.flaky_step", "on_error": "skip"}
+    run = lab.run(make_config({"flow.stages": [stage]}))
+    assert ["mine/half" in row for row in run.steps()] == [False, True]
+    assert run.summary["stage_errors"] == {"marks": {"skip": {"LookupError": 1}}}
+
+
+def test_a_wrong_return_value_is_an_error_too(lab, make_config):
+    stage = {"after": "reward", "name": "forgets", "worker": "integration_stages.gives_nan", "on_error": "skip"}
+    run = lab.run(make_config({"flow.stages": [stage]}))
+    assert run.summary["stage_errors"]["forgets"]["skip"]["ValueError"] >= 8
+
+
+def test_a_stage_that_always_fails_ends_the_run(lab, make_config):
+    stage = {"after": "reward", "name": "never", "worker": "integration_stages.divides_by_zero", "on_error": "drop"}
+    run = lab.run_local(make_config({"flow.stages": [stage]}, max_dropped_batches=2))
+    assert run.summary["status"] == "failed" and "never_failed" in run.summary["reason"]
+
+
 # -- what is refused ----------------------------------------------------------------------------------------------------
 
 
@@ -227,6 +306,10 @@ def named(**changes):
         ([named(worker="length_penalty.__doc__")], "neither a function nor a subclass of Stage"),
         ([named(args={"free": 2})], "cannot be called with an item and free: missing a required argument: 'each'"),
         ([named(args={"free": 2, "eech": 1})], "eech"),
+        (
+            [named(after="lease", on_error="drop")],
+            "on_error = 'drop': it is given no group that could be dropped, where it stands",
+        ),
         ([named(worker="integration_stages.takes_two", args={})], "cannot be called with an item: missing"),
         ([named(worker="integration_stages.NoProcess", args={})], "is no subclass of Stage with a coroutine"),
         ([named(worker="integration_stages.CannotBeMade", args={})], "cannot be made: ZeroDivisionError"),

@@ -1,4 +1,5 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -27,6 +28,28 @@ def test_the_newest_are_kept(tmp_path):
     for step in (5, 10, 100):
         save(store, step)
     assert store.steps() == [10, 100]
+
+
+def test_a_checkpoint_whose_deletion_was_cut_is_gone_at_once_and_its_rest_at_the_next_start(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def cut(path, **options):
+        for file in (each for each in path.rglob("*") if each.is_file()):
+            file.unlink()
+            raise Killed
+
+    store = CheckpointStore(tmp_path, keep=1)
+    save(store, 5)
+    (tmp_path / "step-5" / "more").write_text("x")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("roll.record.checkpoint.shutil.rmtree", cut)
+        save(store, 10)
+    assert store.steps() == [10] and [path.name for path in tmp_path.glob("step-*")] == ["step-10"]
+    assert (tmp_path / ".step-5.deleted").is_dir()
+    lock = SimpleNamespace(token=2, check=lambda: None)
+    save(CheckpointStore(tmp_path, keep=1, lock=lock), 20)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-20"]
 
 
 def test_the_one_that_a_run_began_from_stays_for_engines_that_start_anew(tmp_path):

@@ -1,6 +1,7 @@
 """A folder gives its run one id, whoever comes first; and its database is where the run used it."""
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -51,6 +52,30 @@ def test_a_relative_database_is_where_the_run_used_it_and_not_where_the_reader_i
     assert groups_address(folder) is None
     (folder / "groups.db").touch()
     assert groups_address(folder) == f"sqlite:///{folder}/groups.db"
+
+
+@pytest.mark.parametrize("database", ["gsm8k.db", "output/run/own.db"])
+@pytest.mark.parametrize("process", ["", "explorers/one"])
+def test_a_copy_has_the_database_that_was_copied_with_it(tmp_path, database, process):
+    """Beside the run, or in it; whichever process of the run noted where it is."""
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    run = original / "output" / "run"
+    identity = replace(identify(run, "run"), database=f"sqlite:///{original}/{database}")
+    write_identity(run, identity)
+    own = run / process
+    own.mkdir(parents=True, exist_ok=True)
+    write_identity(own, identity)
+    (own / "config.yaml").write_text(yaml.safe_dump({"groups_database": f"sqlite:///{database}"}))
+    (original / database).touch()
+    shutil.copytree(original, copy)
+    assert groups_address(own) == f"sqlite:///{original}/{database}"
+    copied = copy / "output" / "run" / process
+    assert groups_address(copied) == f"sqlite:///{copy}/{database}"
+    (copy / database).unlink()
+    with pytest.raises(ValueError, match=r"is a copy of .*/original/output/run, whose database is"):
+        groups_address(copied)
+    shutil.rmtree(original / "output")  # then it was moved, and its database stayed
+    assert groups_address(copied) == f"sqlite:///{original}/{database}"
 
 
 @pytest.mark.parametrize(

@@ -148,3 +148,42 @@ def test_a_child_that_ends_does_not_take_the_lock_with_it(tmp_path):
     second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert second.returncode == 1 and "RunInUse" in second.stderr
     lock.close()
+
+
+def test_a_run_that_was_refused_leaves_nothing(tmp_path):
+    """As an explorer of another experiment: folders that were there stay, and so does what others have put into new ones."""
+    run = tmp_path / "there" / "proj" / "second" / "explorers" / "other"
+    (tmp_path / "there").mkdir()
+    RunLock(run).close()
+    assert list((tmp_path / "there").iterdir()) == []
+    lock = RunLock(run)
+    (run.parents[1] / "run.json").touch()
+    lock.close()
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == ["there/proj/second/run.json"]
+
+
+def test_the_lock_of_a_run_that_began_stays_and_a_refused_second_one_takes_nothing_away(tmp_path, holder):
+    process, _ = holder(tmp_path / "run")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(RunInUse):
+        RunLock(tmp_path / "run")
+    assert sorted(path.name for path in tmp_path.iterdir()) == before and ".run.lock" in before
+    process.kill()
+    process.wait()
+    lock = RunLock(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    lock.close()
+    assert (tmp_path / ".run.lock").exists() and (tmp_path / ".run.owner.json").exists()
+
+
+def test_a_lock_on_a_file_that_was_just_removed_is_none(tmp_path, monkeypatch):
+    """Its holder, refused, removes it between our opening it and our locking it."""
+    lock = fcntl.lockf
+
+    def removed_before(descriptor, operation):
+        (tmp_path / ".run.lock").unlink()
+        return lock(descriptor, operation)
+
+    monkeypatch.setattr("roll.record.run_lock.fcntl.lockf", removed_before)
+    with pytest.raises(RunInUse, match="which is just ending"):
+        RunLock(tmp_path / "run")

@@ -92,11 +92,5 @@ def test_steps_that_teach_between_them_are_no_reason_to_warn():
     assert told([nothing, nothing, TAUGHT] * 5)[1].warnings == []
 
 
-def test_an_agent_that_cannot_act_is_warned_of_unless_it_can_in_one_of_its_environments():
-    mute = TAUGHT | {"env/lake/action_is_valid": 0.04, "env/box/action_is_valid": 0.0}
-    assert "valid actions" in told([mute] * 3)[1].warnings[0]
-    assert told([mute | {"env/box/action_is_valid": 0.5}] * 9)[1].warnings == []
-
-
 def test_metrics_that_are_not_there_say_nothing():
     assert told([{}] * 9)[1].warnings == []

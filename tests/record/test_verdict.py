@@ -3,7 +3,7 @@
 import pytest
 
 from roll.record.estimates import Validated
-from roll.record.verdict import Curves, verdict
+from roll.record.verdict import Curves, verdict, waiting
 
 HEALTHY = {"tokens/response_length/clip": 0.0, "rewards/groups_without_signal": 0.2}
 HEALTHY |= {"time/step_s": 3.0, "time/wait_for_batch_s": 1.0}
@@ -15,6 +15,7 @@ def course(rewards=(), validations=(), **metrics):
     """`metrics`: as the last part of their names has them."""
     curves = Curves()
     names = {name.rpartition("/")[2]: name for name in HEALTHY}
+    names["least_valid"] = "env/least_valid"
     row = HEALTHY | {names[name]: value for name, value in metrics.items()}
     for step, reward in enumerate(rewards, 1):
         curves.add(step, row | {"critic/score/mean": reward})
@@ -44,6 +45,45 @@ def validated(*accuracies, rollouts=200):
 )
 def test_a_verdict_names_what_matters_most(seen, line):
     assert verdict(seen).line.startswith(line)
+
+
+MANY = {"trained": 960, "dropped": {"equal_rewards": 2179, "redundant": 500}}
+
+
+@pytest.mark.parametrize(
+    ("seen", "line"),
+    [
+        (course(FLAT), "no signal: 69% of the groups (2,179 of 3,139) are dropped (equal_rewards 2,179); reward"),
+        (course(FLAT, groups_without_signal=1.0), "no signal: in 100% of the groups all rewards are equal"),
+    ],
+)
+def test_groups_that_a_rule_drops_are_told_as_one_share_of_those_that_were_judged(seen, line):
+    assert verdict(seen, groups=MANY).line.startswith(line)
+
+
+def test_what_learns_is_told_what_it_loses():
+    text = verdict(course(RISING, wait_for_batch_s=60.0), groups=MANY).text
+    assert text.endswith(
+        "69% of the groups (2,179 of 3,139) are dropped (equal_rewards 2,179); training waits for groups 95% of the time"
+    )
+    assert "dropped" not in verdict(course(RISING), groups={"trained": 960, "dropped": {"equal_rewards": 900}}).text
+    assert "dropped" not in verdict(course(RISING), groups={"trained": 1, "dropped": {"equal_rewards": 2}}).text, "too few to say"
+
+
+def test_an_agent_whose_actions_are_not_valid_is_told_before_its_equal_rewards():
+    seen = course([0.0] * 5, groups_without_signal=1.0, least_valid=0.0)
+    assert verdict(seen).line.startswith("invalid: 0% of the actions are valid")
+    assert verdict(course(RISING, least_valid=0.5)).kind == "learning"
+
+
+def test_the_wait_for_groups_is_one_figure_over_all_steps_but_the_first():
+    curves = Curves()
+    for step, waited in enumerate([900.0, *[9.0] * 40, *[1.0] * 5], 1):
+        curves.add(step, HEALTHY | {"critic/score/mean": 0.2, "time/step_s": 1.0, "time/wait_for_batch_s": waited})
+    share = waiting(curves.curve)
+    assert share == pytest.approx((9 * 40 + 5) / (9 * 40 + 5 + 45))
+    assert verdict(curves.curve).line.startswith(f"idle: training waits for groups {share:.0%} of the time")
+    assert waiting(course([0.1])) is None
 
 
 def test_what_is_slow_or_cut_off_is_said_beside_what_was_learned():

@@ -1,6 +1,7 @@
 """Rewards as users write them: functions and methods, plain or coroutines, with parts; and slips that are found beforehand."""
 
 import asyncio
+import contextlib
 import re
 import time
 from dataclasses import replace
@@ -9,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from roll.configs.dotted_path import import_object
-from roll.configs.worker import RewardConfig, ShapingConfig
+from roll.configs.worker import JudgeModelConfig, RewardConfig, ShapingConfig
 from roll.data.sample import Prompt, Sample
 from roll.explorer.reward_workers import Rewards
 from roll.record.ledger import Ledger
 from roll.rewards.host import shaped
-from roll.rewards.references import oddities, remark, success_at, try_reward
+from roll.rewards.references import oddities, remark, success_at, try_reward, unasked
 from roll.rewards.worker import RewardResult, RewardWorker, worker_class
 from roll.rollout.changes import Changes
 from roll.simulate.virtual_loop import run_virtually
@@ -67,6 +68,21 @@ def asserts(sample): assert sample.response_text.startswith("<think>"), "no thou
 def recurs(sample): return recurs(sample)
 def unreachable(sample): raise ConnectionError("the judge is away")
 def exits(sample): raise SystemExit(3)
+def right(sample): return sample.response_text == sample.prompt.ground_truth
+def none_for_wrong(sample):
+    if right(sample): return 1.0
+def none_for_wrong_words(sample): return 1.0 if right(sample) else 0.0 if not sample.response_text else None
+def nan_for_wrong(sample): return 1.0 if right(sample) else float("nan")
+def infinite_for_wrong(sample): return 1.0 if right(sample) else -float("inf")
+def stops_for_wrong(sample): return next(1.0 for answer in [sample.response_text] if right(sample))
+async def stops_for_wrong_as_well(sample): return next(1.0 for answer in [sample.response_text] if right(sample))
+def exits_for_wrong(sample): return 1.0 if right(sample) else exits(sample)
+def exits_for_empty(sample): return float(right(sample)) if sample.response_text else exits(sample)
+async def exits_for_wrong_as_well(sample): return 1.0 if right(sample) else exits(sample)
+def reads_a_number(sample): return float(int(sample.response_text or 0) == int(sample.prompt.ground_truth))
+def fails_where_others_are_right(sample): return 1.0 if right(sample) else 0.0 if not sample.response_text.isdigit() else None
+class FailsForWrong(RewardWorker):
+    async def grade(self, sample): return 1.0 if right(sample) else {"score": 0}
 async def blocks(sample): time.sleep(60)
 class NoWorker: pass
 number = 5
@@ -149,6 +165,42 @@ def test_slips_are_found_before_anything_starts(name, says):
         try_reward(config(name), [PROMPT])
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("exits", "it fails on the ground truth of prompt sums/0/0: SystemExit: 3"),
+        ("none_for_wrong", "it fails on an empty response: TypeError: grade must return a finite number"),
+        (
+            "none_for_wrong_words",
+            "it fails on the response 'I do not know.', which is wrong for prompt sums/0/0: TypeError: grade",
+        ),
+        ("nan_for_wrong", "it fails on an empty response: TypeError: grade must return a finite number"),
+        ("infinite_for_wrong", "not float -inf"),
+        ("stops_for_wrong", "it fails on an empty response: StopIteration"),
+        ("stops_for_wrong_as_well", "it fails on an empty response: StopIteration"),
+        ("exits_for_wrong", "it fails on an empty response: SystemExit: 3"),
+        ("exits_for_empty", "it fails on an empty response: SystemExit: 3"),
+        ("exits_for_wrong_as_well", "it fails on an empty response: SystemExit: 3"),
+        ("reads_a_word", "it fails on an empty response: IndexError: list index out of range"),
+        ("fails_where_others_are_right", "it fails on the response '2', which is wrong for prompt sums/0/0: TypeError: grade"),
+        ("FailsForWrong", "it fails on an empty response: TypeError: grade must return a finite number"),
+    ],
+)
+def test_what_no_wrong_or_empty_response_can_be_given_is_found_before_anything_starts(name, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        tried(name)
+
+
+@pytest.mark.parametrize(("worker", "told"), [("plain", True), ("Plain", True), ("number", False)])
+def test_a_model_that_no_reward_asks_is_to_be_removed(worker, told):
+    """A reward of one's own that has kept the keys of a judge: its code is right."""
+    judge = JudgeModelConfig(model_name_or_path="m", device_mapping="0")
+    reward = RewardConfig(worker_cls=f"my_rewards.{worker}", judge=judge)
+    with contextlib.nullcontext() if told else pytest.raises(ValueError, match="neither a class"):
+        (problem,) = unasked("sums", reward)
+        assert str(problem).startswith(f"rewards.sums.judge = 'given': my_rewards.{worker} asks no judge; fix: remove it")
+
+
 def tried(name, chosen=None, timeout_s=5.0):
     """The threshold of a success, and what the trial says."""
     prompts = [Prompt(f"sums/0/{i}", [i], f"{i} + 1 =", "sums", "sums", f"{i + 1}") for i in range(5)]
@@ -178,9 +230,8 @@ def test_what_is_odd_about_the_rewards_of_reference_answers_is_said():
     missed = f"rewards.sums: reference answers earn 0 to 1, and 1 of 5 are no success; {counted.format(1)}"
     assert tried("knows_not_all") == (1.0, "", [missed])
     assert tried("uneven")[2][0].startswith("rewards.sums: reference answers earn 0.2 to 1, no more than an empty response (1)")
-    assert tried("reads_a_word") == (
-        1.0, "", ["rewards.sums: an empty response has no reward: IndexError: list index out of range"],
-    )  # fmt: skip
+    unread = "1 of 3 wrong responses have no reward: ValueError: invalid literal for int() with base 10: 'I do not know.'"
+    assert tried("reads_a_number") == (1.0, "", [f"rewards.sums: {unread}"]), "the reward may want such groups dropped"
     away = "rewards.sums: 5 of 5 reference answers have no reward: ConnectionError: the judge is away"
     assert tried("unreachable")[2][0] == away
 
@@ -253,7 +304,7 @@ def test_messages_that_are_never_the_same_fill_neither_the_summary_nor_the_log(c
     assert len(said) == 20 + 3, "the others are told for the 1st, 10th and 100th time"
 
 
-@pytest.mark.parametrize("name", ["plain", "awaited", "Plain", "unreachable", "exits"])
+@pytest.mark.parametrize("name", ["plain", "awaited", "Plain", "unreachable"])
 def test_a_reward_that_works_or_whose_judge_is_away_is_let_through(name):
     try_reward(config(name), [PROMPT])
 

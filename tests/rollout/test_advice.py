@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.record.advice import ENGINES, LEAST_STEPS, Halves, Places, advise, sentences
+from roll.record.advice import ENGINES, LEAST_STEPS, Halves, Places, advise, gains, sentences
 from roll.rollout.admission import Admission
 from roll.rollout.pipeline_depth import PipelineDepth
 
@@ -105,6 +105,13 @@ def test_halves_that_take_turns_in_one_process_are_advised_to_part():
     assert what.startswith("async_generation_ratio: 1: ") and what.endswith(", if both run without --local")
 
 
+def test_the_wait_is_the_figure_of_the_verdict_and_dropped_groups_are_named_as_its_cause():
+    lost = "69% of the groups (2,179 of 3,139) are dropped (equal_rewards 2,179)"
+    first, where = sentences(virtual(1, 2.0, 2.0, 8), 0.83, lost)
+    assert first.startswith(f"{lost}: ") and "a larger group" in first
+    assert "training waited for groups 83% of the time" in where
+
+
 def test_more_places_are_not_advised_to_engines_without_memory_for_them():
     seen = virtual(1, 1.0, 1.0, 4)
     assert advise(replace(seen, places=Places(4, ENGINES, 0))) == []
@@ -117,3 +124,12 @@ def test_the_sentences_name_the_bottleneck_the_setting_the_gain_and_what_is_take
         "actor_infer is the bottleneck: training waited for groups 7"
     )
     assert what.startswith("async_generation_ratio: 1: a step would take about 1 s instead of 2 s (50% less), if ")
+
+
+def test_what_a_change_would_bring_is_told_apart_from_where_the_time_went():
+    summary = {
+        "advice": ["actor_infer is the bottleneck: …", "async_generation_ratio: 2: a step would take about 1 s instead of 2 s"],
+        "advised": {"async_generation_ratio": "2"},
+    }
+    assert gains(summary) == summary["advice"][1:]
+    assert gains({"advice": summary["advice"]}) == gains({}) == []

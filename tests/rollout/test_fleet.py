@@ -12,7 +12,8 @@ def test_no_edge_leads_to_serving_but_a_verified_load():
     assert [key for key, state in TRANSITIONS.items() if state is EngineState.SERVING] == [
         (EngineState.LOADING, EngineEvent.VERIFIED)
     ]
-    assert [state for (state, _), following in TRANSITIONS.items() if following is EngineState.LOADING] == [EngineState.STARTING]
+    before = [state for (state, _), following in TRANSITIONS.items() if following is EngineState.LOADING]
+    assert before == [EngineState.SILENT, EngineState.STARTING]
 
 
 def test_a_replica_comes_back_with_the_current_version_only():
@@ -78,3 +79,27 @@ def test_whatever_happens_serving_means_verified_at_the_version_of_that_moment_w
             assert was is EngineState.LOADING and fleet.versions[replica] == version
         assert fleet.version >= version
         assert all(fleet.versions[serving] >= fleet.version for serving in fleet.serving)
+
+
+def test_no_version_waits_for_a_silent_replica_which_comes_back_with_the_oldest_that_is_served():
+    fleet = Fleet(3, 0, 3)
+    fleet.silenced(2)
+    assert (fleet.version, fleet.serving) == (0, [0, 1])
+    fleet.loaded(0, 1)
+    fleet.loaded(1, 2)
+    assert fleet.version == 1, "the silent one's is not asked for"
+    fleet.answered(2)
+    with pytest.raises(ValueError, match="engine 2 serves version 0, the others 1"):
+        fleet.verified(2, 0)
+    fleet.verified(2, 1)
+    assert (fleet.version, fleet.versions) == (1, [1, 2, 1])
+
+
+def test_a_silent_replica_may_die_or_fall_silent_again_while_it_loads():
+    fleet = Fleet(2, 0, 3)
+    fleet.silenced(0)
+    fleet.answered(0)
+    fleet.silenced(0)
+    assert fleet.died(0)
+    fleet.restart(0)
+    assert fleet.restarts == 1

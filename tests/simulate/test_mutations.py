@@ -231,7 +231,7 @@ NOTIFIES = {
     "WeightUpdates.publish": {},
     "EngineFleet._restart": {**AHEAD, "synchronous_after": 1},
     "PolicyCopy.follow": COPY,
-    "Trainer._passed": {},
+    "Milestones.passed": {},
     "ReplacedWorkers._replace": {**AHEAD, "synchronous_after": 1, "faults": deaths("judge dies")},
 }
 """Where those are woken that wait for a change, and what a schedule has that shows that it is lost."""
@@ -239,7 +239,7 @@ SELDOM = ("Groups.start", "Groups._take", "PolicyCopy.scored", "EngineFleet._clo
 """Forty schedules have not shown what it costs if one of these is lost: another comes before anybody has slept for long."""
 OTHERS = {
     "Groups._changed": "each of its callers is above",
-    "Groups.trained": "the step is passed right after it (Trainer._passed)",
+    "Groups.trained": "the step is passed right after it (Milestones.passed)",
     "PolicyCopy.publish": "the version is published right after it",
     "Groups.go_synchronous": "nobody can go on because less may start",
     "EngineUpdates.group_ended": "the group is kept or dropped right after it",

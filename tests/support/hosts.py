@@ -19,6 +19,9 @@ REPO = Path(__file__).resolve().parents[2]
 NETWORK = "10.77.0."
 NETWORK_6 = "fd77::"
 DAY_S = 86_400
+FAST = "10gbit"
+_NOTHING = "tbf rate 8bit burst 1 latency 1us"
+"""No packet is small enough for it."""
 REAP = r"""
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -149,6 +152,14 @@ class Host:
         """From now on, in both directions."""
         for there, link in ((_inside(self.init), "eth0"), (_inside(self.switch), f"p{self.number}")):
             _run(f"{there} tc qdisc replace dev {link} root tbf rate {rate} burst 256k latency 200ms")
+
+    def mute(self) -> None:
+        """What it sends is lost, what others send to it arrives; until `slow`."""
+        _run(f"{_inside(self.init)} tc qdisc replace dev eth0 root {_NOTHING}")
+
+    def deafen(self) -> None:
+        """What others send to it is lost; until `slow`."""
+        _run(f"{_inside(self.switch)} tc qdisc replace dev p{self.number} root {_NOTHING}")
 
     def freeze(self) -> None:
         for pid in self.processes():

@@ -94,7 +94,7 @@ def agentic_settings(folder: Path) -> dict[str, Any]:
         "pretrain": str(folder / "agent"),
         "actor_train": {"device_mapping": "0", "training_args": trainer, "data_args": {"template": "none"}},
         "actor_infer": {"device_mapping": "1"},
-        "custom_envs": {"letters": {"env_type": "fault_workers.Letters", "max_steps": 3}},
+        "custom_envs": {"letters": {"env_type": "fault_workers.Letters", "max_steps": 3, "agent_system_template": ""}},
         "train_env_manager": {
             "num_env_groups": BATCH,
             "group_size": 2,

@@ -31,10 +31,10 @@ def _one_ahead(value: object, file: Siblings) -> dict[str, object]:
 def _of_pipeline(path: str) -> tuple[KeyRule, ...]:
     return (
         KeyRule(path, "alias", "read as async_generation_ratio: 0", lambda v, b: {"async_generation_ratio": 0},
-                lambda v, b: v is False, "false", absent=True),
+                lambda v, b: v is False, "false", absent=True, outvoted_told=True),
         KeyRule(path, "alias", f"every run is an asynchronous flow; where neither {_AHEAD} nor async_generation_ratio says "
                 "how far rollouts run ahead, read as async_generation_ratio: 1", _one_ahead, lambda v, f: v is True, "true",
-                absent=True, whole=True),
+                absent=True, whole=True, outvoted_told=True),
         lacking(path, "write async_generation_ratio: the batches that rollouts may run ahead"),
     )  # fmt: skip
 
@@ -42,7 +42,8 @@ def _of_pipeline(path: str) -> tuple[KeyRule, ...]:
 def _of_steps_ahead(path: str) -> tuple[KeyRule, ...]:
     return (
         KeyRule(path, "alias", "n: read as async_generation_ratio: n - 1, for 2 is one step off-policy there",
-                lambda v, b: {"async_generation_ratio": v - 1}, _count, "1 or more", absent=True),
+                lambda v, b: {"async_generation_ratio": v - 1}, _count, "1 or more", absent=True,
+                outvoted_told=True),
         lacking(path, "write async_generation_ratio: the batches that rollouts may run ahead"),
     )  # fmt: skip
 
@@ -59,7 +60,7 @@ def _of_buckets(prefix: str) -> tuple[KeyRule, ...]:
         rule
         for name in (_SENT, _LOADED)
         for rule in (
-            KeyRule(f"{prefix}{name}", "alias", note, _bucket, _count, "1 or more", absent=True),
+            KeyRule(f"{prefix}{name}", "alias", note, _bucket, _count, "1 or more", absent=True, outvoted_told=True),
             lacking(f"{prefix}{name}", "write model_update_buffer_size_mb: 1 or more"),
         )
     )
@@ -120,6 +121,6 @@ VERL = (
     *(ignored(f"{prefix}enable_dual_buffer", _TWO_BUFFERS) for prefix in ("", _ROLLOUT)),
     *(rule for prefix in ("", _ROLLOUT) for rule in _of_buckets(prefix)),
     KeyRule("sync_interval", "alias", "k: read as weight_push_interval k, async_generation_ratio and async_pipeline_depth k - 1",
-            _interval, _count, "1 or more", absent=True),
+            _interval, _count, "1 or more", absent=True, outvoted_told=True),
     lacking("sync_interval", "write weight_push_interval and async_generation_ratio"),
 )  # fmt: skip

@@ -8,8 +8,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
+from roll.configs.agentic import AgenticConfig, EnvConfig
 from roll.configs.fields import hints
 from roll.configs.problems import ConfigError, Problem, did_you_mean
+from roll.configs.rlvr import RLVRConfig
 
 Pipeline = Literal["rlvr", "agentic"]
 
@@ -55,7 +57,27 @@ def pipeline_of(mapping: Mapping[str, object], started: Pipeline | None = None) 
         raise ConfigError([Problem("rewards", mapping["rewards"], message, "remove one: environments give their own rewards")])
     if agentic or any(key in mapping for key in AGENTIC_KEYS):
         return "agentic"
-    return "rlvr" if started is None or mapping.get("rewards") or _has_prompts(mapping) else started
+    if mapping.get("rewards") or _has_prompts(mapping):
+        return "rlvr"
+    return started or _by_lengths(mapping)
+
+
+def _by_lengths(mapping: Mapping[str, object]) -> Pipeline:
+    """Where nobody says, and neither prompts nor environments are written: an episode has one length, a prompt and its response
+    have two."""
+    rlvr, agentic = hints(RLVRConfig).keys(), hints(AgenticConfig).keys()
+    if mapping.keys() & (rlvr - agentic):
+        return "rlvr"
+    return "agentic" if mapping.keys() & (agentic - rlvr) or mapping.get("sequence_length") else "rlvr"
+
+
+def of_others(name: str, cls: object) -> str:
+    """The runs to which a key belongs that this kind lacks; else empty."""
+    if cls is AgenticConfig:
+        return "it belongs to RLVR runs" if name in hints(RLVRConfig) else ""
+    if name in hints(EnvConfig):
+        return f"it belongs to agentic runs: custom_envs.<tag>.{name}"
+    return "it belongs to agentic runs" if name in hints(AgenticConfig) else ""
 
 
 def _has_prompts(mapping: Mapping[str, object]) -> bool:

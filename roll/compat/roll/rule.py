@@ -54,6 +54,8 @@ class KeyRule:
     """The rule is for a key that has no field here although it has a `when`."""
     told: bool = False
     """As `Note.told`."""
+    outvoted_told: bool = False
+    """So if another key that is given, too, counts instead: its writer expects what does not happen."""
     whole: bool = False
     """The second argument of its functions is the whole file instead of the key's block."""
 

@@ -18,7 +18,7 @@ from roll.compat.roll.readings import Path, Reading
 from roll.compat.roll.readings_agentic import meant
 from roll.compat.roll.rule import DROP, KeyRule, remove, unshared, value_at, write_at
 from roll.configs.fields import default_of, hints
-from roll.configs.problems import Note
+from roll.configs.problems import Note, shown_value
 from roll.configs.rlvr import RLVRConfig
 
 RULES: tuple[KeyRule, ...] = (*keys_run.RULES, *keys_roles.RULES, *keys_tasks.RULES, *keys_verl.VERL)
@@ -104,7 +104,7 @@ def _apply(hits: list[_Hit], cls: object, result: Translation) -> bool:
         _prune(result.mapping, hit.path[:-1], cls)
     for hit in hits:
         source = ".".join(hit.path)
-        kind, message = hit.rule.kind, hit.rule.note
+        kind, message, told = hit.rule.kind, hit.rule.note, hit.rule.told
         for target, value in hit.targets.items():
             path = _target(target, hit.path)
             name, theirs = ".".join(path), value_at(written, path)
@@ -115,8 +115,9 @@ def _apply(hits: list[_Hit], cls: object, result: Translation) -> bool:
                     write_at(result.mapping, path, value)
                     result.moved[name] = result.moved.get(source, source)
             else:
-                kind, message = "without effect", f"{name} is given, too, and counts"
-        notes[kind].append(Note(result.moved.get(source, source), hit.value, message, told=hit.rule.told))
+                kind, told = "without effect", told or hit.rule.outvoted_told
+                message = f"{name} = {shown_value(name, theirs, 60)} is given, too, and counts"
+        notes[kind].append(Note(result.moved.get(source, source), hit.value, message, told=told))
     return bool(hits)
 
 

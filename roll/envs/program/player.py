@@ -26,7 +26,7 @@ from roll.distributed.temp_folder import TempFolder, own_package
 from roll.envs.gateway.server import Gateway
 from roll.envs.program.process import Command, Ending, Starter, base_environment
 from roll.envs.program.scoring import Scorer
-from roll.errors import EpisodeFailed, StarterGone
+from roll.errors import REFUSED, EpisodeFailed, StarterGone, Unanswered
 from roll.rewards.sandbox.namespaces import NOBODY
 from roll.rollout.chat.samples import Outcome, episode_samples
 from roll.rollout.chat.score import Score
@@ -104,7 +104,15 @@ class Programs:
     async def _played(self, env: EnvConfig, task: EpisodeTask, session: Session, place: _Place, waited_s: float) -> list[Sample]:
         program, began = env.program, time.perf_counter()
         assert program is not None
-        end = await self._agent(program, session, place, self._addresses(session, program), await self._starter(task.tag))
+        try:
+            end = await self._agent(program, session, place, self._addresses(session, program), await self._starter(task.tag))
+        except EpisodeFailed as failure:
+            if failure.kind == "exit" and not session.forest.answers:
+                kind, message = (REFUSED, session.refused) if session.refused else (failure.kind, failure.message)
+                raise Unanswered(kind, message) from failure
+            raise
+        if not session.forest.answers and session.refused:
+            raise Unanswered(REFUSED, session.refused)
         if not session.forest.answers:
             raise EpisodeFailed("no_calls", "the program has ended without an answer of the policy: there is nothing to reward")
         scorer = self._scorers.get(task.tag) or self._scorers.setdefault(task.tag, Scorer(program))

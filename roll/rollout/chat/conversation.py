@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from roll.data.messages import ROLES, joined
 from roll.data.untrusted import complaint
 from roll.errors import Refused
 
 Message: TypeAlias = dict[str, Any]
-OPENAI_ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-"""A role in OpenAI's dialects -> the same in chat templates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +94,9 @@ def tool_call(id: object, name: object, arguments: object) -> ToolCall:
 
 def read_message(given: Mapping[str, Any]) -> Message:
     """A message in OpenAI's form. Raises `Refused`."""
-    role = OPENAI_ROLES.get(str(given.get("role")))
+    role = ROLES.get(str(given.get("role")))
     if role is None:
-        raise Refused(400, f"a message's role is one of {', '.join(OPENAI_ROLES)}, not {given.get('role')!r}", "messages")
+        raise Refused(400, f"a message's role is one of {', '.join(ROLES)}, not {given.get('role')!r}", "messages")
     kinds = ("text", "refusal") if role == "assistant" else ("text",)
     content = text_of(given.get("content"), kinds)
     if role == "assistant":
@@ -168,20 +167,10 @@ def text_of(content: object, kinds: Sequence[str] = ("text",)) -> str:
     """The text of a message's content: a text, nothing, or a list of parts, which may be of these types. Raises `Refused`."""
     if content is None:
         return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise Refused(400, "the content of a message is a text or a list of parts")
-    parts = []
-    for part in content:
-        if isinstance(part, str):
-            parts.append(part)
-            continue
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in kinds or not isinstance(part.get("text"), str):
-            raise Refused(400, f"this model reads text: a part of type {kind!r} cannot be shown to it")
-        parts.append(part["text"])
-    return "".join(parts)
+    try:
+        return joined(content, kinds)
+    except ValueError as error:
+        raise Refused(400, str(error)) from None
 
 
 def field_of(body: Mapping[str, Any], name: str, kind: type, least: int | None = None) -> Any:

@@ -63,6 +63,8 @@ class Session:
         """Which limit the episode has met, if one."""
         self.reward: float | None = None
         self.success: bool | None = None
+        self.refused = ""
+        """What the chat template has refused last."""
         self.refused_reward = ""
         """Why the last reward that was posted was refused."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -106,6 +108,7 @@ class Session:
         try:
             return self.forest.context(asked)
         except TemplateRefusal as refusal:
+            self.refused = str(refusal)
             raise Refused(400, str(refusal), "messages") from refusal
 
     async def reply(self, call: Call) -> Reply:

@@ -52,14 +52,15 @@ _PARAMS = attrgetter(*SamplingParams.__slots__)
 
 
 def sampling_params(
-    args: GeneratingArguments, max_new_tokens: int, eos_token_id: int | None, with_kept: bool = False, with_routes: bool = False
+    args: GeneratingArguments, max_new_tokens: int, ends: Sequence[int], with_kept: bool = False, with_routes: bool = False
 ) -> SamplingParams:
+    """`ends`: token ids that end an answer by the model's folder (`folder_tokens`)."""
     return SamplingParams(
         temperature=args.temperature,
         top_p=args.top_p,
         top_k=args.top_k,
         max_new_tokens=max_new_tokens,
-        stop_token_ids=() if eos_token_id is None else (eos_token_id,),
+        stop_token_ids=tuple(ends) if args.end_ids is None else args.end_ids,
         stop_strings=tuple(args.stop_strings),
         include_stop_str_in_output=args.include_stop_str_in_output,
         with_kept=with_kept,

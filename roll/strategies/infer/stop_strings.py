@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from roll.data.sample import FinishReason
 from roll.strategies.infer.interface import SamplingParams
 
 UNFINISHED = "\ufffd"
@@ -53,11 +52,18 @@ class StopStringMatcher:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
-def response_text(tokenizer: Tokenizer, tokens: list[int], sampling: SamplingParams, reason: FinishReason) -> str:
-    """The text of a response without special tokens. A stop string ends the text (the tokens that spell it stay in the
-    response)."""
-    text = str(tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+def response_text(tokenizer: Tokenizer, tokens: Sequence[int], sampling: SamplingParams, reason: str) -> str:
+    """The text of a response without special tokens, and without the token that ended it, special or not. A stop string ends the
+    text (the tokens that spell it stay in the response)."""
+    shown = without_end(tokens, sampling, reason)
+    text = str(tokenizer.decode(shown, skip_special_tokens=True, clean_up_tokenization_spaces=False))
     return cut_at_stop(text, sampling.stop_strings, sampling.include_stop_str_in_output) if reason == "stop" else text
+
+
+def without_end(tokens: Sequence[int], sampling: SamplingParams, reason: str) -> list[int]:
+    """What a text is made of."""
+    ended = reason == "stop" and len(tokens) > 0 and tokens[-1] in sampling.stop_token_ids
+    return list(tokens[:-1] if ended else tokens)
 
 
 def cut_at_stop(text: str, stop_strings: Sequence[str], include: bool) -> str:

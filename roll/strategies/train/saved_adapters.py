@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from roll.configs.arguments import ModelArguments
+from roll.errors import Misfit
 from roll.weights.adapter import BaseWeights
 from roll.weights.folder_files import read_json
 
@@ -27,21 +28,25 @@ def check_adapters(trainer: Path, model: ModelArguments, base: str) -> None:
     folder = trainer / ADAPTER
     if not (folder / CONFIG).is_file():
         if model.lora_target is not None:
-            raise ValueError(f"{trainer.parent} was made without lora_target; its trainer/model can be pretrain")
+            message = f"{trainer.parent} was made without lora_target; its trainer/model can be pretrain"
+            raise Misfit(message, "remove lora_target; or another exp_name, and pretrain: that folder")
         return
     saved = read_json(folder / CONFIG)
     targets = saved["target_modules"]
     listed = sorted(targets) if isinstance(targets, list) else []
     was = f"{trainer.parent} was made with lora_target {','.join(listed) or targets}"
+    trained = ",".join(listed) or str(targets)
     if model.lora_target is None:
-        raise ValueError(was)
+        raise Misfit(was, f"actor_train.model_args.lora_target: {trained}")
     if (names := sorted(target_names(model.lora_target))) and listed and names != listed:
-        raise ValueError(f"{was}, not {','.join(names)}")
+        raise Misfit(f"{was}, not {','.join(names)}", f"actor_train.model_args.lora_target: {trained}")
     for key, before, now in (
         ("lora_rank", saved["r"], model.adapter_rank),
         ("lora_alpha", saved["lora_alpha"], model.adapter_alpha),
     ):
         if before != now:
-            raise ValueError(f"{trainer.parent} was made with {key} {before:g}, not {now:g}")
+            message = f"{trainer.parent} was made with {key} {before:g}, not {now:g}"
+            raise Misfit(message, f"actor_train.model_args.{key}: {before:g}")
     if read_json(folder / BASE)["fingerprint"] != BaseWeights(Path(base)).fingerprint:
-        raise ValueError(f"the adapters of {trainer.parent} were trained upon another model than {base}")
+        message = f"the adapters of {trainer.parent} were trained upon another model than {base}"
+        raise Misfit(message, "pretrain: the model that the run began with; or another exp_name")

@@ -1,0 +1,123 @@
+"""The first prompt of a run as its model gets it, of each kind of task, before the run: tokens, written as text."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roll.configs.agentic import AgenticConfig
+from roll.configs.redact import visible
+from roll.configs.rlvr import RLVRConfig
+from roll.configs.sizes import counted
+from roll.data.hub import cached, is_hub_name
+from roll.errors import EpisodeFailed
+
+MOST_LINES, MOST_CHARACTERS = 40, 4000
+"""Of a prompt that are printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPrompt:
+    of: str
+    """A tag, or the file that it is from."""
+    tokens: int | None
+    text: str
+    unknown: str = ""
+    """Why it is not known."""
+
+
+def first_prompts(config: RLVRConfig | AgenticConfig) -> Iterator[FirstPrompt]:
+    """What cannot be known here is said so: a run may be meant for another machine. Nothing where no tokenizer is here."""
+    name = config.model_folder(config.actor_train)
+    folder = cached(name) if is_hub_name(name) else Path(name)
+    if not config.has_engines or not name or folder is None or not (folder / "tokenizer_config.json").is_file():
+        return
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    sys.path.append(os.getcwd())  # environments of the user's own lie where the command is given
+    from roll.strategies.model_folder import open_tokenizer
+
+    try:
+        tokenizer = open_tokenizer(str(folder))
+    except (OSError, ValueError) as error:
+        yield FirstPrompt(name, None, "", str(error))
+        return
+    if isinstance(config, RLVRConfig):
+        yield _of_rows(config, tokenizer)
+    else:
+        yield from (_of_tag(config, tag, tokenizer) for tag in config.partition(config.train_env_manager))
+
+
+def _of_rows(config: RLVRConfig, tokenizer: Any) -> FirstPrompt:
+    from roll.data.chat_template import encode, render, set_variables
+    from roll.data.prompt_file import read_rows
+
+    data = config.actor_train.data_args
+    source = data.path or ", ".join(data.files)
+    set_variables(tokenizer, data.chat_template_kwargs)
+    try:
+        row = next(iter(read_rows(data, only_tag="")))
+        (ids,) = encode(render([row], tokenizer, data.template), tokenizer, data.template)
+    except StopIteration:
+        return FirstPrompt(source, None, "", "it has no rows")
+    except (OSError, ValueError) as error:
+        return FirstPrompt(source, None, "", str(error))
+    given = f", given to {config.rollout.function}" if config.rollout is not None else ""
+    return _shown(f"{source}, {row.id}{given}", ids, tokenizer)
+
+
+class _Asked(Exception):
+    def __init__(self, ids: Sequence[int]) -> None:
+        self.ids = list(ids)
+
+
+async def _ask(context: Sequence[int], turn: int, most: int) -> Any:
+    raise _Asked(context)
+
+
+def _of_tag(config: AgenticConfig, tag: str, tokenizer: Any) -> FirstPrompt:
+    from roll.cli.one_episode import one_episode
+    from roll.data.chat_template import set_variables
+    from roll.distributed.user_code import START_S, try_aside
+    from roll.explorer.agentic import environment
+    from roll.rollout.dialogue import Dialogue
+
+    env, data = config.custom_envs[tag], config.actor_train.data_args
+    if env.program is not None:
+        return FirstPrompt(tag, None, "", "a program writes its messages itself, when it runs")
+    set_variables(tokenizer, data.chat_template_kwargs)
+    seed = environment(config.seed, "train", tag, 0).row["env_seed"]
+    limits = {"context": config.lengths().sequence, "answer_tokens": config.answer_tokens(tag)}
+    try:
+        dialogue = Dialogue(tokenizer, data.template)
+        try_aside(lambda: one_episode(tag, env, dialogue, _ask, seed=seed, **limits), env.reset_timeout_s + 2 * START_S)
+    except _Asked as asked:
+        return _shown(f"{tag}, its first episode", asked.ids, tokenizer)
+    except TimeoutError:
+        return FirstPrompt(tag, None, "", f"its reset takes more than {env.reset_timeout_s:g} s")
+    except (ValueError, EpisodeFailed) as error:
+        return FirstPrompt(tag, None, "", str(error))
+    except (Exception, SystemExit) as error:  # boundary: an environment of the user's
+        return FirstPrompt(tag, None, "", f"{type(error).__name__}: {error}")
+    return FirstPrompt(tag, None, "", "its env manager does not ask the policy")
+
+
+def _shown(of: str, ids: Sequence[int], tokenizer: Any) -> FirstPrompt:
+    return FirstPrompt(of, len(ids), str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)))
+
+
+def as_text(prompts: Sequence[FirstPrompt]) -> Iterator[str]:
+    if prompts:
+        yield from ("", "first prompt")
+    for each in prompts:
+        if each.tokens is None:
+            yield f"  {visible(each.of)}: not known here: {visible(each.unknown)}"
+            continue
+        yield f"  {visible(each.of)}, {counted(each.tokens, 'token')}:"
+        lines = each.text[:MOST_CHARACTERS].splitlines()[:MOST_LINES]
+        yield from (f"    | {visible(line)}" for line in lines)
+        if (left := len(each.text) - sum(len(line) + 1 for line in lines)) > 0:
+            yield f"    ... {counted(left, 'more character')}"

@@ -1,0 +1,34 @@
+"""One episode of an environment outside a run, played as a run plays it: where it is tried, or looked at."""
+
+from __future__ import annotations
+
+from roll.configs.agentic import EnvConfig
+from roll.configs.dotted_path import import_object
+from roll.data.sample import Sample
+from roll.envs.elsewhere import asked, rules
+from roll.envs.packages import interpreter
+from roll.explorer.env_manager import EnvManager
+from roll.explorer.environment_worker import environment_host, toolbox, with_tools
+from roll.rollout.dialogue import Dialogue
+from roll.rollout.episode import AskPolicy, EpisodeTask
+
+
+async def one_episode(
+    tag: str, env: EnvConfig, dialogue: Dialogue, ask: AskPolicy, *, seed: int, context: int, answer_tokens: int
+) -> list[Sample]:
+    """Raises `ConfigError` where the environment or its tools cannot be made, and what `EnvManager.play` raises."""
+    instructions = asked(interpreter(env.env_type, env.python, "python"), rules, env.env_type, env.env_config)
+    manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
+    manager = manager_cls(env, dialogue, instructions=instructions, context=context, answer_tokens=answer_tokens)
+    host = environment_host(tag, env)
+    tools = None if env.tool_wrapper is None else toolbox(tag, env)
+    try:
+        opened = await host.open(tag, env.env_type, env.env_config)
+        if tools is not None:
+            await tools.start()
+        handle = opened if tools is None else with_tools(opened, tools, manager)
+        return await manager.play(handle, EpisodeTask(uid=tag, tag=tag, index=0, env_seed=seed), ask)
+    finally:
+        await host.close()
+        if tools is not None:
+            await tools.close()

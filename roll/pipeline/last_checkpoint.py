@@ -1,0 +1,49 @@
+"""The last checkpoint of a run that fails: of the last step that was trained, if anybody could go on from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+from roll.distributed.cluster import Cluster
+from roll.errors import Expelled, Superseded, TakenBack
+from roll.flow.flow import one_line
+from roll.pipeline.failures import dead_rank
+from roll.trainer.milestones import Milestones
+
+OTHERS_NOW = (Expelled, Superseded, TakenBack)
+"""Another process goes on with the run, and its checkpoints are the run's."""
+
+
+async def why_lost(
+    save: Callable[[], Awaitable[None]], error: Exception, milestones: Milestones, clusters: Mapping[str, Cluster]
+) -> str:
+    """Saves it; else why there is none. `error`: what has ended the run."""
+    if refused := _refusal(error, milestones) or await dead_rank(clusters):
+        return refused
+    try:
+        await save()
+    except Exception as why:  # boundary: a disk, a database or a worker may be what has failed
+        return one_line(why)
+    except asyncio.CancelledError:  # the run has its reason already
+        if (task := asyncio.current_task()) is not None:
+            task.uncancel()
+        return "stopped immediately by a signal"
+    return ""
+
+
+def _refusal(error: Exception, milestones: Milestones) -> str:
+    causes = list(_causes(error))
+    if any(isinstance(cause, OTHERS_NOW) for cause in causes):
+        return "another process has taken over the run"
+    if any(isinstance(cause, FloatingPointError) for cause in causes):
+        return "the weights are not finite"
+    if not milestones.whole:
+        return f"step {milestones.begun} was being trained, and the weights are those of no step"
+    return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__ or error.__context__
