@@ -1,4 +1,4 @@
-"""Where a trainer serves weights: as written, or where the database is reached; what cannot work is said before anything starts."""
+"""Where a trainer serves weights: as written, or where the database is reached; what cannot work is said before it starts."""
 
 import json
 import socket

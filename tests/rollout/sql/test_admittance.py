@@ -247,9 +247,9 @@ def test_an_sqlite_file_is_refused_to_a_process_of_another_machine(from_elsewher
 
     async def main():
         async with party.joined("explorer"):
-            with pytest.raises(ContractError, match=r"SQLite serves processes of one machine, and process \d+ on h0") as refusal:
-                with beating(party):
-                    await asyncio.to_thread(may_join, party, party.identity)
+            told = r"SQLite serves processes of one machine, and process \d+ on h0"
+            with pytest.raises(ContractError, match=told) as refusal, beating(party):
+                await asyncio.to_thread(may_join, party, party.identity)
             assert "groups_database: postgresql+psycopg://user@host/name" in refusal.value.fix
             party.process = Process.this()
             other = party.member("trainer", explores=False, trains=True)
