@@ -58,6 +58,10 @@ class Apart:
         """Another trainer of the run."""
         return self.site.launch(host, *TRAINER, *self.given, *more, local=True)
 
+    def explore(self, number: int) -> Any:
+        """An explorer on the host of that number."""
+        return self.site.launch(self.site.hosts[number], *EXPLORER, f"explorer_name=on-{number}", *self.given, local=True)
+
     def steps(self) -> int:
         return len(set(self.trainer.steps()))
 
@@ -92,9 +96,7 @@ def begin(site: Callable[..., Any], steps: int, *more: str, standby: bool = Fals
         servers, options = f"{servers},{other.address}:{PORT}", "?target_session_attrs=read-write"
     given = (f"groups_database='postgresql+psycopg://roll@{servers}/run{options}'", f"max_steps={steps}", *more)
     trainer = here.launch(here.hosts[0], *TRAINER, *given, local=True)
-    explorers = [
-        here.launch(here.hosts[number], *EXPLORER, f"explorer_name=on-{number}", *given, local=True) for number in (1, 2)
-    ]
-    found = Apart(here, server, other, given, trainer, explorers)
+    found = Apart(here, server, other, given, trainer, [])
+    found.explorers = [found.explore(number) for number in (1, 2)]
     found.wait_for_steps(2)
     return found
