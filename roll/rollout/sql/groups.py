@@ -119,7 +119,7 @@ class SqlGroups(FollowingGroups):
             beat = update(members).where(members.c.name == self._member.name).values(beat=members.c.beat + 1)
             await self._database.write(lambda connection: connection.execute(beat))
             self._learn(await self._database.outside(self._news))
-            for name in self._signs.look(alive := self._peers.beats(), self._clock()):
+            for name in self._signs.look(alive := self._peers.beats(), self._clock(), self._peers.replaceable()):
                 logger.warning("%s has given no sign of life: its groups are rolled out again", name)
                 await self._database.write(joining.Leave(name, "lost", alive[name]))
 
