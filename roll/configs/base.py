@@ -101,8 +101,8 @@ class BaseConfig:
     explorer_name: str = option("explorer", "mode explore: tells the explorers of a run apart; each has a name of its own.")
     member_timeout: float = option(
         60.0,
-        "Groups in a database: seconds without a sign of life after which a process counts as dead. For an explorer, whose groups "
-        "are rolled out again, a sixth of them (at least 5 s) where there are others; who was only silent explores on.",
+        "Groups in a database: seconds without a sign of life after which a process counts as dead. For an explorer, whose "
+        "groups are rolled out again, a sixth of them (at least 5 s) where there are others; who was only silent explores on.",
         bounds=Bounds(gt=0),
     )
     peer_timeout: float = option(
