@@ -343,6 +343,11 @@ class Expelled(RuntimeError):
     """The others took this process for dead. `rollout/sql/news.py`."""
 
 
+class Missed(Expelled):
+    """The others took this explorer for dead, and nobody has its place. `rollout/sql/news.py` → `pipeline/recovery.py`: it takes
+    part again, as if it had just joined."""
+
+
 class Alone(RuntimeError):
     """The other half of the run does not come, or does not come back. `rollout/sql/groups.py`."""
 

@@ -101,8 +101,8 @@ class BaseConfig:
     explorer_name: str = option("explorer", "mode explore: tells the explorers of a run apart; each has a name of its own.")
     member_timeout: float = option(
         60.0,
-        "Groups in a database: seconds without a sign of life after which an explorer counts as dead, and its groups are rolled "
-        "out by others.",
+        "Groups in a database: seconds without a sign of life after which a process counts as dead. For an explorer, whose "
+        "groups are rolled out again, a sixth of them (at least 5 s) where there are others; who was only silent explores on.",
         bounds=Bounds(gt=0),
     )
     peer_timeout: float = option(
@@ -221,9 +221,11 @@ class BaseConfig:
         "checkpoint_dir: safetensors in <output_dir>/<exp_name>/weights, which trainers and engines both have to see.\n"
         "With mode explore and train there are checkpoint_dir and object_store.",
     )
-    weights_address: str = option(
-        "127.0.0.1",
-        "mode train: the address of its machine at which explorers fetch weights. 127.0.0.1: explorers of the same machine only.",
+    weights_address: str | None = option(
+        None,
+        "mode train: the address of its machine at which explorers fetch weights, host or host:port, as firewalls need it. "
+        "null: that of the interface by which the server of groups_database is reached; with SQLite 127.0.0.1, for explorers of "
+        "the same machine.",
     )
     weight_anchor_interval: int = option(
         1,

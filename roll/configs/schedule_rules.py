@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from roll.configs.addresses import host_and_port
 from roll.configs.agentic import AgenticConfig
 from roll.configs.base import TRANSPORTS_APART, BaseConfig
 from roll.configs.derived import optimizer_batch_size
@@ -161,20 +162,26 @@ def _devices(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _halves(config: PPOConfig) -> Iterator[Problem]:
-    if config.weights_address != "127.0.0.1" and (
-        config.mode not in ("explore", "train") or config.model_update_transport == "checkpoint_dir"
-    ):
-        message = f"nothing is served with mode: {config.mode}, model_update_transport: {config.model_update_transport}"
-        yield Problem("weights_address", config.weights_address, message, "remove it")
-    elif config.weights_address in ("", "0.0.0.0", "::"):
-        message = "explorers would not know where to fetch weights"
-        yield Problem(
-            "weights_address", config.weights_address, message, "the one address at which they reach the trainer's machine"
-        )
+    yield from _served(config)
     if config.mode != "explore" and config.explorer_name != "explorer":
         yield Problem("explorer_name", config.explorer_name, f"has no effect with mode: {config.mode}", "remove it")
     if "/" in config.explorer_name or config.explorer_name in ("", ".", "..", "trainer"):
         yield Problem("explorer_name", config.explorer_name, "is no name of a folder of its own", "letters, digits, - and _")
+
+
+def _served(config: PPOConfig) -> Iterator[Problem]:
+    key, address, fix = "weights_address", config.weights_address, "the one address at which they reach the trainer's machine"
+    if address is None:
+        return
+    if config.mode not in ("explore", "train") or config.model_update_transport == "checkpoint_dir":
+        message = f"nothing is served with mode: {config.mode}, model_update_transport: {config.model_update_transport}"
+        yield Problem(key, address, message, "remove it")
+        return
+    try:
+        if host_and_port(address)[0] in ("0.0.0.0", "::"):
+            yield Problem(key, address, "explorers would not know where to fetch weights", fix)
+    except ValueError as error:
+        yield Problem(key, address, str(error), f"{fix}: host or host:port")
 
 
 def _silence(config: PPOConfig) -> Iterator[Problem]:

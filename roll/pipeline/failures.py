@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from roll.configs.ppo import PPOConfig
 from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
-from roll.errors import BackendLost, VersionGone, WorkerDied, WorkersLost, WorkerStartError
+from roll.errors import BackendLost, Missed, VersionGone, WorkerDied, WorkersLost, WorkerStartError
 from roll.pipeline.roles import TRAINER
 from roll.pipeline.state import RunState
 
@@ -116,6 +116,11 @@ class Fallback:
 def lost_versions(error: Exception) -> bool:
     """Whether an explorer fails because the trainer was started again, and has the version that it serves no longer."""
     return isinstance(error, VersionGone) or isinstance(error.__cause__, VersionGone)
+
+
+def was_missed(error: Exception) -> bool:
+    """Whether an explorer fails because it was silent for so long that the others took it for dead."""
+    return isinstance(error, Missed) or isinstance(error.__cause__, Missed)
 
 
 class Rejoining:

@@ -9,7 +9,7 @@ from roll.distributed.cluster import Cluster
 from roll.engines.engine_fleet import NODE_LOOK_S
 from roll.errors import NodeLost, WorkersLost
 from roll.pipeline.clusters import device_locks, settle, start_clusters
-from roll.pipeline.failures import Rejoining, lost_versions
+from roll.pipeline.failures import Rejoining, lost_versions, was_missed
 from roll.pipeline.lifecycle import RunLifecycle
 
 
@@ -78,8 +78,8 @@ class TrainerRecovery(Recovery):
 
 
 class ExplorerRecovery(Recovery):
-    """If the trainer, which is another process, takes versions back, or no longer has those that the engines serve, exploring
-    restarts with its newest."""
+    """If the trainer, which is another process, takes versions back, or no longer has those that the engines serve, or this
+    process was silent and is missed, exploring restarts with its newest."""
 
     def __init__(self, run: RunLifecycle, clusters: dict[str, Cluster]) -> None:
         super().__init__(run, clusters)
@@ -87,9 +87,11 @@ class ExplorerRecovery(Recovery):
 
     async def after(self, error: Exception) -> None:
         groups = self._run.state.groups
-        if not (lost_versions(error) or await groups.was_taken_back()):
+        missed = was_missed(error)
+        if not (missed or lost_versions(error) or await groups.was_taken_back()):
             raise error
         if (wait_s := self._rejoining.wait_s((groups.branch, groups.admission.newest))) is None:
             raise error
         await asyncio.sleep(wait_s)
-        self._run.state.record.display.note("the trainer went on from a checkpoint: exploring restarts with its version")
+        why = "the others had taken this process for dead" if missed else "the trainer went on from a checkpoint"
+        self._run.state.record.display.note(f"{why}: exploring restarts with the trainer's version")

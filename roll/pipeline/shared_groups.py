@@ -12,6 +12,7 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import redact_text
 from roll.distributed.clock import monotonic
+from roll.distributed.file_systems import of_network
 from roll.distributed.processes import Process
 from roll.errors import ContractError, DatabaseDamaged, DatabaseError
 from roll.record.checkpoint import Checkpoint
@@ -21,7 +22,7 @@ from roll.record.trace import Trace
 from roll.rollout.admission import Admission
 from roll.rollout.pipeline_depth import PipelineDepth
 from roll.rollout.progress import Progress
-from roll.rollout.sql.admittance import Claim, check_may_join
+from roll.rollout.sql.admittance import MANY_MACHINES, Claim, check_may_join
 from roll.rollout.sql.connecting import file_of, open_engine, reading
 from roll.rollout.sql.copying import EMPTY, Fate, check_copy, differs, restore_copy
 from roll.rollout.sql.database import Database, OpenDatabase
@@ -74,6 +75,9 @@ def check_database(config: PPOConfig, address: str, claim: Claim, checkpoint: Ch
         if checkpoint is not None:
             check_copy(checkpoint.database, config.contract())
         file = file_of(open_engine(address))
+        if file is not None and (kind := of_network(file)):
+            local = f"with all processes on one machine, sqlite:///<a path on its own disk>; else {MANY_MACHINES}"
+            raise ContractError(f"SQLite's file {file} lies on a network file system ({kind}), where it is not safe", fix=local)
         anew = claim.identity is None and config.has_both_halves
         if file is not None and (not file.exists() or (anew and Path(config.run_dir).resolve() in file.parents)):
             return  # what lies in the folder of an earlier run is moved aside with it

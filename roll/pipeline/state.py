@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from roll.configs.ppo import PPOConfig
 from roll.configs.staleness import deepest_pipeline
 from roll.distributed.clock import monotonic
+from roll.errors import DatabaseFailed
 from roll.pipeline.preparation import Prepared
 from roll.record.callbacks import Callbacks, Reports
 from roll.record.checkpoint import CheckpointStore
@@ -25,6 +28,8 @@ from roll.trainer.advantages import Advantages
 
 if TYPE_CHECKING:
     from roll.rollout.sql.groups import SqlGroups
+
+logger = logging.getLogger(__name__)
 
 
 class RunState:
@@ -102,10 +107,16 @@ class RunState:
 
     async def copy_database(self, file: Path, step: int) -> None:
         if (address := self._config.groups_address) is not None:
-            from roll.rollout.sql.copying import write_copy
+            from roll.rollout.sql.copying import write_copy, write_none
 
             oldest = self.groups.admission.replay.oldest_after(step)
-            await self.shared_groups.beside(partial(write_copy, address, file, step, oldest))
+            try:
+                await self.shared_groups.beside(partial(write_copy, address, file, step, oldest))
+            except DatabaseFailed as error:
+                if not self.shared_groups.outage.over:
+                    raise
+                logger.warning("the checkpoint of step %d has no copy of the database: %s", step, error)
+                await asyncio.to_thread(write_none, file)
 
     def _mend_database(self) -> None:
         """Raises `ValueError`, and has changed nothing then."""

@@ -15,6 +15,7 @@ import json
 import logging
 import math
 import os
+import platform
 import secrets
 import socket
 import socketserver
@@ -29,6 +30,7 @@ from typing import Any
 
 import torch
 
+from roll.distributed.processes import network
 from roll.errors import Unreachable
 from roll.weights.bucket import Bucket
 from roll.weights.layout import as_bytes, lay_out, read_layout
@@ -43,6 +45,7 @@ GRACE_S = 1.0
 """... if it has had so long; else the next one waits."""
 WARN_S = 60.0
 """No two warnings about connections that were refused are closer."""
+LOOPBACKS = ("127.0.0.1", "::1", "localhost")
 PIECE = 1 << 22
 """Bytes that are sent within one exchange."""
 SECRET = 32
@@ -61,6 +64,9 @@ class Endpoint:
     host: str
     port: int
     key: str = field(repr=False)
+    machine: str = field(default_factory=platform.node)
+    """The name of the server's machine, for people."""
+    network: str = field(default_factory=network)
 
     def write(self, path: Path) -> None:
         """The file can be read by its owner alone."""
@@ -79,13 +85,22 @@ class Endpoint:
             raise Unreachable(f"{path} is not there: no trainer serves weights") from None
         except (ValueError, RecursionError):
             found = None
-        kinds = {"host": str, "port": int, "key": str}
+        kinds = {"host": str, "port": int, "key": str, "machine": str, "network": str}
         if not isinstance(found, dict) or {name: type(value) for name, value in found.items()} != kinds:
             said = f"an object with {', '.join(kinds)}"
             raise ValueError(
                 f"{path} is not {said}: another version wrote it, or it is damaged; a trainer writes it when it starts"
             )
         return cls(**found)
+
+    def check(self) -> None:
+        """Raises `ValueError` if this process can never reach it, as it is."""
+        here = network()
+        if self.host in LOOPBACKS and "" not in (here, self.network) and here != self.network:
+            raise ValueError(
+                f"the trainer on {self.machine} serves weights at {self.host}, which no other machine reaches: start it with "
+                f"weights_address=<its address for explorers>, {self.machine} for example"
+            )
 
     def prove(self, challenge: bytes, message: bytes) -> bytes:
         return hmac.digest(self.key.encode(), challenge + message, "sha256")
@@ -178,17 +193,35 @@ class Strangers:
         logger.warning("%s asked for weights without the run's key (%d refused since the last warning)", host, count)
 
 
+def listener(host: str, port: int) -> socket.socket:
+    """Raises `OSError` if this machine has no such address, or the port is another's."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a trainer that is started again has the same
+        opened.bind(address)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
 class BucketServer(socketserver.ThreadingTCPServer):
     """Serves the buckets that `find` has in threads of its own until it is closed. Raises `OSError` if it cannot listen."""
 
     daemon_threads, block_on_close, request_queue_size = True, False, 128
 
-    def __init__(self, host: str, find: Find) -> None:
+    def __init__(self, host: str, find: Find, port: int = 0) -> None:
+        """Port 0: the system chooses."""
         self.find = find
         self.strangers = Strangers()
-        self.address_family = socket.getaddrinfo(host, None)[0][0]
-        super().__init__((host, 0), _Request)
-        self.endpoint = Endpoint(host, int(self.server_address[1]), secrets.token_hex(SECRET))
+        opened = listener(host, port)
+        self.address_family = opened.family
+        super().__init__(opened.getsockname()[:2], _Request, bind_and_activate=False)
+        self.socket.close()
+        self.socket = opened
+        self.server_activate()
+        self.endpoint = Endpoint(host, int(opened.getsockname()[1]), secrets.token_hex(SECRET))
         self._thread = threading.Thread(target=self.serve_forever, name="weights", daemon=True)
         self._thread.start()
 

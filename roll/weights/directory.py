@@ -148,6 +148,7 @@ class WeightFolder:
         if not published["served"]:
             return [BucketFile(str(self._of(version) / name), tuple(names), *sizes) for name, names, *sizes in rows]
         endpoint = Endpoint.read(self._folder / SERVER)
+        endpoint.check()
         return [ServedBucket(endpoint, version, number, tuple(names), *sizes) for number, (_, names, *sizes) in enumerate(rows)]
 
 
@@ -259,12 +260,14 @@ class ServedWeightStore(DirectoryWeightStore):
     """A `WeightStore` whose manifests are files; the buckets stay where the trainer's ranks made them, and are served from there
     to engines of other processes. What an earlier process of the run had is gone with it."""
 
-    def __init__(self, folder: Path, newest: int, host: str, backend: Backend, run_id: str = "", anchor_every: int = 1) -> None:
+    def __init__(
+        self, folder: Path, newest: int, host: str, backend: Backend, run_id: str = "", anchor_every: int = 1, port: int = 0
+    ) -> None:
         """`host`: this machine's address for the engines. Raises `OSError` if it is none."""
         super().__init__(folder, newest, run_id, anchor_every)
         self._held: dict[int, Sequence[BucketRef]] = {}
         self._backend = backend
-        self._server = BucketServer(host, self._find)
+        self._server = BucketServer(host, self._find, port)
         self._server.endpoint.write(folder / SERVER)
 
     def begin(self, version: int) -> None:

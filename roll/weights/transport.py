@@ -35,16 +35,13 @@ def weight_store(config: BaseConfig) -> WeightStore:
     return MemoryFolderStore() if config.model_update_transport == "shared_memory" else MemoryWeightStore()
 
 
-def published_weights(config: BaseConfig, backend: Backend, newest: int, run_id: str) -> WeightStore:
+def published_weights(config: BaseConfig, backend: Backend, newest: int, run_id: str, host: str, port: int = 0) -> WeightStore:
     """Where a trainer leaves versions for explorers. `newest`: versions up to this one stay from an earlier process of the
-    run."""
-    address, every = config.weights_address, config.weight_anchor_interval
+    run. `host`, `port`: where they are served."""
+    every = config.weight_anchor_interval
     if config.model_update_transport == "checkpoint_dir":
         return DirectoryWeightStore(_folder(config), newest, run_id, every)
-    try:
-        return ServedWeightStore(_folder(config), newest, address, backend, run_id, every)
-    except OSError as error:
-        raise OSError(f"weights cannot be served at weights_address {address}: {error}") from error
+    return ServedWeightStore(_folder(config), newest, host, backend, run_id, every, port)
 
 
 def followed_weights(config: BaseConfig, run_id: str, backend: Backend) -> WeightSource:

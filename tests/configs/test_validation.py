@@ -94,6 +94,8 @@ def filtered(**config):
             "nothing is served",
         ),
         ({"mode": "train", "weights_address": "0.0.0.0"}, "weights_address", "would not know"),
+        ({"mode": "train", "weights_address": "[::]:7701"}, "weights_address", "would not know"),
+        ({"mode": "train", "weights_address": "h0:0"}, "weights_address", "0 is no port: write one from 1 to 65535"),
         ({"member_timeout": 5}, "member_timeout", "no effect with mode: both without groups_database"),
         ({"peer_timeout": 600, "groups_database": "sqlite:///g.db"}, "peer_timeout", "no effect with mode: both"),
         ({"weight_anchor_interval": 4}, "weight_anchor_interval", "with mode: both all versions are whole"),

@@ -40,7 +40,6 @@ def config(tmp_path):
     return SimpleNamespace(
         shared_dir=str(tmp_path),
         model_update_transport="object_store",
-        weights_address="127.0.0.1",
         weight_anchor_interval=1,
         peer_timeout=60.0,
     )
@@ -53,7 +52,7 @@ def party(tmp_path):
 
 def begin(config, groups, step=0):
     """A trainer that goes on from a step."""
-    store = published_weights(config, LocalBackend(), step, "5eed")
+    store = published_weights(config, LocalBackend(), step, "5eed", "127.0.0.1")
     return Trainer(store), Publisher(store, groups, None, 0), store
 
 
@@ -163,12 +162,6 @@ def test_nobody_waits_for_weights_for_ever(config, party):
                 await attended(explorer, followed_weights(config, "5eed", LocalBackend()).pull(9, None))
 
     run(main())
-
-
-def test_an_address_of_another_machine_is_an_error_with_its_key(config):
-    config.weights_address = "192.0.2.1"
-    with pytest.raises(OSError, match=r"weights_address 192\.0\.2\.1: .*assign requested address"):
-        published_weights(config, LocalBackend(), -1, "5eed")
 
 
 def test_an_explorer_whose_versions_are_gone_for_good_begins_anew_ever_more_rarely_and_gives_up():

@@ -9,13 +9,12 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 USER = "postgres"
 """The server refuses to run as root; Debian's packages make this user."""
-Run = Callable[..., Any]
 
 
 def missing() -> str:
@@ -30,12 +29,9 @@ def missing() -> str:
 class Server:
     """Its databases are gone when the folder is."""
 
-    def __init__(
-        self, folder: Path, address: str = "127.0.0.1", port: int = 0, run: Run = subprocess.run, **settings: object
-    ) -> None:
-        """`run`: how its programs are started, as `subprocess.run` does it."""
+    def __init__(self, folder: Path, address: str = "127.0.0.1", port: int = 0, **settings: object) -> None:
+        """Port 0: one of this machine's, for this machine alone."""
         self.data, self.port, self.address = folder / "data", port or _free_port(), address
-        self._run = run
         self._settings = {"max_connections": 100, "fsync": "off", "listen_addresses": "*" if port else address, **settings}
         self._options: dict[str, object] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": True, "cwd": "/"}
         if os.geteuid() == 0:
@@ -49,7 +45,7 @@ class Server:
     def make(self) -> None:
         self._make_folder()
         self._run([_program("initdb"), "-D", self.data, "-A", "trust", "-U", "roll", "--no-sync"], **self._options)
-        with (self.data / "pg_hba.conf").open("a") as file:
+        with (self.own_folder / "pg_hba.conf").open("a") as file:
             file.write("host all all all trust\nhost replication all all trust\n")
 
     def copy(self, primary: Server) -> None:
@@ -68,11 +64,19 @@ class Server:
     def promote(self) -> None:
         self._control("promote")
 
+    @property
+    def own_folder(self) -> Path:
+        """`data`, as this process sees it."""
+        return self.data
+
     def _make_folder(self) -> None:
-        self.data.mkdir(mode=0o700)
+        self.own_folder.mkdir(mode=0o700)
         if os.geteuid() == 0:
-            self.data.parent.chmod(0o755)
-            shutil.chown(self.data, USER)
+            self.own_folder.parent.chmod(0o755)
+            shutil.chown(self.own_folder, USER)
+
+    def _run(self, command: Sequence[object], **options: Any) -> None:
+        subprocess.run([str(each) for each in command], **options)
 
     def _control(self, *what: str) -> None:
         self._run([_program("pg_ctl"), "-D", self.data, "-w", "-l", self.data / "log", *what], **self._options)

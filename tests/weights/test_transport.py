@@ -19,7 +19,6 @@ def configured(transport, folder):
     return SimpleNamespace(
         model_update_transport=transport,
         shared_dir=str(folder),
-        weights_address="127.0.0.1",
         weight_anchor_interval=1,
         peer_timeout=10.0,
     )
@@ -58,7 +57,7 @@ def test_engines_of_the_same_driver_get_what_was_published(transport, tmp_path):
 def test_explorers_get_what_a_trainer_of_another_process_published(transport, tmp_path):
     async def main():
         config = configured(transport, tmp_path)
-        store = published_weights(config, LocalBackend(), -1, "5eed")
+        store = published_weights(config, LocalBackend(), -1, "5eed", "127.0.0.1")
         await publish(store)
         assert await pulled(followed_weights(config, "5eed", LocalBackend())) == [0.0, 1.0, 2.0, 3.0]
         store.close()

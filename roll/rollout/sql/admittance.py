@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from roll.rollout.sql.tables import members, runs
 BEAT_S = 2.0
 WATCH_S = 2.5 * BEAT_S
 """Who is alive has beaten at least once in this time."""
+SOON = 6
+"""By what part of `member_timeout` an explorer is missed where there are others."""
 LOOK_S = 0.2
 
 logger = logging.getLogger(__name__)
@@ -194,8 +196,9 @@ class LifeSigns:
         self.was_deaf = False
         """Whether it could not look for so long that the others, who could not be heard, have all their time anew."""
 
-    def look(self, beats: Mapping[str, object], now: float) -> list[str]:
-        """`beats`: of all processes that are said to be alive, as they are now. Returns the lost ones."""
+    def look(self, beats: Mapping[str, object], now: float, replaceable: Collection[str] = ()) -> list[str]:
+        """`beats`: of all processes that are said to be alive, as they are now. `replaceable`: those without whom others go on,
+        and who may come back: they are not waited for that long. Returns the lost ones."""
         pause, self._looked = now - (now if self._looked is None else self._looked), now
         self.was_deaf = pause > max(WATCH_S, self.deadline_s / 4)
         before = {} if self.was_deaf else self._silent
@@ -204,4 +207,7 @@ class LifeSigns:
             name: (beat, before[name][1] + heard if name in before and before[name][0] == beat else 0.0)
             for name, beat in beats.items()
         }
-        return [name for name, (_, silence) in self._silent.items() if silence > self.deadline_s]
+        soon = min(self.deadline_s, max(WATCH_S, self.deadline_s / SOON))
+        return [
+            name for name, (_, silence) in self._silent.items() if silence > (soon if name in replaceable else self.deadline_s)
+        ]

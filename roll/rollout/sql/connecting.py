@@ -147,6 +147,16 @@ def arguments_of(engine: Engine, limits: Limits) -> Mapping[str, Any]:
     return {**limits.of_client(), **given}
 
 
+def servers_of(address: str) -> list[tuple[str, int]]:
+    """Hosts and ports of the servers; none for SQLite, and for those that are reached by a socket file."""
+    engine = open_engine(address)
+    if engine.dialect.name == "sqlite":
+        return []
+    given = arguments_of(engine, USUAL)
+    hosts, ports = str(given.get("host", "")).split(","), str(given.get("port", "5432")).split(",")
+    return [(host, int(port)) for host, port in zip(hosts, ports, strict=False) if host and not host.startswith("/")]
+
+
 def file_of(engine: Engine) -> Path | None:
     """SQLite's."""
     return Path(engine.url.database or "").resolve() if engine.dialect.name == "sqlite" else None

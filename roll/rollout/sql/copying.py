@@ -62,6 +62,13 @@ def write_copy(address: str, file: Path, step: int, oldest: int | None) -> None:
         engine.dispose()
 
 
+def write_none(file: Path) -> None:
+    """In the place of a copy, where the database is away for good: who goes on from there needs the database itself."""
+    file.unlink(missing_ok=True)
+    with _single_file(file).begin() as copied:
+        metadata.create_all(copied)
+
+
 def restore_copy(connection: Connection, file: Path) -> None:
     """All rows become those of the copy, within the transaction. Processes that take part find that they are out of date, and
     what they had in flight is dropped."""

@@ -20,7 +20,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from roll.data.sample import SampleGroup
-from roll.errors import Alone, ContractError, DatabaseAway, PackingError
+from roll.errors import Alone, ContractError, DatabaseAway, DatabaseFailed, PackingError
 from roll.rollout.groups import Groups
 from roll.rollout.lease import Lease
 from roll.rollout.sql import joining, rows
@@ -65,13 +65,14 @@ class SqlGroups(FollowingGroups):
         self._changed()
 
     async def leave(self) -> None:
-        """Its groups in flight are dropped, and their tasks served again. Others find out by themselves if the database is
-        away."""
+        """Its groups in flight are dropped, and their tasks served again."""
         try:
             if self._member.term:
                 async with self._lock:
                     leaves = partial(self._database.write, joining.Leave(self._member.name, "left"))
                     await self.outage.outlast(leaves, self._database.limits.answer)
+        except DatabaseFailed as error:
+            logger.warning("%s; the others find out after member_timeout that this process has left", error)
         finally:
             await self._database.close()
 
@@ -118,7 +119,7 @@ class SqlGroups(FollowingGroups):
             beat = update(members).where(members.c.name == self._member.name).values(beat=members.c.beat + 1)
             await self._database.write(lambda connection: connection.execute(beat))
             self._learn(await self._database.outside(self._news))
-            for name in self._signs.look(alive := self._peers.beats(), self._clock()):
+            for name in self._signs.look(alive := self._peers.beats(), self._clock(), self._peers.replaceable()):
                 logger.warning("%s has given no sign of life: its groups are rolled out again", name)
                 await self._database.write(joining.Leave(name, "lost", alive[name]))
 
@@ -267,8 +268,15 @@ class SqlGroups(FollowingGroups):
     def buffered(self) -> list[dict[str, Any]]:
         return []
 
-    @outlasting
     async def saved(self, step: int, before: int) -> None:
+        try:
+            await self._saved(step, before)
+        except DatabaseFailed:
+            if not self.outage.over:  # else the checkpoint is the last one, and complete
+                raise
+
+    @outlasting
+    async def _saved(self, step: int, before: int) -> None:
         async with self._transaction():
             self._statements += rows.not_needed(before, self.admission.replay.oldest_after(before))
             self._statements.append(update(runs).values(saved=step))

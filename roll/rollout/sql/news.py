@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, func, literal, select
 
-from roll.errors import Expelled, TakenBack
+from roll.errors import Expelled, Missed, TakenBack
 from roll.rollout.admission import Admission
 from roll.rollout.replay import Trained
 from roll.rollout.sql.admittance import process_of
@@ -107,6 +107,11 @@ class Peers:
         """The other explorers, with the oldest version that each serves."""
         return {row.name: row.served for row in self._alive if row.served >= 0 and row.name != me.name}
 
+    def replaceable(self) -> Collection[str]:
+        """The explorers, if one can do what another does not."""
+        names = [row.name for row in self._alive if row.role == "explorer"]
+        return names if len(names) > 1 else ()
+
     def accompany(self, me: Member) -> bool:
         """Whether a process of the run's other half is alive."""
         return any(row.role != me.role for row in self._alive)
@@ -124,10 +129,8 @@ def check_part(news: News, me: Member, branch: int) -> None:
     if news.run.branch != branch:
         raise TakenBack
     if mine is None or mine.state != "alive":
-        raise Expelled(
-            f"{me.name} was taken for dead by the other processes of this run, which roll out its groups again: "
-            "start it again (member_timeout says after how many silent seconds)"
-        )
+        told = f"{me.name} was taken for dead by the other processes of this run (member_timeout)"
+        raise Expelled(f"{told}: start it again") if me.trains else Missed(f"{told}, which roll out its groups again")
 
 
 def share(places: int, devices: int, explorers: Collection[int]) -> int:

@@ -25,7 +25,7 @@ class Outage:
         self._patience_s = patience_s
         self._since: float | None = None
         self._told: set[str] = set()
-        self._over = False
+        self.over = False
         """Nobody waits any more."""
 
     async def outlast(self, work: Callable[[], Awaitable[Any]], patience_s: float | None = None) -> Any:
@@ -38,8 +38,8 @@ class Outage:
             except DatabaseAway as error:
                 self._begins(error)
                 patience = self._patience_s if patience_s is None else min(patience_s, self._patience_s)
-                if self._over or monotonic() - began > patience:
-                    self._over = self._over or patience_s is None
+                if self.over or monotonic() - began > patience:
+                    self.over = self.over or patience_s is None
                     lasted = monotonic() - (self._since or began)
                     raise DatabaseFailed(f"{error}; the database was away for {lasted:.0f} s (peer_timeout)") from error
                 await asyncio.sleep(RETRY_S)

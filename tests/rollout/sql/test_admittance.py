@@ -7,12 +7,15 @@ import subprocess
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
-from database_party import STEPS, B, explore, run
+from database_party import STEPS, B, Party, explore, run
 
+from roll.configs.problems import ConfigError
 from roll.distributed.processes import Process
 from roll.errors import ContractError, Expelled, TakenBack
+from roll.pipeline import shared_groups
 from roll.rollout.sql import admittance
 from roll.rollout.sql.admittance import Claim, check_may_join
 from roll.rollout.sql.connecting import reading
@@ -228,3 +231,53 @@ def test_tables_of_another_layout_are_refused_by_its_number(make_party, layout):
             await other._database.close()
 
     run(main())
+
+
+@pytest.fixture
+def from_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(admittance, "WATCH_S", 2.0)
+    party = Party(f"sqlite:///{tmp_path}/groups.db")
+    party.process = replace(Process.this(), host="h0", boot="another")
+    return party
+
+
+def test_an_sqlite_file_is_refused_to_a_process_of_another_machine(from_elsewhere):
+    """Before it starts a worker; and when it joins, for all may be started at one moment."""
+    party = from_elsewhere
+
+    async def main():
+        async with party.joined("explorer"):
+            told = r"SQLite serves processes of one machine, and process \d+ on h0"
+            with pytest.raises(ContractError, match=told) as refusal, beating(party):
+                await asyncio.to_thread(may_join, party, party.identity)
+            assert "groups_database: postgresql+psycopg://user@host/name" in refusal.value.fix
+            party.process = Process.this()
+            other = party.member("trainer", explores=False, trains=True)
+            with pytest.raises(ContractError, match="SQLite serves"), beating(party):
+                await other.join(party.contract, (0, 0))
+            await other.leave()
+            assert set(party.rows("SELECT name, state FROM members")) == {("explorer", "alive"), ("trainer", "left")}
+
+    run(main(), 40)
+
+
+def test_an_sqlite_file_goes_on_where_its_machine_was_booted_again(from_elsewhere):
+    """Who took part before gives no sign of life."""
+    party = from_elsewhere
+    asyncio.run(_join_and_die(party))
+    party.process = Process.this()
+
+    async def main():
+        await asyncio.to_thread(may_join, party, party.identity)
+        async with party.trainer():
+            pass
+
+    run(main(), 40)
+
+
+def test_an_sqlite_file_on_a_network_file_system_is_refused_with_both_ways_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(shared_groups, "of_network", lambda file: "nfs4")
+    config = SimpleNamespace(member_timeout=60.0)
+    with pytest.raises(ConfigError, match=r"lies on a network file system \(nfs4\)") as refusal:
+        shared_groups.check_database(config, f"sqlite:///{tmp_path}/groups.db", Claim(None, True))
+    assert "sqlite:///<a path on its own disk>; else groups_database: postgresql" in refusal.value.problems[0].fix

@@ -11,6 +11,7 @@ import pytest
 from database_party import B, Party, explore, follow, roll_out, run
 
 from roll.errors import Alone, DatabaseFailed
+from roll.rollout.sql.admittance import LifeSigns
 from roll.rollout.sql.connecting import Limits, arguments_of, open_engine, url_of
 from roll.rollout.sql.outage import Outage
 
@@ -209,7 +210,7 @@ def test_who_could_not_hear_takes_nobody_for_dead(fragile, proxies):
             fragile.now += 75.0
             ways["explorer"].forward()
             await explorer.until(lambda: explorer._signs._looked == fragile.now)
-            await fragile.pass_time(6, explorer)
+            await fragile.pass_time(4, explorer)
             for proxy in ways.values():
                 proxy.forward()
             await asyncio.gather(explore(explorer, 1), explore(second, 1))
@@ -227,13 +228,25 @@ def test_who_is_dead_is_found_by_who_hears_all_along_and_by_one_that_was_away(fr
         async with fragile.joined("alive") as alive:
             await fragile.pass_time(4, alive)
             fragile.now += 75.0
-            await fragile.pass_time(6, alive)
+            await fragile.pass_time(4, alive)
             assert alive.admission.dropped.total() == 0
             await fragile.pass_time(12, alive)
             await alive.until(lambda: alive.admission.dropped["explorer_lost"] == 1)
         await dead._database.close()
 
     run(main(), 60)
+
+
+def test_an_explorer_is_missed_soon_where_there_are_others_and_a_trainer_is_not():
+    signs = LifeSigns(60.0)
+    beats = {"trainer": 1, "one": 1, "two": 1}
+    lost = {}
+    for second in range(0, 80, 2):
+        for name in signs.look({**beats, "two": second}, float(second), ("one", "two")):
+            lost.setdefault(name, second)
+    assert lost == {"one": 12, "trainer": 62}
+    alone = LifeSigns(60.0)
+    assert not any(alone.look(beats, float(second)) for second in range(0, 60, 2))
 
 
 def test_who_was_cut_off_is_not_alone_for_that(fragile, proxies):

@@ -1,0 +1,25 @@
+"""Addresses that users write."""
+
+from __future__ import annotations
+
+LOOPBACK = "127.0.0.1"
+HIGHEST = 65_535
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Of `host`, `host:port`, `[fd00::1]:port` or an IPv6 address; port 0: the system chooses. Raises `ValueError`."""
+    host, port = address, ""
+    if address.startswith("["):
+        host, _, rest = address[1:].partition("]")
+        if rest and not rest.startswith(":"):
+            raise ValueError(f"{rest} is no port")
+        port = rest[1:]
+    elif address.count(":") == 1:
+        host, _, port = address.partition(":")
+    elif not address:
+        raise ValueError("it is empty")
+    if not host or (address != host and ":" in address.rpartition("]")[2] and not port):
+        raise ValueError("a host and a port are host:port")
+    if port and not (port.isascii() and port.isdigit() and 0 < int(port) <= HIGHEST):
+        raise ValueError(f"{port} is no port: write one from 1 to {HIGHEST}")
+    return host, int(port or 0)
