@@ -57,7 +57,8 @@ srun --overlap --cpu-bind=none --nodes=1 --ntasks=1 --nodelist="$head" \
     --config_name "${ROLL_CONFIG_NAME:-rlvr_config_async}" \
     num_nodes="$nodes" num_gpus_per_node="$slots" resume_from_checkpoint=auto "${@//%a/${SLURM_ARRAY_TASK_ID:-0}}" < /dev/null || code=$?
 
-# What SIGTERM has interrupted (130; 143 before the run could hear it), and what has failed while a node does not answer, is begun again from its checkpoint.
+# What SIGTERM has interrupted (130; 143 before the run could hear it), and what has failed while a node does not answer, is begun
+# again, from its checkpoint. A job that was cancelled is not.
 again=
 if ((code == 130 || code == 143)); then
     again=interrupted

@@ -67,8 +67,8 @@ def slurm_job(stand_ins, tmp_path, monkeypatch):
     stand_ins("ray", RECORD.replace('$(basename "$0")', "ray-$1"))
     stand_ins("scontrol", RECORD)
     stand_ins("squeue", '#!/usr/bin/env bash\necho "$STATE"\n')
-    task = 'while [[ $1 == --* ]]; do shift; done\n[[ $1 != bash ]] || printf "started\\nstarted\\n"\n[[ $1 != true ]] || exit "$LOST"'
-    stand_ins("srun", f'#!/usr/bin/env bash\n{task}\nexec "$@"\n')
+    others = '[[ $1 != bash ]] || printf "started\\nstarted\\n"\n[[ $1 != true ]] || exit "$LOST"'
+    stand_ins("srun", f'#!/usr/bin/env bash\nwhile [[ $1 == --* ]]; do shift; done\n{others}\nexec "$@"\n')
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "activate").touch()
     given = {"SUBMIT_DIR": tmp_path, "JOB_NUM_NODES": NODES, "GPUS_ON_NODE": GPUS, "JOB_ID": 7, "ARRAY_TASK_ID": 5}

@@ -1,8 +1,7 @@
-"""A Slurm cluster on separate hosts: its controller on the first, a node on each of the others, and jobs of the printed script."""
+"""A Slurm cluster on separate hosts: the controller on the first, a node on each of the others; jobs of the printed script."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
