@@ -33,6 +33,7 @@ export RAY_AUTH_MODE=token
 # steps before the time limit and at a preemption: the run is still to write its checkpoint. `ray symmetric-run` would end with it.
 on_each_node='
     trap "" TERM
+    [[ -z ${SLURM_RESTART_COUNT:-} ]] || ray stop --force > /dev/null 2>&1  # what an earlier start has left, where Slurm uses no cgroups
     if [[ $SLURMD_NODENAME == "$head" ]]; then
         where=(--head --port="${address#*:}" --include-dashboard=false)
     else
@@ -43,10 +44,10 @@ on_each_node='
     echo started
     read -r _ || true
     ray stop > /dev/null 2>&1'
-coproc RAY { exec srun --overlap --cpu-bind=none bash -ec "$on_each_node"; }
-ray=$RAY_PID input=${RAY[1]}
+coproc RAY { exec srun --overlap --cpu-bind=none --kill-on-bad-exit=1 bash -ec "$on_each_node"; }
+ray=$RAY_PID started=${RAY[0]} input=${RAY[1]}
 for ((there = 0; there < nodes; there++)); do
-    read -r -t 600 -u "${RAY[0]}" _ || { echo "Ray has started on $there of $nodes nodes only" >&2; exit 1; }
+    read -r -t 600 -u "$started" _ || { echo "Ray has started on $there of $nodes nodes only" >&2; exit 1; }
 done
 
 # The run is a step of its own, on the first node, so that SIGTERM reaches it. %a is the number in an array of jobs (--array=0-3).

@@ -84,10 +84,6 @@ class Job:
         """The steps after which there is a whole one, in order."""
         return sorted(int(each.parent.name.rpartition("-")[2]) for each in self.dir.glob("checkpoints/step-*/manifest.json"))
 
-    def is_saved(self) -> bool:
-        """The run has ended, and its last step has a checkpoint."""
-        return not is_running(self.dir) and self.checkpoints()[-1:] == self.steps()[-1:]
-
     def started(self) -> float:
         return time.mktime(time.strptime(self.shown("StartTime"), "%Y-%m-%dT%H:%M:%S"))
 
@@ -115,16 +111,24 @@ class Job:
     def wait_for_state(self, *states: str) -> float:
         return self.wait_for(" or ".join(states), lambda: self.state in states)
 
-    def wait_for_steps(self, count: int) -> float:
-        return self.wait_for(f"{count} steps", lambda: len(self.steps()) >= count)
+    def wait_for_steps(self, count: int) -> None:
+        self.wait_for(f"{count} steps", lambda: len(self.steps()) >= count)
 
-    def goes_on(self, restarts: int = 1) -> float:
-        """Waits for a step that a later start has made; the seconds."""
-        took = self.wait_for("another start", lambda: self.shown("Restarts") == str(restarts) and self.state == "RUNNING")
-        took += self.wait_for_steps(len(self.steps()) + 2)
+    def leaves_a_checkpoint(self) -> None:
+        """Of its last step, after SIGTERM."""
+        self.wait_for("SIGTERM at the run", lambda: "SIGTERM: stopping" in self.output)
+        took = self.wait_for("the end of the run", lambda: not is_running(self.dir))
+        assert self.checkpoints()[-1] == len(self.steps()) and took < 30, self.output
+
+    def is_requeued(self) -> None:
+        self.wait_for("the job back in the queue", lambda: self.shown("Restarts") == "1")
+
+    def goes_on(self) -> None:
+        """Another start makes steps, after those of a checkpoint of the first."""
+        self.wait_for("another start", lambda: self.shown("Restarts") == "1" and self.state == "RUNNING")
+        self.wait_for_steps(len(self.steps()) + 2)
         assert [each.name for each in self.dir.parent.iterdir() if each.is_dir()] == [self.dir.name], "the run began anew"
         assert self.steps() == list(range(1, len(self.steps()) + 1))
-        return took
 
     def cancel(self) -> None:
         self.slurm.run(f"scancel {self.id}")

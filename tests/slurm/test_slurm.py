@@ -24,13 +24,13 @@ def test_a_run_over_two_nodes_finishes(slurm):
 @pytest.mark.parametrize("lost", [1, 2], ids=["the first", "another, with the trainer"])
 def test_a_node_fails(slurm, lost):
     roles = () if lost == 1 else ("actor_infer.device_mapping='0'", "actor_train.device_mapping='1'")
-    job = slurm.submit(*ENDLESS, *roles)
+    job = slurm.submit(*ENDLESS, *roles, "save_steps=2")
     job.wait_for("a checkpoint", job.checkpoints)
     slurm.hosts[lost].power_off()
-    took = job.wait_for("the job back in the queue", lambda: job.shown("Restarts") == "1")
+    job.is_requeued()
     slurm.hosts[lost].boot()
     slurm.start_daemons(slurm.hosts[lost])
-    print(f"{took:.0f} s from the loss to the queue, {job.goes_on():.0f} s from the node's return to two more steps")
+    job.goes_on()
     job.cancel()
     job.is_clean()
 
@@ -39,8 +39,7 @@ def test_a_job_of_more_priority_takes_the_nodes(slurm):
     job = slurm.submit(*ENDLESS)
     job.wait_for_steps(5)
     slurm.run("sbatch --partition=high --nodes=2 --exclusive --output=/dev/null --wrap='sleep 5'")
-    took = job.wait_for("a checkpoint of the end", lambda: "SIGTERM: stopping" in job.output and job.is_saved())
-    print(f"{took:.1f} s from the other job to the checkpoint")
+    job.leaves_a_checkpoint()
     job.goes_on()
     assert "back to the queue: interrupted" in job.output
     job.cancel()
@@ -52,8 +51,8 @@ def test_the_time_limit_comes(slurm):
     job.wait_for_steps(5)
     minutes = int(time.time() - job.started()) // 60 + 3
     slurm.run(f"scontrol update job {job.id} TimeLimit={minutes}")
-    job.wait_for("a checkpoint of the end", lambda: "SIGTERM: stopping" in job.output and job.is_saved())
-    job.wait_for("the job back in the queue", lambda: job.shown("Restarts") == "1")
+    job.leaves_a_checkpoint()
+    job.is_requeued()
     slurm.run(f"scontrol update job {job.id} TimeLimit=60")
     job.goes_on()
     job.cancel()
