@@ -45,7 +45,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
 JobRequeue=1
-SlurmdTimeout=12
+SlurmdTimeout={patience}
 KillWait=30
 NodeName=h[1-{last}] CPUs=2 State=UNKNOWN
 PartitionName=low Nodes=ALL Default=YES PriorityTier=1 GraceTime=40 PreemptMode=REQUEUE MaxTime=INFINITE
@@ -144,6 +144,8 @@ class Job:
 class Slurm:
     hosts: Hosts
     world: World
+    patience: int
+    """Seconds after which a node that does not answer is down."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -167,7 +169,7 @@ class Slurm:
 
     def start(self) -> None:
         (self.hosts.shared / "home").mkdir()
-        (self.hosts.shared / "slurm.conf").write_text(CONF.format(last=len(self.hosts) - 1))
+        (self.hosts.shared / "slurm.conf").write_text(CONF.format(last=len(self.hosts) - 1, patience=self.patience))
         key = os.urandom(128)
         for host in self.hosts:
             folder = host.folder / "slurm"
@@ -198,11 +200,11 @@ def why_no_slurm() -> str:
 
 
 @pytest.fixture
-def slurm(tmp_path: Path) -> Iterator[Slurm]:
-    """Three hosts: a controller and two nodes."""
+def slurm(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Slurm]:
+    """Three hosts: a controller and two nodes. A parameter is Slurm's patience with a node."""
     if reason := why_no_slurm():
         pytest.skip(reason)
     with Hosts(3, tmp_path) as hosts:
-        made = Slurm(hosts, make_world(hosts.shared))
+        made = Slurm(hosts, make_world(hosts.shared), getattr(request, "param", 12))
         made.start()
         yield made

@@ -7,10 +7,13 @@ import time
 import pytest
 import yaml
 
+from roll.record.live_files import is_running
+
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(900)]
 
 TWO = ("--nodes=2", "num_gpus_per_node=1")
 ENDLESS = (*TWO, "max_steps=100000", "save_steps=20")
+TRAINER_ELSEWHERE = ("actor_infer.device_mapping='0'", "actor_train.device_mapping='1'")
 
 
 def test_a_run_over_two_nodes_finishes(slurm):
@@ -23,13 +26,26 @@ def test_a_run_over_two_nodes_finishes(slurm):
 
 @pytest.mark.parametrize("lost", [1, 2], ids=["the first", "another, with the trainer"])
 def test_a_node_fails(slurm, lost):
-    roles = () if lost == 1 else ("actor_infer.device_mapping='0'", "actor_train.device_mapping='1'")
-    job = slurm.submit(*ENDLESS, *roles, "save_steps=2")
+    job = slurm.submit(*ENDLESS, *(() if lost == 1 else TRAINER_ELSEWHERE), "save_steps=2")
     job.wait_for("a checkpoint", job.checkpoints)
     slurm.hosts[lost].power_off()
     job.is_requeued()
     slurm.hosts[lost].boot()
     slurm.start_daemons(slurm.hosts[lost])
+    job.goes_on()
+    job.cancel()
+    job.is_clean()
+
+
+@pytest.mark.parametrize("slurm", [200], indirect=True)
+def test_the_run_ends_before_slurm_misses_the_node(slurm):
+    job = slurm.submit(*ENDLESS, *TRAINER_ELSEWHERE, "save_steps=2")
+    job.wait_for("a checkpoint", job.checkpoints)
+    slurm.hosts[2].power_off()
+    job.wait_for("the end of the run", lambda: not is_running(job.dir))
+    job.wait_for("the job back in the queue", lambda: "back to the queue: a node is lost" in job.output)
+    slurm.hosts[2].boot()
+    slurm.start_daemons(slurm.hosts[2])
     job.goes_on()
     job.cancel()
     job.is_clean()
