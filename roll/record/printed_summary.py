@@ -118,7 +118,8 @@ def _incidents(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "warning", warning
     for stage, kinds in summary.get("stage_errors", {}).items():
         for on_error, errors in kinds.items():
-            yield "stage", f"{stage} has failed {counted(sum(errors.values()), 'time')} (on_error: {on_error}; {_listing(errors)})"
+            times = counted(sum(errors.values()), "time")
+            yield "stage", f"{stage} has failed {times} (on_error: {on_error}; {_listing(errors)})"
     if seconds := summary.get("trainer_recovery_s"):
         yield "trainer", f"started again {counted(len(seconds), 'time')}, which took {duration(sum(seconds))}"
     if (since := summary.get("synchronous_since")) is not None:
