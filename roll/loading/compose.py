@@ -99,9 +99,8 @@ def understand(
     """`load` of a composed file. `references`: top-level keys that `${...}` names. `included`: those that the files of the
     defaults list write. `where`: `file:line` by key."""
     theirs = trinity.translate(mapping) if trinity.is_trinity(mapping) else None
-    given, words = mapping, dict[str, str]()
+    given, words, of_roll = mapping, dict[str, str](), compat and theirs is None
     mapping = theirs.mapping if theirs is not None else mapping
-    of_roll = compat and theirs is None
     try:
         cls: type[RLVRConfig | AgenticConfig] = AgenticConfig if pipeline_of(mapping, pipeline) == "agentic" else RLVRConfig
         variables = variables_of(mapping, cls, references, included)
@@ -118,12 +117,11 @@ def understand(
     config = _with_machines(config, made.aliased) if compat else config
     of_others = theirs is None and (made.aliased or made.without_effect)  # a file of ROLL's, to judge by its other keys
     untold = not_read_as_roll(written, cls) if of_others else []
-    lacking = made.lacking + [Note(problem.key, problem.value, problem.message) for problem in not_offered]
-    report = LoadReport(
+    return config, LoadReport(
         used=count_keys(cls, made.mapping) - len(not_offered),
         aliased=_placed(made.aliased, where),
         without_effect=_placed(made.without_effect, where),
-        lacking=_placed(lacking, where),
+        lacking=_placed(made.lacking + [Note(each.key, each.value, each.message) for each in not_offered], where),
         unknown=_placed([Note(each.key, each.value, _advice(each)) for each in unknown], where),
         variables=sorted(variables),
         differences=_placed(differences_of(config, written) if of_roll else untold, where),
@@ -131,7 +129,6 @@ def understand(
         origins=where,
         words=words,
     )
-    return config, report
 
 
 def laid_over(base: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -110,6 +110,10 @@ _OLD_CORRECTIONS = (
 """Flat keys of older releases, read as parts of train_infer_correction."""
 
 
+def _switched_on(key: str) -> Callable[[PPOConfig, Written], list[str]]:
+    return lambda config, written: [key] if written.get(key) else []
+
+
 def _normalised(config: PPOConfig) -> dict[str, object]:
     names = ("norm_mean_type", "norm_std_type")
     return {name: value for name in names if (value := getattr(config, name, None)) is not None}
@@ -141,7 +145,7 @@ LOSS: tuple[Difference, ...] = (
     where("error_max_len_clip", "true", "a long response stays if it earned the full reward; ROLL also leaves out every "
           "sample, long or short, whose score is other than 0 and 1", lambda c: getattr(c, "error_max_len_clip", False)),
     *(Difference(key, "true", "corrects, as in older releases of ROLL; ROLL no longer reads it, only train_infer_correction",
-                 lambda c, w, key=key: [key] if w.get(key) else []) for key in _OLD_CORRECTIONS),
+                 _switched_on(key)) for key in _OLD_CORRECTIONS),
     Difference("actor_infer.generating_args.top_p", "top_p or top_k, hf_infer", "log-probs are those of the cut distribution "
                "that is sampled; ROLL's are of the whole one, as here with keep_sampling_mask: false",
                if_("actor_infer.generating_args", keeps_sampling_mask)),
