@@ -25,7 +25,7 @@ from roll.compat.roll.pipelines import Pipeline, of_others, pipeline_of, referen
 from roll.compat.roll.report import differences_of, other_defaults
 from roll.compat.roll.translation import Translation, not_read_as_roll, read_as_roll, translate
 from roll.compat.trinity import translation as trinity
-from roll.compat.words import words_of
+from roll.compat.trinity.translation import words_of
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import with_default_devices
 from roll.configs.fields import count_keys
