@@ -25,7 +25,7 @@ from roll.compat.roll.pipelines import Pipeline, of_others, pipeline_of, referen
 from roll.compat.roll.report import differences_of, other_defaults
 from roll.compat.roll.translation import Translation, not_read_as_roll, read_as_roll, translate
 from roll.compat.trinity import translation as trinity
-from roll.compat.words import words_of
+from roll.compat.trinity.translation import words_of
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import with_default_devices
 from roll.configs.fields import count_keys
@@ -99,8 +99,8 @@ def understand(
     """`load` of a composed file. `references`: top-level keys that `${...}` names. `included`: those that the files of the
     defaults list write. `where`: `file:line` by key."""
     theirs = trinity.translate(mapping) if trinity.is_trinity(mapping) else None
-    given, words = mapping, dict[str, str]()
-    mapping, of_roll = (mapping, compat) if theirs is None else (theirs.mapping, False)
+    given, words, of_roll = mapping, dict[str, str](), compat and theirs is None
+    mapping = theirs.mapping if theirs is not None else mapping
     try:
         cls: type[RLVRConfig | AgenticConfig] = AgenticConfig if pipeline_of(mapping, pipeline) == "agentic" else RLVRConfig
         variables = variables_of(mapping, cls, references, included)
@@ -114,12 +114,11 @@ def understand(
     except ConfigError as error:
         raise ConfigError(LoadReport(origins=where, words=words).located(error.problems)) from error
     config = _with_machines(from_home(config), made.aliased) if compat else from_home(config)
-    lacking = made.lacking + [Note(problem.key, problem.value, problem.message) for problem in not_offered]
-    report = LoadReport(
+    return config, LoadReport(
         used=count_keys(cls, made.mapping) - len(not_offered),
         aliased=_placed(made.aliased, where),
         without_effect=_placed(made.without_effect, where),
-        lacking=_placed(lacking, where),
+        lacking=_placed(made.lacking + [Note(each.key, each.value, each.message) for each in not_offered], where),
         unknown=_placed([Note(each.key, each.value, _advice(each)) for each in unknown], where),
         variables=sorted(variables),
         differences=_placed(differences_of(config, written) if of_roll else [] if theirs else _untold(made, written, cls), where),
@@ -127,7 +126,6 @@ def understand(
         origins=where,
         words=words,
     )
-    return config, report
 
 
 def _untold(made: Translation, written: Mapping[str, object], cls: object) -> list[Note]:

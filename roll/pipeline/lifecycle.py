@@ -125,16 +125,14 @@ class RunLifecycle(ABC):
         reason = ""
         try:
             (self.prepared.run_dir / TRACEBACK).unlink(missing_ok=True)  # of an earlier start, which this one goes on from
-            for line in (*decisions(self.config, self.prepared.derived), *self.prepared.remarks):
+            warnings = [f"warning: {line}" for line in self.prepared.warnings]
+            for line in (*decisions(self.config, self.prepared.derived), *self.prepared.remarks, *warnings):
                 display.note(line)
-            for line in self.prepared.warnings:
-                display.note(f"warning: {line}")
             if self.config.trains and (done := self.state.first_step) > (last := self.config.max_steps):
                 display.note(f"warning: nothing is trained: the run goes on from step {done}, and max_steps is {last}")
             own = self.own_specs() if self.config.has_engines else {}
             parts = (own, self.inventory, self.backend, display, self.devices)
-            clusters = await start_clusters(self.config, self.prepared, *parts)
-            await self.work(clusters)
+            await self.work(await start_clusters(self.config, self.prepared, *parts))
             status, reason = self._orderly_end()
         except asyncio.CancelledError:
             if not self.interrupted:
@@ -145,8 +143,7 @@ class RunLifecycle(ABC):
             with contextlib.suppress(OSError):  # a full disk may be the reason itself
                 (self.prepared.run_dir / TRACEBACK).write_text(traceback.format_exc())
         finally:
-            self._task = None
-            wall_s = self.state.record.running_s()
+            self._task, wall_s = None, self.state.record.running_s()
             await self._leave(status, reason)
             await self.backend.shutdown()
         summary = {"status": status, "reason": reason} | self.figures(wall_s) | self._kept(status) | self._measured_before()

@@ -20,17 +20,52 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from roll.distributed.ports import family_of
 from roll.envs.gateway.anthropic import Messages, counted
 from roll.envs.gateway.chat import ChatCompletions
 from roll.envs.gateway.dialect import Dialect
 from roll.envs.gateway.responses import Responses
-from roll.envs.gateway.streamed import Streamed
 from roll.errors import Refused
-from roll.rollout.chat.conversation import Asked, whole_body
+from roll.rollout.chat.conversation import Asked, Reply, whole_body
 from roll.rollout.chat.exchange import Sent
-from roll.rollout.chat.session import Session
+from roll.rollout.chat.session import Call, Session
+
+PING_S = 5.0
+
+
+class Streamed(Response):
+    """Events. The answer is sampled whole, so that what is recorded is what was heard; meanwhile the stream is kept alive."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, dialect: Dialect, asked: Asked, session: Session, call: Call, request: Request) -> None:
+        super().__init__(headers={"cache-control": "no-store"})
+        del self.headers["content-length"]
+        self._dialect, self._asked, self._session, self._call, self._request = dialect, asked, session, call, request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        waiting = asyncio.ensure_future(self._session.reply(self._call))
+        try:
+            while not (await asyncio.wait([waiting], timeout=PING_S))[0]:
+                await send({"type": "http.response.body", "body": self._dialect.ping, "more_body": True})
+            if await self._request.is_disconnected():
+                return
+            await send({"type": "http.response.body", "body": self._said(waiting), "more_body": False})
+        finally:
+            waiting.cancel()
+
+    def _said(self, waiting: asyncio.Task[Reply]) -> bytes:
+        """The events; recorded."""
+        try:
+            reply = waiting.result()
+            self._session.record(self._call, self._dialect.reply(self._asked, reply, self._session))
+        except Refused as refused:
+            return self._dialect.refusal_event(refused)
+        return b"".join(self._dialect.events(self._asked, reply, self._session))
+
 
 LARGEST_BODY = 64 << 20
 """Bytes of a request."""
