@@ -212,8 +212,8 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
         searched = nullcontext() if local else searching_young_objects()
         with searched, AsyncTrainingFlow(config, local=local).pipeline.ready(lock) as ready:
             checked = check(ready.prepared.config, this_machine())
-            told = {*ready.prepared.warnings, *ready.prepared.remarks}
-            remarks = [line for line in checked.remarks if line not in told]
+            known = {*ready.prepared.warnings, *ready.prepared.remarks}
+            remarks = [line for line in checked.remarks if line not in known]
             print(visible("\n".join(fitted(condensed(checked.plan, remarks))), keep="\n"))
             summary = ready.to_the_end()
         print_advice(_foretold(Path(config.run_dir), summary))
