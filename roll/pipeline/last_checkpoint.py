@@ -9,6 +9,7 @@ from roll.distributed.cluster import Cluster
 from roll.errors import Expelled, Superseded, TakenBack
 from roll.flow.flow import one_line
 from roll.pipeline.failures import dead_rank
+from roll.trainer.checkpoint_writer import CheckpointWriter
 from roll.trainer.milestones import Milestones
 
 OTHERS_NOW = (Expelled, Superseded, TakenBack)
@@ -16,7 +17,11 @@ OTHERS_NOW = (Expelled, Superseded, TakenBack)
 
 
 async def why_lost(
-    save: Callable[[], Awaitable[None]], error: Exception, milestones: Milestones, clusters: Mapping[str, Cluster]
+    save: Callable[[], Awaitable[None]],
+    writer: CheckpointWriter,
+    error: Exception,
+    milestones: Milestones,
+    clusters: Mapping[str, Cluster],
 ) -> str:
     """Saves it; else why there is none. `error`: what has ended the run."""
     if refused := _refusal(error, milestones) or await dead_rank(clusters):
@@ -26,6 +31,7 @@ async def why_lost(
     except Exception as why:  # boundary: a disk, a database or a worker may be what has failed
         return one_line(why)
     except asyncio.CancelledError:  # the run has its reason already
+        writer.give_up()
         if (task := asyncio.current_task()) is not None:
             task.uncancel()
         return "stopped immediately by a signal"

@@ -186,8 +186,9 @@ class RunLifecycle(ABC):
         state = self.state
         if not self.config.trains or status == "finished" or not state.record.step:
             return {}
-        lost = state.lost or ("the run was ended before it was written" if state.record.step > state.saved_step else "")
-        return {"checkpoint": {"step": state.saved_step, "lost": f"none of step {state.record.step}: {lost}" if lost else ""}}
+        lacks = state.record.step > state.saved_step
+        why = f"none of step {state.record.step}: {state.lost or 'the run was ended before it was written'}"
+        return {"checkpoint": {"step": state.saved_step, "lost": why if lacks else ""}}
 
     def _measured_before(self) -> dict[str, Any]:
         """A start that trains nothing has measured nothing: how fast the run was stays what it was."""

@@ -92,7 +92,7 @@ class Wiring(ABC):
         return contextlib.nullcontext()
 
     def finishing(self, halves: Sequence[Sequence[AnyStage]]) -> Sequence[AnyStage]:
-        """The stages that `finish` waits for."""
+        """Those that do what `finish` waits for."""
         return []
 
     async def finish(self) -> None:  # noqa: B027
@@ -182,8 +182,9 @@ class _WithTrainer(Wiring):
     async def keep(self, error: Exception) -> None:
         state, milestones = self._run.state, self.trainer.milestones
         await self._checkpoints.ended()
-        if state.record.step > state.saved_step or not milestones.whole:
-            state.lost = await why_lost(self._save, error, milestones, self._clusters)
+        if state.record.step > state.saved_step:
+            state.record.display.note(f"the run fails after step {state.record.step}, which is to have a checkpoint")
+            state.lost = await why_lost(self._save, self._checkpoints, error, milestones, self._clusters)
 
     async def _save(self) -> None:
         state, devices, checkpoints = self._run.state, self._run.devices, self._checkpoints

@@ -80,6 +80,11 @@ class CheckpointWriter:
             await asyncio.wait([self._writing])
             self._writing = None
 
+    def give_up(self) -> None:
+        """Nobody waits for the one that is being written."""
+        if self._writing is not None:
+            self._writing.cancel()
+
     async def watch(self) -> None:
         """Only ever ends by raising: what keeps a checkpoint from being completed."""
         while True:
@@ -93,7 +98,7 @@ class CheckpointWriter:
         if self._writing is None:
             return
         if isinstance(error, asyncio.CancelledError) or (error is not None and isinstance(error.__cause__, BackendLost)):
-            self._writing.cancel()
+            self.give_up()
         await asyncio.gather(self._writing, return_exceptions=True)  # the run has its reason already
 
     async def _snapshot(self, part: str) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from roll import BuiltIn, Callback, Drop, RLVRPipeline, create_role_state_machine
+from roll.distributed.backend import LocalBackend
 from roll.distributed.ray_backend import RayBackend
 from roll.errors import Expelled, FlowError, Superseded, TakenBack
 from roll.pipeline.last_checkpoint import why_lost
@@ -96,7 +97,8 @@ def test_the_step_that_is_being_trained_is_trained_to_its_end(make_config, monke
     assert check_kept(summary, there) == 2 and "elsewhere" in summary["reason"]
 
 
-def test_half_a_step_is_no_checkpoint(make_config, monkeypatch, capsys):
+@pytest.mark.parametrize("save_steps", [1, 100])
+def test_half_a_step_is_no_checkpoint(make_config, monkeypatch, capsys, save_steps):
     optimise, steps = trainer_module.optimise, []
 
     async def fails(cluster, batches, loss):
@@ -105,11 +107,12 @@ def test_half_a_step_is_no_checkpoint(make_config, monkeypatch, capsys):
         return await optimise(cluster, batches, loss)
 
     monkeypatch.setattr(trainer_module, "optimise", fails)
-    summary, there = ended(make_config(AHEAD, save_steps=1))
-    assert (summary["status"], summary["steps"], there) == ("failed", 2, ["step-1", "step-2"])
+    summary, there = ended(make_config(AHEAD, save_steps=save_steps))
+    assert (summary["status"], summary["steps"]) == ("failed", 2)
     why = "none of step 2: step 3 was being trained, and the weights are those of no step"
-    assert summary["checkpoint"] == {"step": 2, "lost": why}
-    assert f"checkpoint       step 2; {why}" in capsys.readouterr().out
+    kept = {"step": 2, "lost": ""} if save_steps == 1 else {"step": 0, "lost": why}
+    assert summary["checkpoint"] == kept and there == ["step-1", "step-2"] * (save_steps == 1)
+    assert f"checkpoint       {why if save_steps > 1 else 'step 2'}" in capsys.readouterr().out
 
 
 def test_weights_that_are_not_finite_are_not_kept(make_config):
@@ -144,6 +147,27 @@ def test_a_checkpoint_that_cannot_be_written_says_why(make_config, monkeypatch):
     assert "No space left on device" in summary["checkpoint"]["lost"]
 
 
+def test_who_does_not_wait_for_the_last_checkpoint_gets_the_first_reason(lab, make_config, monkeypatch):
+    """A second Ctrl-C while it is written."""
+    from roll.trainer.checkpoint_writer import CheckpointWriter
+
+    async def endless(self, step, state, rows):
+        asyncio.get_running_loop().call_soon(main.cancel)
+        await asyncio.Event().wait()
+
+    async def run():
+        nonlocal main
+        main = asyncio.current_task()
+        prepared = replace(prepare(make_config(AHEAD), lab.inventory), stages=(fails_after(2),))
+        return await RLVRRun(prepared.config, prepared, lab.inventory, LocalBackend()).run()
+
+    main = None
+    monkeypatch.setattr(CheckpointWriter, "_write", endless)
+    summary = asyncio.run(run())
+    assert summary["status"] == "failed" and "flaky" in summary["reason"]
+    assert summary["checkpoint"]["lost"].endswith("stopped immediately by a signal")
+
+
 def test_a_disk_that_was_full_for_a_moment_costs_no_step(make_config, monkeypatch):
     from roll.record.checkpoint import CheckpointStore
 
@@ -168,7 +192,7 @@ def test_a_run_that_others_have_taken_over_writes_nothing(cause):
     error = FlowError("supervision")
     error.__cause__ = cause
     whole = SimpleNamespace(whole=True, begun=3)
-    assert asyncio.run(why_lost(save, error, whole, {})) == "another process has taken over the run"
+    assert asyncio.run(why_lost(save, None, error, whole, {})) == "another process has taken over the run"
 
 
 def test_a_finished_run_says_nothing_of_checkpoints(make_config):
