@@ -1,4 +1,4 @@
-# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | demo-real | test-quick | test | test-faults | test-hosts | test-sglang | test-envs | test-gpu | test-real | test-agents | lint | docs | bench | bench-gate | bench-env | lab | clean
+# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | demo-real | test-quick | test | test-faults | test-hosts | test-slurm | test-sglang | test-envs | test-gpu | test-real | test-agents | lint | docs | bench | bench-gate | bench-env | lab | clean
 #
 # Needs Python >= 3.11 with venv, git, make and a package index; everything else is installed into .venv.
 # `make demo ARGS="max_steps=50 async_generation_ratio=2"` passes overrides on, `make test ARGS="-k admission"` pytest's options.
@@ -27,7 +27,7 @@ from_pip = $$($(BIN)/python -m pip config get :env:.$(1) 2>/dev/null || $(BIN)/p
 UV = UV_FIND_LINKS="$(call from_pip,find-links)" UV_DEFAULT_INDEX="$(call from_pip,index-url)" \
 	SSL_CERT_FILE="$${SSL_CERT_FILE:-$(call from_pip,cert)}" $(BIN)/uv pip install -q -p $(BIN)/python
 
-.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer demo-real smollm2 test-quick test test-faults test-hosts test-sglang test-envs test-gpu test-real test-agents lint docs bench bench-gate bench-env lab clean
+.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer demo-real smollm2 test-quick test test-faults test-hosts test-slurm test-sglang test-envs test-gpu test-real test-agents lint docs bench bench-gate bench-env lab clean
 
 # Everything, for `make test`; `make demo` needs only the core.
 env: $(VENV)/.complete
@@ -103,7 +103,7 @@ test-quick: env
 # beside the tests; what they say is shown at the end. AGAIN=3: up to three failures are tried once more, alone, which CI does.
 test: env
 	@mkdir -p build; $(MAKE) --no-print-directory lint > build/lint.txt 2>&1 & lint=$$!; \
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) -m "not hosts" --ignore=tests/gpu --ignore=tests/real --ignore=tests/envs_real --ignore=tests/agents_real --ignore=tests/faults/matrix $(ARGS); \
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) -m "not hosts and not slurm" --ignore=tests/gpu --ignore=tests/real --ignore=tests/envs_real --ignore=tests/agents_real --ignore=tests/faults/matrix $(ARGS); \
 	tests=$$?; wait $$lint; linters=$$?; cat build/lint.txt; \
 	test $$tests != 1 -o -z "$(AGAIN)" || { OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tools/failed_again.py $(AGAIN); tests=$$?; }; \
 	exit $$((tests ? tests : linters))
@@ -117,6 +117,10 @@ test-faults: env
 # Runs on separate hosts, which are made of Linux namespaces (tests/support/hosts.py): needs root. A small part is in `make test`.
 test-hosts: env
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n 0 tests/hosts $(ARGS)
+
+# examples/cluster/slurm.sh in a Slurm cluster on such hosts: needs root, and Debian's packages slurm-wlm and munge.
+test-slurm: env
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n 0 tests/slurm $(ARGS)
 
 lint: env
 	$(BIN)/ruff check .

@@ -46,7 +46,10 @@ def check(config: Config) -> checking.Checked:
     """What the configuration will do here; nothing is started. Raises `ConfigError` with all that is wrong with it."""
     if problems := checking.contradictions(config, this_machine()):
         raise ConfigError(problems)
-    return checking.check(config, this_machine())
+    checked = checking.check(config, this_machine())
+    if checked.misfits:
+        raise ConfigError([*checked.misfits])
+    return checked
 
 
 def train(config: Config | None = None, *, local: bool = False, **keywords: Any) -> dict[str, Any]:

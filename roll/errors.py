@@ -88,23 +88,19 @@ def escapes() -> AbstractContextManager[None]:
 
 
 # -- before a worker starts: nothing
-
-
-class PromptFileError(ValueError):
-    """Prompts that cannot be used; says file and line. `data/prompt_file.py` → `cli/init.py`; of a run it is a `ConfigError`."""
-
+class Fixable(ValueError):
     def __init__(self, message: str, fix: str = "") -> None:
-        super().__init__(message)
-        self.fix = fix
-
-
-class Misfit(ValueError):
-    """A checkpoint that is no beginning for this configuration. `record/checkpoint_fits.py` → a `ConfigError` of the run."""
-
-    def __init__(self, message: str, fix: str) -> None:
         """`fix`: which key to change, and to what."""
         super().__init__(message)
         self.fix = fix
+
+
+class PromptFileError(Fixable):
+    """Prompts that cannot be used; says file and line. `data/prompt_file.py` → `cli/init.py`; of a run it is a `ConfigError`."""
+
+
+class Misfit(Fixable):
+    """A checkpoint that is no beginning for this configuration. `record/checkpoint_fits.py` → a `ConfigError` of the run."""
 
 
 class CheckpointError(ValueError):
@@ -123,18 +119,16 @@ class DatabaseDamaged(DatabaseError):
     """The file is there, and is no whole database. As `DatabaseError`, with another advice."""
 
 
-class ContractError(ValueError):
+class ContractError(Fixable):
     """It cannot take part in the database's run. `rollout/sql/admittance.py` → `pipeline/shared_groups.py`: a `ConfigError`."""
 
     def __init__(self, message: str, key: str = "", value: object = None, fix: str = "") -> None:
         """`key`: what it would have to agree on, if that is why; `fix`: what to do, if that is known better than by its key."""
-        super().__init__(message)
-        self.key, self.value, self.fix = key, value, fix
+        super().__init__(message, fix)
+        self.key, self.value = key, value
 
 
 # -- a call to another process: time
-
-
 class WorkerDied(RuntimeError):
     """A worker's process is gone, and what it was doing. `distributed/ray_backend.py` → `rollout/rollout.py` (another engine goes
     on), `rollout/replaced_workers.py` (another worker takes its place), `pipeline/failures.py` (the trainer restarts)."""
@@ -215,11 +209,8 @@ class TakenBack(Exception):
 
 
 # -- an episode or a group
-
-
 class EpisodeFailed(Exception):
-    """The episode cannot be finished. `explorer/env_manager.py` →
-    `explorer/environment_worker.py`, which plays it again or goes on without it (`on_env_failure`)."""
+    """It cannot be finished. `explorer/env_manager.py` → `explorer/environment_worker.py`: it is played again, or given up."""
 
     def __init__(self, kind: str, message: str) -> None:
         """`kind` names the reason, for the counters."""
@@ -236,7 +227,7 @@ REFUSED = "refused"
 
 class Unanswered(EpisodeFailed):
     """The agent has failed without one answer of the policy. `envs/program/player.py`, `explorer/own_rollouts.py` →
-    `explorer/environment_worker.py`: as any other; the run, where no group has fared better (`explorer/first_answers.py`)."""
+    `explorer/environment_worker.py`: as any other; the run, where no group has fared better."""
 
     @property
     def cause(self) -> str:
@@ -282,8 +273,6 @@ class PackingError(ValueError):
 
 
 # -- a grade: `rewards/worker.py` makes the sample's error of it; after a second attempt `explorer/rlvr.py` drops the group
-
-
 class GraderError(Exception):
     """The grader has no value for the call, for a reason of its own. `rewards/pool.py`."""
 
@@ -305,8 +294,6 @@ class TooManyStuck(RuntimeError):
 
 
 # -- a stage
-
-
 class Closed(Exception):
     """What is waited for will not come any more. `rollout/groups.py` → `flow/stage.py`: the stage ends in order."""
 
@@ -316,8 +303,6 @@ class FlowError(RuntimeError):
 
 
 # -- the run: `pipeline/lifecycle.py` makes one line of it
-
-
 class WorkersLost(RuntimeError):
     """More workers died than may be replaced. `rollout/fleet.py`, `rollout/replaced_workers.py`, `pipeline/failures.py`."""
 

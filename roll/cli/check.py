@@ -21,11 +21,10 @@ from roll.configs.ppo import AUDITS, PPOConfig
 from roll.configs.problems import ConfigError, LoadReport, Problem
 from roll.configs.redact import redact_at, redact_text, visible
 from roll.configs.rlvr import RLVRConfig
-from roll.configs.sizes import GIB
+from roll.configs.sizes import GIB, counted
 from roll.configs.validation import check_config
 from roll.distributed.machine import this_machine
 from roll.loading.check import Checked, check, engines, planned_devices
-from roll.pipeline.models import Fit, models_here
 from roll.plan.text import keys, whole
 from roll.strategies.infer.installed_engine import engine_problems
 
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         if compat:
             print("\n".join(keys(answer.report)))
         complain(problems)
-        print(f"{len(problems)} problem{'s' * (len(problems) > 1)}; nothing was started", file=sys.stderr)
+        print(f"{counted(len(problems), 'problem')}; nothing was started", file=sys.stderr)
     return 1 if problems else 0
 
 
@@ -97,18 +96,16 @@ def _check(arguments: Sequence[str]) -> tuple[argparse.Namespace, CheckResult]:
     machine = this_machine()
     problems = check_config(config, planned_devices(config, machine))
     problems += [] if problems else [*_stages(config), *_audits(config)]
-    fit = Fit() if problems else models_here(config)
-    problems += fit.problems
     problems += [Problem(note.key, note.value, f"is not supported: {note.message}", where=note.where) for note in report.lacking]
     if problems:
         return options, CheckResult(report, report.located(problems))
     checked = check(config, machine, None if size is None else int(size * GIB))
+    if checked.misfits:
+        return options, CheckResult(report, report.located([*checked.misfits]))
     checked = replace(
         checked,
         remarks=(
             *checked.remarks,
-            *fit.warnings,
-            *fit.remarks,
             *missing_here(config),
             *_engine_here(config),
             *_sandbox_here(config),

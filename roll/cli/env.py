@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
@@ -88,14 +88,24 @@ def play(arguments: Sequence[str]) -> int:
     parser.add_argument("--max_tokens_per_step", type=int, default=64, help="tokens of an answer (default: 64)")
     parser.add_argument("--sequence_length", type=int, default=2048, help="tokens of the episode (default: 2048)")
     options, pairs = parser.parse_with_overrides(arguments)
-    env, template, answer, context = _what_to_play(vars(options), pairs)
+    to_play = _what_to_play(vars(options), pairs)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    return asyncio.run(_play(env, template, answer, context, options.model, options.seed, options.temperature))
+    return asyncio.run(_play(to_play, options.model, options.seed, options.temperature))
 
 
-def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> tuple[EnvConfig, str, int, int]:
-    """The environment, the template, tokens of an answer and of the episode. Raises `ConfigError`."""
+class _ToPlay(NamedTuple):
+    env: EnvConfig
+    template: str
+    answer_tokens: int
+    context: int
+    """Tokens of the episode."""
+    ends: tuple[int, ...] | None = None
+    """Token ids that end an answer; None: those that the model's folder names."""
+
+
+def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> _ToPlay:
+    """Raises `ConfigError`."""
     if options["run"]:
         path = Path(options["run"]) / "config.yaml"
         if not path.is_file():
@@ -113,8 +123,8 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> tuple[Env
             )
         if config.custom_envs[tag].program is not None:
             raise ConfigError([Problem("--tag", tag, "is a program, which is no environment to be played turn by turn")])
-        template = config.actor_train.data_args.template
-        return config.custom_envs[tag], template, config.answer_tokens(tag), config.lengths().sequence
+        template, ends = config.actor_train.data_args.template, config.actor_infer.generating_args.end_ids
+        return _ToPlay(config.custom_envs[tag], template, config.answer_tokens(tag), config.lengths().sequence, ends)
     if not options["env"]:
         raise ConfigError([Problem("--env", "", "is needed, or --run", "e.g. --env frozen_lake")])
     known = [item.name for item in fields(EnvConfig)]
@@ -126,18 +136,19 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> tuple[Env
             (given if key in known else given["env_config"])[key] = value
     given["env_type"], given["env_config"] = shorthand(options["env"], given["env_config"])
     env = load_config(EnvConfig, given)
-    return env, "auto", options["max_tokens_per_step"], options["sequence_length"]
+    return _ToPlay(env, "auto", options["max_tokens_per_step"], options["sequence_length"])
 
 
-async def _play(
-    env: EnvConfig, template: str, answer_tokens: int, context: int, model: str, seed: int, temperature: float
-) -> int:
+async def _play(to_play: _ToPlay, model: str, seed: int, temperature: float) -> int:
     from roll.cli.one_episode import one_episode
+    from roll.strategies.folder_tokens import end_tokens
     from roll.strategies.infer.hf.strategy import HFInferStrategy
 
+    env, template, answer_tokens, context, ends = to_play
     tokenizer, dialogue = _opened(model, template)
     engine = HFInferStrategy(model, max_running_requests=1, max_length=context)
-    ask, limits = _asked(engine, model, tokenizer, seed, temperature), {"context": context, "answer_tokens": answer_tokens}
+    ends_at = end_tokens(model, tokenizer) if ends is None else ends
+    ask, limits = _asked(engine, tokenizer, ends_at, seed, temperature), {"context": context, "answer_tokens": answer_tokens}
     try:
         samples = await one_episode("play", env, dialogue, ask, seed=seed, **limits)
     except EpisodeFailed as failure:
@@ -150,13 +161,10 @@ async def _play(
     return 0
 
 
-def _asked(engine: HFInferStrategy, model: str, tokenizer: Any, seed: int, temperature: float) -> AskPolicy:
+def _asked(engine: HFInferStrategy, tokenizer: Any, ends: tuple[int, ...], seed: int, temperature: float) -> AskPolicy:
     from roll.rollout.episode import PolicyAnswer
-    from roll.strategies.folder_tokens import end_tokens
     from roll.strategies.infer.interface import GenerateRequest, SamplingParams
     from roll.strategies.infer.stop_strings import without_end
-
-    ends = end_tokens(model, tokenizer)
 
     async def ask(tokens: Sequence[int], turn: int, most: int) -> PolicyAnswer:
         sampling = SamplingParams(temperature=temperature, max_new_tokens=most, stop_token_ids=ends, seed=seed + turn)

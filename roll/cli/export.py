@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 2 if nothing could be written."""
     parser = Parser(prog="roll export", description="Weights, configuration and tokenizer; LoRA adapters are merged.")
-    parser.add_argument("--checkpoint", required=True, metavar="FOLDER", help="<output_dir>/<exp_name>/checkpoints/step-<n>")
+    parser.add_argument(
+        "--checkpoint",
+        required=True,
+        metavar="FOLDER",
+        help="<output_dir>/<exp_name>/checkpoints/step-<n>, or a run: its newest complete one",
+    )
     parser.add_argument("--output", required=True, metavar="FOLDER", help="is made; must not be there, or be empty")
     parser.add_argument("--dtype", choices=TORCH_NAMES, default="fp32", help="type of the weights (default: fp32, the masters')")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -32,15 +37,20 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def export(checkpoint: Path, output: Path, dtype: ComputeDtype) -> int:
-    """Writes the folder whole or not at all, a tensor at a time, and returns the number of parameters.
+    """Writes the folder whole or not at all, a tensor at a time, and returns the number of parameters. `checkpoint`: its folder,
+    or that of a run, whose newest complete one it is.
 
     Raises `ConfigError`: the checkpoint is not complete or not what was saved (its hashes are checked), or the output cannot be
     written."""
     from roll.errors import CheckpointError
     from roll.record.checkpoint import CheckpointStore
 
+    runs = (CheckpointStore(place) for place in (checkpoint / "checkpoints", checkpoint))
+    run = next((store for store in runs if any(store.root.glob("step-*"))), None)
     try:
-        model = CheckpointStore(checkpoint.parent).load(checkpoint).model
+        found = CheckpointStore(checkpoint.parent).load(checkpoint) if run is None else run.resolve(True)
+        assert found is not None
+        model = found.model
     except CheckpointError as error:
         raise ConfigError([Problem("--checkpoint", str(checkpoint), str(error), "name a complete one")]) from None
     if output.exists() and (not output.is_dir() or any(output.iterdir())):

@@ -23,7 +23,7 @@ from roll.record.learning_curve import REWARD
 from roll.record.printed_summary import evaluation_lines, tag_lines
 from roll.record.run_identity import RunIdentity, groups_address, read_identity
 from roll.record.training_warnings import ALARMS
-from roll.record.verdict import CUT, STEP_S, WAIT_S
+from roll.record.verdict import CUT, STEP_S, STOPPED, WAIT_S
 from roll.view.journal import number
 from roll.view.metrics import panels
 from roll.view.run import RunReader
@@ -131,7 +131,7 @@ def facts(run_dir: Path) -> dict[str, Any]:
 
 
 def as_text(told: Mapping[str, Any]) -> Iterator[str]:
-    head, *lines = _database_lines(told["database"]) if "database" in told else _driver_lines(told)
+    head, *lines = _database_lines(told["database"], told) if "database" in told else _driver_lines(told)
     yield head
     if told["verdict"]:
         yield f"{'verdict':<10}{told['verdict']['kind']}: {told['verdict']['text']}"
@@ -191,8 +191,12 @@ def _of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _database_lines(told: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{'run':<10}{told['status']}" + (f": {told['reason']}" if told["reason"] else "")
+def _database_lines(told: Mapping[str, Any], process: Mapping[str, Any]) -> Iterator[str]:
+    """`process`: what the run's own summary says. A run whose trainer has stopped is still open to it in the database."""
+    stopped = told["status"] == "running" and process["state"] in STOPPED
+    state, reason = (process["state"], process["reason"]) if stopped else (told["status"], told["reason"])
+    goes_on = "; its groups are kept, and the same command goes on with them" if stopped else ""
+    yield f"{'run':<10}{state}" + (f": {reason}" if reason else "") + goes_on
     most = told["max_steps"] if told["max_steps"] is not None else "as many as its trainer says"
     yield f"{'steps':<10}{told['steps']} of {most}"
     versions = f"{told['published']} is published, all explorers serve {told['served_by_all']} or newer"

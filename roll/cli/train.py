@@ -212,7 +212,9 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
         searched = nullcontext() if local else searching_young_objects()
         with searched, AsyncTrainingFlow(config, local=local).pipeline.ready(lock) as ready:
             checked = check(ready.prepared.config, this_machine())
-            print(visible("\n".join(fitted(condensed(checked.plan, checked.remarks))), keep="\n"))
+            told = {*ready.prepared.warnings, *ready.prepared.remarks}
+            remarks = [line for line in checked.remarks if line not in told]
+            print(visible("\n".join(fitted(condensed(checked.plan, remarks))), keep="\n"))
             summary = ready.to_the_end()
         print_advice(_foretold(Path(config.run_dir), summary))
     if summary["status"] == "failed":
@@ -270,9 +272,9 @@ def _evaluate(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     from roll.record.run_identity import started_in
 
     if options.config_name is None and options.config_path is not None:
-        raise ConfigError(
-            [Problem("--config_name", MISSING_VALUE, f"is not given, and {options.config_path} is a folder of them")]
-        )
+        there = sorted(path.stem for path in config_folder(options.config_path).glob("*.yaml"))
+        message = f"is not given, and {options.config_path} is a folder of them"
+        raise ConfigError([Problem("--config_name", MISSING_VALUE, message, ", ".join(there) or "it has none")])
     if options.config_name is None:
         folder, name = _own_configuration(options.checkpoint), OWN
         if (started := started_in(folder)) not in (None, Path.cwd()):

@@ -18,6 +18,7 @@ from pathlib import Path
 import yaml
 
 from roll.cli.verify_files import DAMAGE, REPLAYED, Run, blake2b, prefix, read_run, rows, sha256
+from roll.configs.sizes import counted
 from roll.view.runs import check_run
 
 GIVEN_BACK = {"explorer_lost", "rolled_back", "damaged"}
@@ -141,9 +142,9 @@ def _checkpoints(run: Run) -> Iterator[str]:
             step, accounts, record = listed["step"], state["admission"], state["record"]
             wrong = [name for name, digest in listed["files"].items() if sha256(folder / name) != digest]
             buffered = {row["group_id"]: row.get("uses", 0) for row in rows(folder / "buffer.jsonl", "buffer", damaged)}
-            counted = {fate: sum(of_step[one] for one in of_step if one <= step) for fate, of_step in steps.items()}
-            counted = {fate: count + run.inherited[fate] for fate, count in counted.items()}
-            uses = Counter({fate: accounts.get(fate, 0) for fate in counted})
+            numbers = {fate: sum(of_step[one] for one in of_step if one <= step) for fate, of_step in steps.items()}
+            numbers = {fate: count + run.inherited[fate] for fate, count in numbers.items()}
+            uses = Counter({fate: accounts.get(fate, 0) for fate in numbers})
             written = prefix(run.folder / "groups.jsonl", record["groups"])
             before = Counter(row["group_id"] for row in written)
             fates = sum(row["fate"] != REPLAYED for row in written) + run.fates_inherited
@@ -159,8 +160,8 @@ def _checkpoints(run: Run) -> Iterator[str]:
             yield f"{folder.name}: {', '.join(wrong)} is not what was saved"
         for name in changed:
             yield f"{name}.jsonl: rows before {folder.name} were changed or lost"
-        for fate in [fate for fate in counted if uses[fate] != counted[fate]]:
-            yield f"{folder.name} counts {uses[fate]} {fate} groups, groups.jsonl {counted[fate]} up to step {step}"
+        for fate in [fate for fate in numbers if uses[fate] != numbers[fate]]:
+            yield f"{folder.name} counts {uses[fate]} {fate} groups, groups.jsonl {numbers[fate]} up to step {step}"
         if doubled := [group_id for group_id, count in buffered.items() if before[group_id] and not count]:
             yield f"{folder.name} buffers groups that had met their fate: {sorted(doubled)[:5]}"
         own = {group_id: count for group_id, count in buffered.items() if group_id >= run.inherited["next_group_id"]}
@@ -226,8 +227,8 @@ def main(arguments: Sequence[str]) -> int:
     found = list(violations(run))
     status = run.summary.get("status", "running") if run.summary else "running, or killed"
     if options.json:
-        counted = {"groups": len(run.groups), "trained": len(run.trained), "trained_again": len(run.replays)}
-        facts = {"ok": not found, "run": str(options.run), "status": status, **counted, "checkpoints": len(run.checkpoints)}
+        numbers = {"groups": len(run.groups), "trained": len(run.trained), "trained_again": len(run.replays)}
+        facts = {"ok": not found, "run": str(options.run), "status": status, **numbers, "checkpoints": len(run.checkpoints)}
         print(json.dumps(facts | {"broken": found, "notes": run.notes}, indent=2))
         return 1 if found else 0
     for line in found:
@@ -235,6 +236,8 @@ def main(arguments: Sequence[str]) -> int:
     for line in run.notes:
         print(f"note: {line}")
     again = f" and {len(run.replays)} times one again" if run.replays else ""
-    told = f"{len(run.groups)} groups, {len(run.trained)} trained{again}, {len(run.checkpoints)} checkpoints"
-    print(f"{options.run} ({status}): {told}; {len(found) or 'no'} promise{'s' * (len(found) != 1)} broken")
+    told = (
+        f"{counted(len(run.groups), 'group')}, {len(run.trained):,} trained{again}, {counted(len(run.checkpoints), 'checkpoint')}"
+    )
+    print(f"{options.run} ({status}): {told}; {counted(len(found), 'promise') if found else 'no promises'} broken")
     return 1 if found else 0

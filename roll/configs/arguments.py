@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from posixpath import normpath
 from typing import Any, Literal, get_args
 
 from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
@@ -163,6 +164,12 @@ class DataArguments:
     @property
     def files(self) -> list[str]:
         return [self.file_name] if isinstance(self.file_name, str) else list(self.file_name)
+
+    @property
+    def named_twice(self) -> str | None:
+        """A file that is among them twice, however it is written."""
+        paths = [normpath(file) for file in self.files]
+        return next((file for i, file in enumerate(self.files) if paths[i] in paths[:i]), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ def doubts(config: PPOConfig) -> Iterator[Note]:
         yield from _warm_up(config)
         yield from _never_so_long(config)
         yield from _trained_and_validated(config)
+        yield from _trained_twice(config)
 
 
 def _learning_rates(config: PPOConfig) -> Iterator[Note]:
@@ -127,6 +128,12 @@ def _trained_and_validated(config: RLVRConfig) -> Iterator[Note]:
         if both := sorted({*trained.files} & {*each.data_args.files}):
             message = f"{both[0]} is trained on, too: the validation does not say what the policy does with other prompts"
             yield Note(f"{set_key(name)}.data_args.file_name", each.data_args.file_name, message)
+
+
+def _trained_twice(config: RLVRConfig) -> Iterator[Note]:
+    if (twice := config.actor_train.data_args.named_twice) is not None:
+        message = f"names {twice} twice: its prompts come twice as often as others"
+        yield Note("actor_train.data_args.file_name", config.actor_train.data_args.file_name, message)
 
 
 def _validation(config: PPOConfig) -> Iterator[Note]:

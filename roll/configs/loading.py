@@ -124,6 +124,9 @@ class _Loader:
         origin = get_origin(hint)
         if hint is Any:
             return value
+        if isinstance(value, str) and "\0" in value:
+            self.problems.append(Problem(key, value, "has a NUL character, which no name or path may have", "write it without"))
+            return None
         if origin in (Union, types.UnionType):
             return self.convert_union(hint, value, key, default)
         if is_dataclass(hint) and isinstance(value, Mapping):

@@ -177,7 +177,8 @@ class Collector:
             message = " ".join(str(error).split())
             if isinstance(error, OSError) and error.strerror:
                 message = f"{error.filename}: {error.strerror}"
-            self._problems.append(Problem(key, value, message.removeprefix(f"{key}: "), getattr(error, "fix", "") or fix))
+            message = re.sub(rf"^{re.escape(str(value))}:(\d+): ", r"line \1: ", message.removeprefix(f"{key}: "))
+            self._problems.append(Problem(key, value, message, getattr(error, "fix", "") or fix))
             return None
 
     def add(self, problems: Iterable[Problem]) -> None:

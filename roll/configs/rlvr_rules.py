@@ -16,8 +16,16 @@ from roll.configs.worker import RewardConfig
 
 
 def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
-    for rule in (_lengths, _rollout, _advantages, _data, _pass_rates, _epochs, _domains):
+    for rule in (_lengths, _rollout, _advantages, _data, _twice, _pass_rates, _epochs, _domains):
         yield from rule(config)
+
+
+def _twice(config: RLVRConfig) -> Iterator[Problem]:
+    """Rows of a validation that count twice make its interval too narrow."""
+    for name, each in config.validations.items():
+        if (twice := each.data_args.named_twice) is not None:
+            message = f"names {twice} twice: its rows would count as if they were others"
+            yield Problem(f"{set_key(name)}.data_args.file_name", each.data_args.file_name, message, "name each file once")
 
 
 def _lengths(config: RLVRConfig) -> Iterator[Problem]:

@@ -25,6 +25,11 @@ WINDOW = 2
 and hashed meanwhile; a third would wait, and take the room of a bucket where it does."""
 
 
+def compact(value: float, sign: str = "") -> str:
+    """Three decimals; of a number whose digits nobody would count, three significant ones. `sign`: + for one before either."""
+    return format(value, f"{sign}.3f" if abs(value) < 1e6 else f"{sign}.3g")
+
+
 def counted(count: int, noun: str) -> str:
     """`1 step`, `2,000 steps`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"

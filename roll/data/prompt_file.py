@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from glob import glob
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -28,6 +29,8 @@ EVERY_S = 10.0
 """Between two lines about a long reading."""
 A_ROW_A_LINE = "one object a line, as `jq -c '.[]' FILE` makes them of a list"
 _ITS_TAG = "say which column it is, e.g. data_args: {tag: source}, or data_args.default_tag for all rows"
+MOST_LISTED = 5
+"""Files that a pattern would mean."""
 LARGEST_ROW = 16 << 20
 """Bytes of a line: a row may bring its test cases."""
 LONGEST_PROMPT = 4 << 20
@@ -145,7 +148,11 @@ def _numbered(source: _File | _DataSet, key: str) -> Iterator[tuple[int, dict[st
     except ModuleNotFoundError as error:
         raise PromptFileError(f"{key}: {source} needs {error.name}, which is not installed: pip install 'roll[data]'") from error
     except OSError as error:
-        raise PromptFileError(f"{key}: cannot read {source}: {error.strerror or error}") from error
+        listed, fix = "", ""
+        if isinstance(error, FileNotFoundError) and any(sign in str(source) for sign in "*?["):
+            listed = "; no pattern is read here"
+            fix = f"a list of files: [{', '.join(sorted(glob(str(source)))[:MOST_LISTED]) or 'a.jsonl, b.jsonl'}]"
+        raise PromptFileError(f"{key}: cannot read {source}: {error.strerror or error}{listed}", fix) from error
     except PromptFileError:
         raise
     except ValueError as error:  # the path is not a regular file, or not what its name says

@@ -45,6 +45,24 @@ def shown(space: Any, value: Any, digits: int) -> str:
     return ", ".join(f"{number:.{digits}g}" if isinstance(number, float) else str(int(number)) for number in numbers)
 
 
+def outside(space: Any, value: Any) -> str:
+    """Why a text in an observation is not of its space; empty if that is not why."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = [(part, value[name]) for name, part in _parts(space).items() if name in value or isinstance(value, tuple)]
+        return next((found for part, each in parts if (found := outside(part, each))), "")
+    if not isinstance(space, spaces.Text) or not isinstance(value, str):
+        return ""
+    what = f"the text {value[:_NAMED_CHARACTERS]!r}"
+    if odd := sorted({*value} - space.character_set):
+        named = ", ".join({" ": "a space", "\n": "a line break", "\t": "a tab"}.get(each, repr(each)) for each in odd)
+        return (
+            f"{what} has {named}, which its Text space lacks: Text(..., charset=) names all that may occur (default: A-Z a-z 0-9)"
+        )
+    if not space.min_length <= len(value) <= space.max_length:
+        return f"{what} has {len(value)} characters, and its Text space {space.min_length} to {space.max_length} (max_length=)"
+    return ""
+
+
 def described(space: Any) -> str:
     """What its members are, as far as the space says it."""
     if isinstance(space, spaces.Dict):

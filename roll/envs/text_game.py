@@ -17,6 +17,7 @@ import random
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, ClassVar
 
@@ -27,7 +28,7 @@ from gymnasium.utils.env_checker import check_env
 from roll.configs.problems import ConfigError, Problem
 from roll.envs.actions import ActionReader, checked_penalty
 from roll.envs.rules import docstring
-from roll.envs.space_text import ACTIONS, OBSERVATIONS, described, flaw, shown
+from roll.envs.space_text import ACTIONS, OBSERVATIONS, described, flaw, outside, shown
 from roll.envs.vector_of_one import VectorOfOne
 from roll.rollout.environment import Info
 
@@ -159,6 +160,8 @@ class TextGame:
                 check_env(game, skip_render_check=True, skip_close_check=True)
             except Exception as error:  # boundary: the environment's code runs in it
                 refused = [f"{type(error).__name__}: {error}"]
+                with suppress(Exception):  # boundary: as above
+                    refused += [why for why in (outside(game.observation_space, game.reset(seed=0)[0]),) if why]
         self._over = True
         return refused, list(dict.fromkeys(_WARNED.sub("", str(each.message)) for each in warned))
 

@@ -61,7 +61,7 @@ class Chat:
     async def _answered(self, asked: Asked) -> Reply | Refused:
         """A refusal is a value, for it may come when nobody listens any more."""
         try:
-            call = self._session.begin(asked, b"", repeated=False)
+            call = await self._session.begin(asked, b"", repeated=False)
             reply = await self._session.reply(call)
             self._session.record(call)
         except Refused as refused:
@@ -111,7 +111,7 @@ class OwnRollouts:
 
     def _value(self, done: asyncio.Future[object], session: Session) -> object:
         """What the coroutine returned; None if it did not mind a limit that it had met."""
-        with boundary(lambda why: EpisodeFailed("exception", why), f"{self._config.function} fails", (Refused,)):
+        with boundary(lambda why: EpisodeFailed("exception", why), f"{self._config.function} fails", (Refused, Unanswered)):
             try:
                 return done.result()
             except Refused:

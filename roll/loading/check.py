@@ -20,6 +20,7 @@ from roll.distributed.machine import Machine
 from roll.errors import PromptFileError
 from roll.loading.fitting import read_model_folder
 from roll.loading.packaged import missing_model
+from roll.pipeline.models import models_here
 from roll.plan.memory import Model
 from roll.plan.model_shape import shape_of
 from roll.plan.plan import Plan, make_plan, model_folders
@@ -32,6 +33,8 @@ class Checked:
 
     plan: Plan
     machine: Machine
+    misfits: tuple[Problem, ...]
+    """What keeps the model folders that are on this machine from being those of one run."""
     remarks: tuple[str, ...]
     """What may be wrong here though the configuration is right: files and devices that are not on this machine, memory."""
 
@@ -62,13 +65,15 @@ def check(config: PPOConfig, machine: Machine, device_memory: int | None = None)
     for folder in model_folders(config):
         models[folder], found = _model(folder)
         remarks += found
+    fit = models_here(config)
+    remarks += [*fit.warnings, *fit.remarks]
     there = device_memory or min(machine.accelerators, default=None)
     plan = make_plan(config, devices, models, accelerators, there)
     remarks += _devices_here(plan, machine, devices // config.num_nodes)
     remarks += _memory_here(plan, machine, there)
     remarks += [] if accelerators else _precision_here(config, machine)
     remarks += [line for key, chosen in engines(config) for line in engine_remarks(key, chosen, bool(machine.accelerators))]
-    return Checked(plan, machine, tuple(remarks))
+    return Checked(plan, machine, tuple(fit.problems), tuple(remarks))
 
 
 def _with_cache_of_environment(config: PPOConfig) -> PPOConfig:

@@ -25,7 +25,7 @@ from roll.compat.roll.pipelines import Pipeline, of_others, pipeline_of, referen
 from roll.compat.roll.report import differences_of, other_defaults
 from roll.compat.roll.translation import Translation, not_read_as_roll, read_as_roll, translate
 from roll.compat.trinity import translation as trinity
-from roll.compat.words import words_of
+from roll.compat.trinity.translation import words_of
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import with_default_devices
 from roll.configs.fields import count_keys
@@ -38,7 +38,7 @@ from roll.configs.rlvr import RLVRConfig
 from roll.data.paths import from_home
 from roll.distributed.machine import this_machine
 from roll.loading.fitting import fill_in
-from roll.loading.yaml_files import COMMAND_LINE, check_files, check_references, files, origins
+from roll.loading.yaml_files import COMMAND_LINE, check_files, check_references, files, origins, said
 
 Config = TypeVar("Config", bound=PPOConfig)
 ROLLS_DEVICES_PER_NODE = 8
@@ -99,9 +99,8 @@ def understand(
     """`load` of a composed file. `references`: top-level keys that `${...}` names. `included`: those that the files of the
     defaults list write. `where`: `file:line` by key."""
     theirs = trinity.translate(mapping) if trinity.is_trinity(mapping) else None
-    given, words = mapping, dict[str, str]()
+    given, words, of_roll = mapping, dict[str, str](), compat and theirs is None
     mapping = theirs.mapping if theirs is not None else mapping
-    of_roll = compat and theirs is None
     try:
         cls: type[RLVRConfig | AgenticConfig] = AgenticConfig if pipeline_of(mapping, pipeline) == "agentic" else RLVRConfig
         variables = variables_of(mapping, cls, references, included)
@@ -112,26 +111,26 @@ def understand(
         where |= {target: origin(where, source) for target, source in made.moved.items()}
         words |= words_of(made.moved, given, made.mapping, theirs is not None)
         config, unknown, not_offered = _load(cls, made, compat)
-        config = from_home(config)
     except ConfigError as error:
         raise ConfigError(LoadReport(origins=where, words=words).located(error.problems)) from error
-    config = _with_machines(config, made.aliased) if compat else config
-    of_others = theirs is None and (made.aliased or made.without_effect)  # a file of ROLL's, to judge by its other keys
-    untold = not_read_as_roll(written, cls) if of_others else []
-    lacking = made.lacking + [Note(problem.key, problem.value, problem.message) for problem in not_offered]
-    report = LoadReport(
+    config = _with_machines(from_home(config), made.aliased) if compat else from_home(config)
+    return config, LoadReport(
         used=count_keys(cls, made.mapping) - len(not_offered),
         aliased=_placed(made.aliased, where),
         without_effect=_placed(made.without_effect, where),
-        lacking=_placed(lacking, where),
+        lacking=_placed(made.lacking + [Note(each.key, each.value, each.message) for each in not_offered], where),
         unknown=_placed([Note(each.key, each.value, _advice(each)) for each in unknown], where),
         variables=sorted(variables),
-        differences=_placed(differences_of(config, written) if of_roll else untold, where),
+        differences=_placed(differences_of(config, written) if of_roll else [] if theirs else _untold(made, written, cls), where),
         defaults=other_defaults(config, made.mapping) if of_roll else [],
         origins=where,
         words=words,
     )
-    return config, report
+
+
+def _untold(made: Translation, written: Mapping[str, object], cls: object) -> list[Note]:
+    """What ROLL means by keys of a file that is ROLL's to judge by its other keys, though it is not read with ROLL's meaning."""
+    return not_read_as_roll(written, cls) if made.aliased or made.without_effect else []
 
 
 def laid_over(base: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,7 +290,7 @@ def _unresolved(error: Exception) -> Problem | None:
 
 
 def _not_composed(config_name: str, error: Exception) -> Problem:
-    return Problem("config_name", config_name, f"cannot be composed: {' '.join(str(error).split())}")
+    return Problem("config_name", config_name, f"cannot be composed: {said(error)}")
 
 
 def _prepare(override: str, folder: Path) -> str:

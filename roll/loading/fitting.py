@@ -112,9 +112,9 @@ def opened(model: str, key: str) -> OpenedModel:
 
 
 def lengths(
-    model: OpenedModel, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], template: Template, key: str
+    model: OpenedModel, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, object], template: Template, key: str
 ) -> Lengths:
-    """Those that fit the rows. `columns`: as in `data_args`. Raises `ConfigError` that names `key`."""
+    """Those that fit the rows. `columns`: of `data_args`. Raises `ConfigError` that names `key`."""
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
         file.write(as_lines(rows[:MOST_ROWS], key))
         file.flush()
@@ -214,7 +214,7 @@ def _with_template(config: RLVRConfig, written: Mapping[str, Any], folder: Path 
     found: dict[str, Template] = {
         key: "chatml" if _has_messages(data) else "none"
         for key, data in _data(config).items()
-        if "template" not in _under(written, f"{key}.data_args") and data.system_prompt is None
+        if "template" not in under(written, f"{key}.data_args") and data.system_prompt is None
     }
     if config.actor_train.data_args.chat_template_kwargs or not found:
         return config, []
@@ -254,7 +254,7 @@ def _has_messages(data: DataArguments) -> bool:
         return False
 
 
-def _under(written: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+def under(written: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     found: Any = written
     for name in path.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None

@@ -18,7 +18,7 @@ from roll.data.sample import Sample
 from roll.distributed.machine import this_machine
 from roll.errors import contained
 from roll.loading.compose import laid_over
-from roll.loading.fitting import OpenedModel, as_lines, lengths, opened, usual_columns
+from roll.loading.fitting import OpenedModel, as_lines, lengths, opened, under, usual_columns
 
 Reward: TypeAlias = Callable[..., Any]
 Rows: TypeAlias = Iterable[Mapping[str, Any] | str]
@@ -57,11 +57,15 @@ def made(
     return replace(config, rewards={name: replace(each, worker_cls=judge) for name, each in config.rewards.items()})
 
 
+BEGUN = "continue_final_message"
+
+
 def _fitted(
     model: OpenedModel, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], keys: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What model, rows and machine say of a run. Raises `ConfigError`."""
-    found = lengths(model, rows, columns, model.template(rows), "data")
+    asked = under(keys, "actor_train.data_args").get(BEGUN, False)
+    found = lengths(model, rows, {**columns, BEGUN: asked}, model.template(rows), "data")
     devices, engines = shared_out(len(this_machine().accelerators) or 2)
     prompts, samples = keys.get("rollout_batch_size", min(PROMPTS, len(rows))), keys.get("num_return_sequences_in_group", SAMPLES)
     return {

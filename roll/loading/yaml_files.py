@@ -34,6 +34,14 @@ MOST_RESOLVED = 10_000_000
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Octal, and base 60: hardly what is meant by 010 or 1:30:00.
 _OLD_NUMBER = re.compile(r"[-+]?(0[0-7_]*[1-7][0-7_]*|[1-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
+_TYPES = {"!", *(f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null", "merge"))}
+_OTHER_TYPES = {
+    "set": "a list, [a, b]",
+    "omap": "a mapping",
+    "pairs": "a list",
+    "binary": "a text",
+    "timestamp": "a text in quotes",
+}
 _REFERENCE = re.compile(r"\$\{\s*(\.*[\w.\[\]-]+)\s*\}")
 
 
@@ -57,14 +65,13 @@ def read_checked(path: Path, shown: str) -> str:
     except (OSError, ValueError) as error:
         raise ConfigError([Problem("config_name", shown, f"cannot be read: {error}")]) from None
     try:
-        text = content.decode("utf-8-sig")
-        _measure(text, shown)
+        _measure(text := content.decode("utf-8-sig"), shown)
     except UnicodeDecodeError as error:
         line, byte = content[: error.start].count(b"\n") + 1, content[error.start]
         message = f"is not valid YAML: byte 0x{byte:02x} is no UTF-8"
         raise ConfigError([Problem("config_name", shown, message, "save the file as UTF-8", f"{shown}:{line}")]) from None
     except yaml.YAMLError as error:
-        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {_said(error)}")]) from None
+        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {said(error, text)}")]) from None
     return text
 
 
@@ -74,13 +81,17 @@ def read_nodes(path: Path, shown: str) -> yaml.Node | None:
     try:
         return yaml.compose(text, Loader=LOADER)
     except yaml.YAMLError as error:
-        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {_said(error)}")]) from None
+        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {said(error, text)}")]) from None
 
 
 def _measure(text: str, shown: str) -> None:
     known: dict[str, tuple[int, int]] = {}
     around: list[_Open] = [_Open(None, 0, 0)]
     for event in yaml.parse(text, Loader=LOADER):
+        if (tag := getattr(event, "tag", None)) not in {None, *_TYPES}:
+            name = str(tag).removeprefix("tag:yaml.org,2002:")
+            message = f"!!{name} is no type that a configuration has" if name != tag else f"the tag {name} is not read"
+            raise _refusal(shown, event, message, _OTHER_TYPES.get(name, "leave it out"))
         if isinstance(event, yaml.CollectionStartEvent):
             around.append(_Open(event.anchor))
             done = None
@@ -289,6 +300,13 @@ def _join(package: str, key: str) -> str:
     return f"{package}.{key}" if package and key else package or key
 
 
-def _said(error: Exception) -> str:
-    """In one line, without the name that the reader gives to what is no file."""
-    return " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
+def said(error: Exception, text: str = "") -> str:
+    """In one line, without the name that the reader gives to what is no file. `text`: what was read, if that is known: the parser
+    names no character."""
+    told, mark = str(error), getattr(error, "problem_mark", None)
+    if mark is not None and "cannot start any token" in told:
+        lines = text.splitlines()
+        line = lines[mark.line] if mark.line < len(lines) else ""
+        if line[mark.column : mark.column + 1] == "\t" or "'\\t'" in told:
+            return f"line {mark.line + 1} is indented by a tab, where YAML takes spaces"
+    return " ".join(told.replace('in "<unicode string>", ', "at ").split())

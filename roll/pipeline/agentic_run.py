@@ -29,14 +29,13 @@ from roll.explorer.env_manager import EnvManager, Record
 from roll.explorer.environment_worker import toolbox
 from roll.explorer.explorer import Exploration
 from roll.flow.stage import AnyStage, Stage
-from roll.pipeline.own_filter import own_filter
 from roll.pipeline.pipeline import Pipeline
 from roll.pipeline.preparation import Preparation, Prepared
 from roll.pipeline.run import Run
 from roll.record.ledger import Ledger
 from roll.rollout.dialogue import Dialogue
 from roll.rollout.environment import NO_RESET, UNSEEN, Observation, unseen
-from roll.rollout.filters import GroupFilter
+from roll.rollout.filters import GroupFilter, own_filter
 from roll.rollout.tasks import NoTasks
 from roll.strategies.infer.interface import sampling_params
 from roll.trainer.agentic_advantages import AgenticAdvantages

@@ -41,6 +41,7 @@ from roll.record.ledger import Ledger
 from roll.record.live_files import amend_summary, is_running, read_summary
 from roll.record.run_lock import RunLock
 from roll.record.run_record import Counter
+from roll.record.trackers import Status
 from roll.trainer.advantages import Advantages
 
 LEAVING_S = 5.0
@@ -119,25 +120,20 @@ class RunLifecycle(ABC):
     async def run(self) -> dict[str, Any]:
         self._heed_signals()
         self._task = asyncio.current_task()
-        display, status, reason = self.state.record.display, "finished", ""
+        display = self.state.record.display
+        status: Status = "finished"
+        reason = ""
         try:
             (self.prepared.run_dir / TRACEBACK).unlink(missing_ok=True)  # of an earlier start, which this one goes on from
-            for line in (*decisions(self.config, self.prepared.derived), *self.prepared.remarks):
+            warnings = [f"warning: {line}" for line in self.prepared.warnings]
+            for line in (*decisions(self.config, self.prepared.derived), *self.prepared.remarks, *warnings):
                 display.note(line)
-            for line in self.prepared.warnings:
-                display.note(f"warning: {line}")
             if self.config.trains and (done := self.state.first_step) > (last := self.config.max_steps):
                 display.note(f"warning: nothing is trained: the run goes on from step {done}, and max_steps is {last}")
             own = self.own_specs() if self.config.has_engines else {}
             parts = (own, self.inventory, self.backend, display, self.devices)
-            clusters = await start_clusters(self.config, self.prepared, *parts)
-            await self.work(clusters)
-            if why := f"alarm: {alarm.text}" if (alarm := self.state.record.alarms.stop) is not None else self.stopped_by:
-                status, reason = "stopped", why
-            elif why := self.state.callbacks.stopped:
-                reason = f"after {self.state.record.reached}, as {why}"
-            if self.interrupted:
-                status, reason = "interrupted", f"stopped by a signal after {self.state.record.reached}"
+            await self.work(await start_clusters(self.config, self.prepared, *parts))
+            status, reason = self._orderly_end()
         except asyncio.CancelledError:
             if not self.interrupted:
                 raise
@@ -147,8 +143,7 @@ class RunLifecycle(ABC):
             with contextlib.suppress(OSError):  # a full disk may be the reason itself
                 (self.prepared.run_dir / TRACEBACK).write_text(traceback.format_exc())
         finally:
-            self._task = None
-            wall_s = self.state.record.running_s()
+            self._task, wall_s = None, self.state.record.running_s()
             await self._leave(status, reason)
             await self.backend.shutdown()
         summary = {"status": status, "reason": reason} | self.figures(wall_s) | self._kept(status) | self._measured_before()
@@ -159,6 +154,16 @@ class RunLifecycle(ABC):
                 summary |= {"status": "failed", "reason": one_line(error)}
         self.state.record.finish(summary)
         return summary
+
+    def _orderly_end(self) -> tuple[Status, str]:
+        """Status and reason of a run whose stages have come to their end."""
+        record = self.state.record
+        if self.interrupted:
+            return "interrupted", f"stopped by a signal after {record.reached}"
+        if why := f"alarm: {alarm.text}" if (alarm := record.alarms.stop) is not None else self.stopped_by:
+            return "stopped", why
+        why = self.state.callbacks.stopped
+        return "finished", f"after {record.reached}, as {why}" if why else ""
 
     def _heed_signals(self) -> None:
         loop = asyncio.get_running_loop()

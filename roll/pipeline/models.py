@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.arguments import GeneratingArguments
-from roll.configs.ppo import PPOConfig
+from roll.configs.ppo import PPOConfig, set_key
 from roll.configs.problems import Note, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.data.hub import cached, is_hub_name
 from roll.strategies.folder_tokens import PADDING, FolderTokens, folder_tokens
-from roll.weights.folder_files import CONFIG, beyond_context, read_json, stored_tensors, weight_files
+from roll.weights.folder_files import CONFIG, Stored, beginning, beyond_context, read_json, stored_tensors, weight_files
 
 CLASSIFIER = "reward_model"
 ANSWER = "\u27e6answer\u27e7"
@@ -67,7 +67,7 @@ def used_models(config: PPOConfig) -> list[UsedModel]:
 
 
 def _sampling(config: PPOConfig) -> dict[str, GeneratingArguments]:
-    named = {f"{name}.generating_args": args for name, args in config.validation_sampling.items()}
+    named = {f"{set_key(name)}.generating_args": args for name, args in config.validation_sampling.items()}
     trained = {} if config.only_evaluates else {"actor_infer.generating_args": config.actor_infer.generating_args}
     return {**trained, **{key: args for key, args in named.items() if args not in trained.values()}}
 
@@ -193,17 +193,19 @@ class Models:
 
     def _stored(self, model: UsedModel) -> None:
         """What its weights say of themselves."""
-        stored, config = stored_tensors(weight_files(Path(model.folder))), read_json(Path(model.folder) / CONFIG)
+        files, config = weight_files(Path(model.folder)), read_json(Path(model.folder) / CONFIG)
+        stored = _tensors(model.folder)
         odd = {tensor.dtype for name, tensor in stored.items() if name.endswith(".weight")} & _NO_NUMBERS
         if odd and not model.judges:
             message = (
                 f"its weights are stored as {', '.join(sorted(odd))}, and config.json does not say how they are to be scaled"
             )
             self.fit.problems.append(Problem(model.key, model.folder, message, "the folder of the model that was quantised"))
-        head, body = stored.get("lm_head.weight"), stored.get("model.embed_tokens.weight")
-        if config.get("tie_word_embeddings") is True and head is not None and body is not None and head.shape != body.shape:
-            message = f"config.json ties the head to the embeddings, {list(body.shape)}, and it has a head of {list(head.shape)}"
-            self.fit.problems.append(Problem(model.key, model.folder, message, "tie_word_embeddings: false in its config.json"))
+        both = config.get("tie_word_embeddings") is True and {_HEAD, _EMBEDDINGS} <= stored.keys()
+        if both and (stored[_HEAD] != stored[_EMBEDDINGS] or beginning(files, _HEAD) != beginning(files, _EMBEDDINGS)):
+            message = f"config.json ties the head to the embeddings, but {_HEAD} is another tensor than {_EMBEDDINGS}"
+            fix = "tie_word_embeddings: false in its config.json, or files without the one that does not count"
+            self.fit.problems.append(Problem(model.key, model.folder, message, fix))
 
     def _same_tokens(self, model: UsedModel) -> None:
         """The policy's tokens mean the same to this one, and it knows them all."""
@@ -237,7 +239,7 @@ class Models:
     def _same_shapes(self, model: UsedModel) -> None:
         """Weights of the one are given to the other."""
         first = self._policy()[0]
-        one, other = (stored_tensors(weight_files(Path(each.folder))) for each in (first, model))
+        one, other = _tensors(first.folder), _tensors(model.folder)
         for name, tensor in other.items():
             if name in one and one[name].shape != tensor.shape:
                 message = f"{name} is {list(tensor.shape)}, and {list(one[name].shape)} in {first.folder}: these models differ"
@@ -245,8 +247,15 @@ class Models:
                 return
 
 
+_HEAD, _EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
 _NO_NUMBERS = {"I8", "U8", "F8_E4M3", "F8_E5M2"}
 """Types of stored weights that mean something only with scales beside them."""
+
+
+def _tensors(folder: str) -> dict[str, Stored]:
+    """None where there are no files of weights, which is told elsewhere."""
+    files = weight_files(Path(folder))
+    return stored_tensors(files) if files else {}
 
 
 def once(models: Sequence[UsedModel]) -> list[UsedModel]:

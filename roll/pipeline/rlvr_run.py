@@ -33,7 +33,6 @@ from roll.explorer.own_rollouts import OwnRollouts, call_problems
 from roll.explorer.reward_workers import Rewards
 from roll.explorer.rlvr import RLVRExplorer
 from roll.flow.stage import AnyStage, Stage
-from roll.pipeline.own_filter import own_filter
 from roll.pipeline.pipeline import Pipeline
 from roll.pipeline.preparation import Preparation, Prepared
 from roll.pipeline.roles import reward_specs
@@ -55,7 +54,7 @@ from roll.rewards.references import (
 )
 from roll.rollout.chat.session import Limits
 from roll.rollout.dialogue import Dialogue
-from roll.rollout.filters import GroupFilter, mean_filter, std_filter
+from roll.rollout.filters import GroupFilter, mean_filter, own_filter, std_filter
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 from roll.rollout.tasks import NoTasks

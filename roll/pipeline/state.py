@@ -33,14 +33,14 @@ logger = logging.getLogger(__name__)
 
 
 class RunState:
+    lost = ""
+    """Why a step that was trained has no checkpoint."""
+
     def __init__(self, config: PPOConfig, prepared: Prepared, advantages: Advantages, before: RunRecord | None = None) -> None:
         """Starts from the checkpoint, if there is one. `before`: see `RunRecord`."""
-        checkpoint = prepared.checkpoint
-        self._config, self._prepared = config, prepared
+        self._config, self._prepared, checkpoint = config, prepared, prepared.checkpoint
         self.identity = _identity(config, prepared)
         self.first_step = self.saved_step = prepared.first_version
-        self.lost = ""
-        """Why a step that was trained has no checkpoint."""
         spared = self.first_step if prepared.continues else None
         self.checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared, prepared.lock)
         if prepared.continues:
@@ -67,8 +67,7 @@ class RunState:
             save_every=config.save_steps,
             validated=frozenset(each.step for each in self.record.validation),
         )
-        self._joined = False
-        self.engines_are_stale = False
+        self.engines_are_stale = self._joined = False
         """Whether engines run that serve what was taken back."""
         self.groups = self._new_groups()
         self.advantages = advantages

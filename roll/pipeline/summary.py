@@ -94,16 +94,14 @@ def figures(
 ) -> dict[str, object]:
     """`components`: None if the run ended before all workers were up. `synchronous_since`: the step after which the run is not
     asynchronous any more."""
-    summary = {
+    updates = carried_over.updates if components is None else carried_over.updates.plus(components.updates)
+    summary: dict[str, Any] = {
         "wall_s": wall_s,
         **state.record.figures(wall_s),
         "groups": state.groups.admission.counts(),
         "idle_share": {},
-        "engine_restarts": 0,
-        "engine_recovery_s": list(carried_over.recovered_s),
-        "engine_silent_s": [],
-        "weight_updates": carried_over.updates.summary(),
-        "engines": [],
+        **_of_engines(components.engines if components is not None else None, carried_over),
+        "weight_updates": updates.summary(),
         "trainer_recovery_s": list(restarts.seconds),
         "trainer_resumed_from": list(restarts.resumed_from),
         "synchronous_since": synchronous_since,
@@ -112,24 +110,24 @@ def figures(
     if components is None:
         return summary
     flow, engines = components.flow, components.engines
-    updates: dict[str, Any] = carried_over.updates.plus(components.updates).summary()
     here = {stage.role for stage in flow.stages}
     judging = [name for name in flow.ledger.names() if name.startswith("rewards.")]
     roles = [role for role in ("actor_train", "actor_infer") if role in here]
     summary["idle_share"] = {role: flow.idle_share(role) for role in (*roles, *judging)}
     if "actor_train" not in here:  # an explorer: these figures are its trainer's
         del summary["staleness"], summary["throughput"]
-    summary["weight_updates"] = updates
     if turns := flow.devices.turns_s:
         summary["device_turns"] = {"count": len(turns), "mean_s": fmean(turns)}
-    if engines is not None:
-        if broadcasts := carried_over.and_broadcasts(engines):
-            updates["broadcasts"] = broadcasts
-        summary |= _of_engines(engines, carried_over)
+    if engines is not None and (broadcasts := carried_over.and_broadcasts(engines)):
+        summary["weight_updates"]["broadcasts"] = broadcasts
     return summary | (carried_over.and_explored(components.explorer.figures()) if components.explorer is not None else {})
 
 
-def _of_engines(engines: EngineFleet, carried_over: CarriedOver) -> dict[str, object]:
+def _of_engines(engines: EngineFleet | None, carried_over: CarriedOver) -> dict[str, object]:
+    if engines is None:
+        nothing: list[object] = []
+        lost = {"engine_restarts": 0, "engine_recovery_s": [*carried_over.recovered_s]}
+        return {**lost, "engine_silent_s": nothing, "engines": nothing}
     counted = [
         {"generated_tokens": stats.generated_tokens, "prefill_tokens": stats.prefill_tokens, "busy_s": stats.busy_s}
         for stats in engines.last_stats

@@ -197,27 +197,16 @@ class _WithTrainer(Wiring):
 
     def _open_trainer(self, store: WeightStore) -> None:
         run, state, clusters = self._run, self._run.state, self._clusters
-        derived, groups, schedule, first = run.prepared.derived, state.groups, state.schedule, state.first_step
+        config, derived, first = run.config, run.prepared.derived, state.first_step
+        groups, schedule = state.groups, state.schedule
         self._checkpoints = CheckpointWriter(state, clusters, self.ledger)
         self._copy: PolicyCopy | None = None
         if ROLE in clusters:
             lag = derived.log_prob_lag
             self._copy = PolicyCopy(clusters[ROLE], store, groups, schedule, first, run.devices, self.ledger, lag)
-        kind = TrainerOnArrival if run.config.train_on_arrival else Trainer
-        self.trainer = kind(
-            run.config,
-            derived,
-            run.loss,
-            groups,
-            schedule,
-            state.reports,
-            state.advantages,
-            first,
-            clusters,
-            store,
-            self._checkpoints,
-            self._copy,
-        )
+        kind = TrainerOnArrival if config.train_on_arrival else Trainer
+        parts = (config, derived, run.loss, groups, schedule, state.reports, state.advantages, first, clusters, store)
+        self.trainer = kind(*parts, self._checkpoints, self._copy)
 
 
 class BothHalves(_WithTrainer):
@@ -354,12 +343,7 @@ class Bench(Wiring):
         check_complete(self._run.prepared.benched, self._run.state.record.results)
 
 
-WIRINGS: dict[str, type[Wiring]] = {
-    "both": BothHalves,
-    "train": TrainerAlone,
-    "explore": ExplorerAlone,
-    "bench": Bench,
-}
+WIRINGS: dict[str, type[Wiring]] = {"both": BothHalves, "train": TrainerAlone, "explore": ExplorerAlone, "bench": Bench}
 
 
 def with_custom(

@@ -77,18 +77,15 @@ def host_memory(
     """Bytes of host memory on one node: the newest weights on their way to the engines (all of them if it has all the trainer's
     ranks), what an explorer's engines have fetched and not put into place, what vLLM and SGLang map until they flip, what vLLM
     keeps while it takes turns, those that actor_log_prob lacks, its ranks' part of what checkpoints are written from (adapters:
-    all of it, if it has the first rank), and what roles that take turns move off their devices. Nothing if the trained model is
-    unknown."""
+    all of it, if it has the first rank), and what roles that take turns move off their devices. Nothing for an unknown model."""
     trained = models[config.model_folder(config.actor_train)]
     if isinstance(trained, str):
         return []
     element = element_bytes(config.actor_train, accelerators)
     size, limit = element * trained.parameters, config.model_update_buffer_size_mb
     buckets = max(1, math.ceil(size / (limit * MIB)))
-    formula = (
-        f"{element} B × {trained.parameters:,} parameters, in {buckets} bucket{'s' * (buckets > 1)} of at most {limit:,} MiB"
-    )
-    parts = [Part("newest weights", size, formula)]
+    divided = f"{buckets} bucket{'s' * (buckets > 1)} of at most {limit:,} MiB"
+    parts = [Part("newest weights", size, f"{element} B × {trained.parameters:,} parameters, in {divided}")]
     for role in roles:
         if role.role == "actor_infer":
             parts += _on_the_way(config, role, per_node, size, min(size, limit * MIB))

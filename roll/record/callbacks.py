@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from roll.configs.dotted_path import import_object
 from roll.configs.flow import FlowConfig
 from roll.configs.problems import OWN_CODE, Collector
+from roll.configs.validation import OF_EVERY_RUN, OF_SOME_RUNS
 from roll.data.sample import Sample, SampleGroup
 from roll.errors import CallbackError, boundary, contained
-from roll.record.own_metrics import OwnMetrics
 
 if TYPE_CHECKING:  # users import this file, and torch takes seconds
     from roll.record.run_record import RunRecord
@@ -162,3 +164,51 @@ class Reports:
     def _apply_alarms(self) -> None:
         if self.record.alarms.stop is not None:
             self._stop()
+
+
+logger = logging.getLogger(__name__)
+
+TAKEN = ("step", *OF_EVERY_RUN, *(pattern for patterns in OF_SOME_RUNS.values() for pattern in patterns))
+
+
+class OwnMetrics:
+    """The metrics that callbacks add to those of a step or a validation."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, object]] = set()
+
+    def added(self, who: str, before: Mapping[str, float], after: Mapping[str, object]) -> dict[str, float]:
+        """The numbers that are new. A name of the run's, and what is no number, is left out, with a warning the first time."""
+        found: dict[str, float] = {}
+        for name, value in after.items():
+            if isinstance(name, str) and name in before and value is before[name]:
+                continue
+            if why := "".join(_flaws(name, before)) or _no_number(value):
+                self._tell(who, name, why)
+            elif isinstance(name, str):
+                found[name] = float(value)  # type: ignore[arg-type]
+        for name in before.keys() - after.keys():
+            self._tell(who, name, "is the run's, and is not taken out")
+        return found
+
+    def _tell(self, who: str, name: object, why: str) -> None:
+        if (who, name) not in self._told:
+            self._told.add((who, name))
+            logger.warning("%s: the metric %.100r %s: it is left out (said once)", who, name, why)
+
+
+def _flaws(name: object, before: Mapping[str, float]) -> Iterator[str]:
+    if not isinstance(name, str) or not name or "\0" in name or name != name.strip():
+        yield "has no name that can be written"
+    elif name in before or any(fnmatchcase(name, pattern) for pattern in TAKEN):
+        yield "is the run's own, give yours another name"
+
+
+def _no_number(value: object) -> str:
+    if isinstance(value, str | bytes | bytearray):
+        return f"is a text, {value!r:.100}, not a number"
+    try:
+        float(value)  # type: ignore[arg-type]
+    except Exception as error:  # boundary: of a user's object
+        return f"is no number, but {type(value).__name__} ({error})"
+    return ""

@@ -132,7 +132,8 @@ class CheckpointStore:
         _remove(replaced)
         if self._keep:
             for old in [step for step in self.steps()[: -self._keep] if step != self._spared]:
-                _remove((self.root / f"step-{old}").rename(self._aside(old)))  # half a folder must not look like a checkpoint
+                _remove(aside := self.root / f".step-{old}.deleted")  # where a kill cuts this, the next `begin` goes on
+                _remove((self.root / f"step-{old}").rename(aside))  # half a folder must not look like a checkpoint
         return final
 
     def set_aside_after(self, step: int) -> None:
@@ -200,12 +201,6 @@ class CheckpointStore:
     def _partial(self, step: int) -> Path:
         """A run writes into folders of its own: one that was superseded may still be writing."""
         return self.root / (f".step-{step}.{self._lock.token}.partial" if self._lock is not None else f".step-{step}.partial")
-
-    def _aside(self, step: int) -> Path:
-        """A free name for a checkpoint that is deleted; what a kill leaves of it goes with the next `begin`."""
-        aside = self.root / f".step-{step}.deleted"
-        _remove(aside)
-        return aside
 
     def _check_owner(self) -> None:
         if self._lock is None:

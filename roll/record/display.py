@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from roll.configs.redact import visible
+from roll.configs.sizes import compact
 from roll.record.estimates import Validated
 from roll.record.verdict import Level, Verdict
 
@@ -157,7 +158,7 @@ class Display:
 def plain_line(s: RunSnapshot) -> str:
     parts = [s.reached]
     if s.reward is not None:
-        parts.append(f"reward {s.reward:.3f}")
+        parts.append(f"reward {compact(s.reward)}")
     if s.validation:
         parts.append(f"validation {s.validation[-1].told()} (step {s.validation[-1].step})")
     if s.cut:
@@ -196,7 +197,7 @@ def _figures(s: RunSnapshot) -> Table:
     accuracies = [each.accuracy for each in s.validation if each.accuracy is not None]
     validation = f"{s.validation[-1].told()}  {sparkline(accuracies[-24:])}".rstrip() if s.validation else "-"
     figures = {
-        "reward": _number(s.reward, ".3f"),
+        "reward": "-" if s.reward is None else compact(s.reward),
         "validation": validation,
         "cut off": _number(s.cut, ".0%"),
         "staleness / bound": f"{_number(s.staleness_now, '.2f')} / {s.staleness_bound}",

@@ -14,6 +14,8 @@ from math import comb, sqrt
 from statistics import NormalDist, fmean, variance
 from typing import Any, NamedTuple
 
+from roll.configs.sizes import compact
+
 ACCURACY, SCORE = "val_correct/all/mean", "val/score/mean"
 ERRORS, ROLLOUTS = "val/errors", "val/rollouts"
 CONFIDENCE = 0.95
@@ -51,7 +53,7 @@ class Validated(NamedTuple):
 
     def told(self) -> str:
         """The accuracy, the mean score where it is another number, and what is missing."""
-        score = "" if self.score is None or self.score == self.accuracy else f"score {self.score:.3f}"
+        score = "" if self.score is None or self.score == self.accuracy else f"score {compact(self.score)}"
         parts = ("–" if self.accuracy is None else f"{self.accuracy:.3f}", score, self.unjudged)
         return ", ".join(part for part in parts if part)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,9 @@ def plot(metrics_path: Path, out_path: Path, title: str, staleness_bound: int | 
         _clean(axes)
     staleness.set_xlabel("training step", color=INK)
     picture = io.BytesIO()
-    figure.savefig(picture)
+    with warnings.catch_warnings():  # a name may have characters that its font has not, which stand as boxes
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font", category=UserWarning)
+        figure.savefig(picture)
     write_atomically(out_path, picture.getvalue())
     return True
 

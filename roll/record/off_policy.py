@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from roll.algorithms.correction import ESS
-from roll.algorithms.expected_left import LEAST
+from roll.algorithms.expected_left import LEAST, fix_of
+from roll.algorithms.loss import LossSpec
 from roll.algorithms.loss_metrics import LEFT, LENGTHS
+from roll.configs.ppo import PPOConfig
 from roll.data.sample import SampleGroup
 
 MEAN_OF_ENGINE = "actor/engine_mismatch/"
@@ -69,12 +71,8 @@ class StalenessStats:
 
 
 def _figures(samples: Counter[int], tokens: Counter[int]) -> dict[str, Any]:
-    return {
-        "max": max(samples, default=0),
-        "mean": _mean(samples),
-        "token_mean": _mean(tokens),
-        "histogram": _as_json(samples),
-    }
+    means = {"mean": _mean(samples), "token_mean": _mean(tokens)}
+    return {"max": max(samples, default=0), **means, "histogram": _as_json(samples)}
 
 
 def _mean(counts: Counter[int]) -> float:
@@ -87,11 +85,28 @@ def _as_json(counts: Counter[int]) -> dict[str, int]:
     return {str(lag): counts[lag] for lag in sorted(counts)}
 
 
-def suspects(metrics: Mapping[str, float], alarm: float) -> Iterator[tuple[int, float]]:
-    """Engines whose mean |Δ log-prob| of a step, nats per token, is above `alarm`; with that figure. NaN is above."""
-    for name, value in metrics.items():
-        if name.startswith(MEAN_OF_ENGINE) and not value <= alarm:
-            yield int(name.removeprefix(MEAN_OF_ENGINE)), value
+class OffPolicyWarnings:
+    """What is worth telling of a step's distance from the policy that sampled it."""
+
+    def __init__(self, config: PPOConfig, loss: LossSpec) -> None:
+        correction, tuning = config.train_infer_correction, config.staleness_tuning
+        self._alarm = config.mismatch_alarm
+        self._fading = Fading(loss.pg_variant, fix_of(loss.pg_variant, loss.args, correction))
+        self._correcting = Correcting(config.async_generation_ratio, correction.is_weight.enabled, tuning.depth)
+        self._unreached = Unreached(tuning.target_ess if tuning.learning_rate or tuning.depth else None)
+
+    def sentences(self, metrics: Mapping[str, float], fresh: bool) -> Iterator[str]:
+        """After a step. `fresh`: all its samples were made with the weights that it started from."""
+        alarm = self._alarm
+        for name, nats in metrics.items():
+            if alarm is not None and name.startswith(MEAN_OF_ENGINE) and not nats <= alarm:  # NaN is above, too
+                yield (
+                    f"the log-probs of actor_infer engine {name.removeprefix(MEAN_OF_ENGINE)} differ from the trainer's by "
+                    f"{nats:.3g} nats a token under the same weights (mismatch_alarm {alarm:g}): another dtype, or weights "
+                    "that are not what they should be"
+                )
+        yield from self._fading.sentences(metrics)
+        yield from filter(None, (self._correcting.proposal(metrics), self._unreached.sentence(metrics, fresh)))
 
 
 class Correcting:
@@ -131,11 +146,9 @@ class Unreached:
 
     def __init__(self, target: float | None) -> None:
         """None: nothing follows it."""
-        self._target = target
-        self._steps = 0
+        self._target, self._steps = target, 0
 
     def sentence(self, metrics: Mapping[str, float], fresh: bool) -> str | None:
-        """After a step. `fresh`: all its samples were made with the weights that it started from."""
         ess = metrics.get(ESS, 1.0)
         if self._target is None or ess >= self._target or not fresh:
             self._steps = 0

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from roll.configs.redact import visible
+from roll.configs.sizes import counted
 from roll.record.advice import gains
 from roll.record.by_tag import as_table
 from roll.record.display import LABEL, Printed, duration
@@ -117,15 +118,16 @@ def _incidents(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "warning", warning
     for stage, kinds in summary.get("stage_errors", {}).items():
         for on_error, errors in kinds.items():
-            yield "stage", f"{stage} has failed {sum(errors.values()):,} times (on_error: {on_error}; {_listing(errors)})"
+            times = counted(sum(errors.values()), "time")
+            yield "stage", f"{stage} has failed {times} (on_error: {on_error}; {_listing(errors)})"
     if seconds := summary.get("trainer_recovery_s"):
-        yield "trainer", f"started again {len(seconds)} times, which took {duration(sum(seconds))}"
+        yield "trainer", f"started again {counted(len(seconds), 'time')}, which took {duration(sum(seconds))}"
     if (since := summary.get("synchronous_since")) is not None:
         yield "schedule", f"synchronous since step {since}: too many workers had to be replaced"
 
 
 def _evaluated(summary: dict[str, Any], models: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    yield "evaluated", f"{len(models)} model{'s' * (len(models) != 1)} in {duration(summary.get('wall_s', 0.0))}"
+    yield "evaluated", f"{counted(len(models), 'model')} in {duration(summary.get('wall_s', 0.0))}"
     if errors := sum(model["errors"] for model in models):
         yield "errors", f"{errors:,} rollouts failed or could not be judged"
 

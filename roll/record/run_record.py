@@ -54,9 +54,8 @@ class RunRecord:
 
     `written`: the configuration with paths as the user wrote them. `resumed`: the record's state in the checkpoint that the run
     goes on from; what was written after it is rolled back. `warnings`: what was odd before the run began. `rules`: of a tag's
-    environments. `models`: how many a
-    run evaluates that trains nothing. `before`: the record of the same run that this one takes over from, when its trainer
-    restarts."""
+    environments. `models`: how many a run evaluates that trains nothing. `before`: the record of the same run that this one takes
+    over from, when its trainer restarts."""
 
     _counter: Counter | None = None
     _ledger: Ledger | None = None
@@ -72,8 +71,7 @@ class RunRecord:
     """What another run had done until the checkpoint that this one began with."""
     steady_steps, trained_s, idle_s = 0, 0.0, 0.0
     """The steps but the first, for which everything is slow; how long they took, and the waits for groups before them."""
-    samples = 0
-    response_tokens = 0
+    samples = response_tokens = 0
 
     def __init__(
         self,
@@ -88,15 +86,14 @@ class RunRecord:
         models: int = 0,
         before: RunRecord | None = None,
     ) -> None:
-        self.run_dir = Path(derived.run_dir)
-        self.max_steps = models or config.max_steps
-        self._counted = "model" if models else "step"
-        self._trains = config.trains
+        self.run_dir, self._trains = Path(derived.run_dir), config.trains
+        self.max_steps, self._counted = models or config.max_steps, "model" if models else "step"
         self._made = self._began = monotonic()
         self.files = LiveFiles(self.run_dir, config.exp_name, derived.staleness_bound, lock)
         self.staleness = StalenessStats(derived.staleness_bound)
         if resumed is not None:
-            self._resume(resumed)
+            self.staleness.restore(resumed["staleness"])
+            self._inherited = resumed.get("inherited")
         self.step = self._first_step = resumed["step"] if resumed is not None else 0
         self.journals = Journals(config, derived, written or to_mapping(config), resumed)
         self._training_warnings, self._actions = TrainingWarnings(), InvalidActions(rules or {})
@@ -116,10 +113,6 @@ class RunRecord:
             self.validation += [found] if (found := Validated.of_row(row)) is not None else []
         if before is not None:
             self._take_over(before)
-
-    def _resume(self, resumed: Mapping[str, Any]) -> None:
-        self.staleness.restore(resumed["staleness"])
-        self._inherited = resumed.get("inherited")
 
     def _follow(self, step: int, row: Mapping[str, Any]) -> None:
         self.curves.add(step, row)
@@ -305,10 +298,7 @@ class RunRecord:
             "memory": self.memory.figures(),
             "staleness": self.staleness.summary(),
             **({} if self._inherited is None else {"inherited": self._inherited}),
-            "throughput": {
-                "samples_per_s": self.samples / seconds,
-                "response_tokens_per_s": self.response_tokens / seconds,
-            },
+            "throughput": {"samples_per_s": self.samples / seconds, "response_tokens_per_s": self.response_tokens / seconds},
         }
 
     def roles(self) -> list[dict[str, Any]]:

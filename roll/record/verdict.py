@@ -10,6 +10,7 @@ from math import isfinite, sqrt
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
 
+from roll.configs.sizes import compact, counted
 from roll.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE
 from roll.record.learning_curve import REWARD
 
@@ -106,7 +107,7 @@ def _course(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Verdict
     first = next(_obstacles(curve, groups), None) if len(steps) >= PATIENCE else None
     if first is not None:
         return Verdict(first[0], first[1] + (f"; {trend.text}" if trend is not None else ""))
-    return trend or Verdict("too early", f"{len(steps)} step{'s' * (len(steps) != 1)} so far")
+    return trend or Verdict("too early", f"{counted(len(steps), 'step')} so far")
 
 
 def _unjudged(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Verdict | None:
@@ -192,7 +193,7 @@ def _judged(label: str, first: float, last: float, noise: float, steps: int) -> 
     gain = last - first
     least = max(ERRORS_SAID * noise, 1e-3 * max(abs(first), abs(last)))
     kind: Kind = "learning" if gain > least else "worse" if gain < -least else "no gain"
-    return Verdict(kind, f"{label} {first:.3f} → {last:.3f} ({gain:+.3f}) in {steps:,} steps")
+    return Verdict(kind, f"{label} {compact(first)} → {compact(last)} ({compact(gain, '+')}) in {counted(steps, 'step')}")
 
 
 def _obstacles(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Iterator[tuple[Kind, str]]:

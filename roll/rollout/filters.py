@@ -1,9 +1,14 @@
-"""Which groups are worth training: pure functions of a group's rewards."""
+"""Which groups are worth training: functions of a group's rewards, built in (pure) or the user's own."""
 
 from __future__ import annotations
 
+import inspect
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Any
+
+from roll.configs.dotted_path import import_object
+from roll.errors import boundary, contained
 
 GroupFilter = Callable[[Sequence[float]], str | None]
 """Rewards of a group -> the reason to drop it, or None to keep it."""
@@ -35,3 +40,18 @@ def std_filter(threshold: float) -> GroupFilter:
 def equal_rewards(rewards: Sequence[float]) -> str | None:
     """A `GroupFilter` without thresholds: drops groups whose rewards are all the same."""
     return "equal_rewards" if len(set(rewards)) == 1 else None
+
+
+def own_filter(path: str) -> GroupFilter:
+    """A function of a group's rewards, or a class whose instances are one."""
+    found: Any = import_object(path)
+    made: Any = found() if inspect.isclass(found) else found
+
+    def checked(rewards: Sequence[float]) -> str | None:
+        if isinstance(verdict := contained(made, rewards), str | None):
+            return verdict
+        raise ValueError(f"{path} must return the reason to drop a group (text) or None, not {verdict!r}")
+
+    with boundary(ValueError, "it fails on the rewards [0.0, 1.0]"):
+        checked([0.0, 1.0])
+    return checked

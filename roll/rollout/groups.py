@@ -58,11 +58,8 @@ class Groups(OneProcess):
         self.admission = admission
         self.depth = depth
         self.changes = Changes()
-        self._source = source
-        self._journal = journal
-        self._trace = trace
-        self._progress = progress
-        self._clock = clock
+        self._source, self._journal, self._trace = source, journal, trace
+        self._progress, self._clock = progress, clock
         self._live: dict[int, SampleGroup] = {}
         """And those that may be trained again."""
         self._work: dict[int, asyncio.Future[Any]] = {}

@@ -126,7 +126,7 @@ class Simulation:
         kind: type[Prepared]
         if isinstance(config, AgenticConfig):
             kind, filters = AgenticPrepared, agentic_run.group_filters(config, collect)
-            own: dict[str, Any] = {"config": config, "instructions": _alike(config), "tokenizer_folder": ""}
+            own: dict[str, Any] = {"config": config, "rules": _alike(config), "tokenizer_folder": ""}
         else:
             kind, filters = RLVRPrepared, rlvr_run.group_filters(config, collect)
             own = {"config": config, "skipped": {}, "success_at": dict.fromkeys(config.rewards, 1.0)}

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from roll.algorithms.correction import ESS
-from roll.algorithms.expected_left import fix_of
 from roll.algorithms.loss import LossSpec, prepare_batch
 from roll.algorithms.value_loss import ValueLossSpec
 from roll.configs.derived import Derived
@@ -32,7 +31,7 @@ from roll.distributed.cluster import Cluster
 from roll.engines.policy_copy import PolicyCopy
 from roll.errors import Closed, contained
 from roll.record.callbacks import Reports
-from roll.record.off_policy import Correcting, Fading, Unreached, suspects
+from roll.record.off_policy import OffPolicyWarnings
 from roll.rollout.groups import Groups
 from roll.rollout.lease import Lease
 from roll.rollout.pipeline_depth import StepTimes
@@ -97,22 +96,13 @@ class Trainer:
         self._derived = derived
         # Explorers of other processes number their engines themselves, each from 0.
         self._loss = replace(loss, engines=len(clusters["actor_infer"]) if "actor_infer" in clusters else 1)
-        self._fading = Fading(loss.pg_variant, fix_of(loss.pg_variant, loss.args, config.train_infer_correction))
-        weighted = config.train_infer_correction.is_weight.enabled
-        tuning = config.staleness_tuning
-        self._correcting = Correcting(config.async_generation_ratio, weighted, tuning.depth)
-        self._unreached = Unreached(tuning.target_ess if tuning.learning_rate or tuning.depth else None)
+        self._warnings = OffPolicyWarnings(config, loss)
         self._value_loss = ValueLossSpec(clip=config.value_clip)
-        self._groups = groups
-        self._schedule = schedule
-        self._reports = reports
-        self._advantages = advantages
+        self._groups, self._schedule, self._reports, self._advantages = groups, schedule, reports, advantages
         self._policy = clusters["actor_train"]
         self._critic = clusters.get("critic")
         self._reference = clusters.get("reference")
-        self._copy = copy
-        self._store = store
-        self._checkpoints = checkpoints
+        self._copy, self._store, self._checkpoints = copy, store, checkpoints
         self._next = first_step
         self.milestones = Milestones(groups, first_step)
         self._done_at = 0.0
@@ -276,7 +266,8 @@ class Trainer:
         )
         if self._copy is not None:
             metrics["staleness/proximal_lag"] = float(step.number - self._scored_with(step.number))
-        self._warn_of_mismatch(step)
+        for sentence in self._warnings.sentences(step.metrics, all(group.start_version == step.number for group in groups)):
+            logger.warning("step %d: %s", step.number + 1, sentence)
         row = self._reports.record.add_step(step.number, groups, step.batch, metrics)
         self.milestones.passed(Milestone.RECORDED, step.number + 1)
         await self._reports.step(row)
@@ -284,23 +275,6 @@ class Trainer:
             await self._checkpoints.begin()
         self._done_at = monotonic()
         self.milestones.passed(Milestone.DONE, step.number + 1)
-
-    def _warn_of_mismatch(self, step: Step) -> None:
-        alarm = self._config.mismatch_alarm
-        for engine, nats in suspects(step.metrics, alarm) if alarm is not None else ():
-            logger.warning(
-                "step %d: the log-probs of actor_infer engine %d differ from the trainer's by %.3g nats a token under the same "
-                "weights (mismatch_alarm %g): another dtype, or weights that are not what they should be",
-                step.number + 1,
-                engine,
-                nats,
-                alarm,
-            )
-        said = [*self._fading.sentences(step.metrics), self._correcting.proposal(step.metrics)]
-        fresh = all(group.start_version == step.number for group in step.lease.groups)
-        said.append(self._unreached.sentence(step.metrics, fresh))
-        for sentence in filter(None, said):
-            logger.warning("step %d: %s", step.number + 1, sentence)
 
     def _cut(self, step: Step, count: int) -> list[TokenBatch]:
         """The batches of the optimiser steps."""

@@ -142,87 +142,34 @@ class Panel(NamedTuple):
 
 
 PANELS = (
-    Panel(
-        "Reward",
-        (("critic/score/mean", "mean"),),
-        "rises",
-        "If it rises and validation does not, the reward is being gamed: read samples.",
-    ),
-    Panel(
-        "Validation",
-        ((r"eval/([^/]+)/all/(avg@\d+)", r"\1 \2"),),
-        "rises",
-        "The share of answers to other prompts that are right; a rise within the band may be chance.",
-        instead=(("val_correct/all/mean", "accuracy"), ("val/score/mean", "score")),
-    ),
-    Panel(
-        "Response length, tokens",
-        (("tokens/response_length/mean", "mean"), ("tokens/response_length/max", "max")),
-        "what the task needs",
-        "If it rises and the reward does not, the reward may pay for length.",
-    ),
-    Panel(
-        "Cut off by length, share",
-        (("tokens/response_length/clip", "share"),),
-        "near 0",
-        "Else responses are cut off before they answer: a larger response_length.",
-    ),
-    Panel(
-        "Staleness, versions",
-        (("staleness/mean", "mean"), ("staleness/max", "max")),
-        "below the bound",
-        "How many versions older the weights were that sampled the data.",
-        bound=True,
-    ),
-    Panel(
-        "Gradient norm",
-        (("actor_train/grad_norm", "norm"),),
-        "above 0, without peaks",
-        "At 0 nothing is learned; ever higher peaks ask for a smaller learning rate, or clipping.",
-    ),
-    Panel(
-        "Entropy",
-        (("actor/entropy", "entropy"),),
-        "falls slowly",
-        "Near 0 the model always says the same, and groups have nothing to compare.",
-    ),
-    Panel(
-        "Mismatch of engine and trainer",
-        (("actor/train_infer_k3", "KL (k3)"), ("actor/engine_mismatch", "same weights")),
-        "1e-3 and less",
-        "Else engine and trainer disagree, or samples are too old.",
-    ),
-    Panel(
-        "Effective sample size, share",
-        (("actor/ess", "tokens"), ("actor/train_infer_ess_sequence", "sequences")),
-        "near 1",
-        "Else few samples carry the step: less staleness, another loss.",
-    ),
-    Panel(
-        "Seconds per step",
-        (("time/step_s", "trains"), ("time/wait_for_batch_s", "waits for a batch")),
-        "short waits",
-        "Long waits mean that rollouts are the bottleneck: the lanes of Time say who was waited for.",
-    ),
-    Panel(
-        "Response tokens per second",
-        (("throughput/response_tokens_per_s", "tokens/s"),),
-        "steady",
-        "The speed of the run, waits included.",
-    ),
-    Panel(
-        "Without a signal, share of groups",
-        (("rewards/groups_without_signal", "share"),),
-        "below 0.5",
-        "Else nearly all groups are all right or all wrong: other prompts, or a filter.",
-    ),
-    Panel(
-        "Success of agents",
-        ((r"env/([^/]+)/success", r"\1"),),
-        "rises",
-        "The share of training episodes that reached their goal.",
-    ),
-)
+    Panel("Reward", (("critic/score/mean", "mean"),), "rises", "If it rises and validation does not, the reward is being gamed: "
+          "read samples."),
+    Panel("Validation", ((r"eval/([^/]+)/all/(avg@\d+)", r"\1 \2"),), "rises", "The share of answers to other prompts that are "
+          "right; a rise within the band may be chance.",
+          instead=(("val_correct/all/mean", "accuracy"), ("val/score/mean", "score"))),
+    Panel("Response length, tokens", (("tokens/response_length/mean", "mean"), ("tokens/response_length/max", "max")),
+          "what the task needs", "If it rises and the reward does not, the reward may pay for length."),
+    Panel("Cut off by length, share", (("tokens/response_length/clip", "share"),), "near 0", "Else responses are cut off before "
+          "they answer: a larger response_length."),
+    Panel("Staleness, versions", (("staleness/mean", "mean"), ("staleness/max", "max")), "below the bound",
+          "How many versions older the weights were that sampled the data.", bound=True),
+    Panel("Gradient norm", (("actor_train/grad_norm", "norm"),), "above 0, without peaks", "At 0 nothing is learned; ever "
+          "higher peaks ask for a smaller learning rate, or clipping."),
+    Panel("Entropy", (("actor/entropy", "entropy"),), "falls slowly", "Near 0 the model always says the same, and groups have "
+          "nothing to compare."),
+    Panel("Mismatch of engine and trainer", (("actor/train_infer_k3", "KL (k3)"), ("actor/engine_mismatch", "same weights")),
+          "1e-3 and less", "Else engine and trainer disagree, or samples are too old."),
+    Panel("Effective sample size, share", (("actor/ess", "tokens"), ("actor/train_infer_ess_sequence", "sequences")), "near 1",
+          "Else few samples carry the step: less staleness, another loss."),
+    Panel("Seconds per step", (("time/step_s", "trains"), ("time/wait_for_batch_s", "waits for a batch")), "short waits",
+          "Long waits mean that rollouts are the bottleneck: the lanes of Time say who was waited for."),
+    Panel("Response tokens per second", (("throughput/response_tokens_per_s", "tokens/s"),), "steady",
+          "The speed of the run, waits included."),
+    Panel("Without a signal, share of groups", (("rewards/groups_without_signal", "share"),), "below 0.5",
+          "Else nearly all groups are all right or all wrong: other prompts, or a filter."),
+    Panel("Success of agents", ((r"env/([^/]+)/success", r"\1"),), "rises",
+          "The share of training episodes that reached their goal."),
+)  # fmt: skip
 
 
 def panels(names: Collection[str]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
@@ -121,6 +121,16 @@ def read_header(path: Path) -> dict[str, Stored]:
     return {name: _stored(path, name, entry, size - 8 - length) for name, entry in header.items()}
 
 
+def beginning(files: Sequence[Path], name: str, most: int = 1 << 20) -> bytes:
+    """The first bytes of a tensor, which is in one of the files. Raises as `read_header`."""
+    path = next(path for path in files if name in read_header(path))
+    with open_regular(path) as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        start, stop = _object(stream.read(length), path)[name]["data_offsets"]
+        stream.seek(8 + length + start)
+        return stream.read(min(most, stop - start))
+
+
 def _stored(path: Path, name: str, entry: Any, room: int) -> Stored:
     try:
         dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
@@ -157,7 +167,7 @@ def _said(error: BaseException) -> str:
     return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
-def _object(content: bytes, path: Path) -> dict[str, object]:
+def _object(content: bytes, path: Path) -> dict[str, Any]:
     with boundary(ValueError, f"{path} cannot be read", say=_said):
         value = json.loads(content)
     if not isinstance(value, dict):

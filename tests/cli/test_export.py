@@ -53,6 +53,24 @@ def test_the_folder_is_the_merged_model(checkpoint, tmp_path, capsys, dtype):
         assert f"{parameters:,} parameters in {dtype}" in told
 
 
+def test_of_a_run_the_newest_complete_checkpoint_is_taken(checkpoint, tmp_path):
+    """By the folder that each run prints, or that of its checkpoints."""
+    run = tmp_path / "run"
+    shutil.copytree(checkpoint, run / "checkpoints/step-3")
+    (run / "checkpoints/step-4").mkdir()
+    (run / "checkpoints/step-4/manifest.json").write_text("{}")
+    for name, named in {"a": run, "b": run / "checkpoints", "c": run / "checkpoints/step-3"}.items():
+        assert main(["--checkpoint", str(named), "--output", str(tmp_path / name)]) == 0
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in "abc"]
+    assert weights[0] == weights[1] == weights[2]
+
+
+def test_a_run_without_a_complete_checkpoint_has_nothing_to_export(tmp_path, capsys):
+    (tmp_path / "run/checkpoints/step-1").mkdir(parents=True)
+    assert main(["--checkpoint", str(tmp_path / "run"), "--output", str(tmp_path / "a")]) == 2
+    assert "step-1" in capsys.readouterr().err and not (tmp_path / "a").exists()
+
+
 def test_bad_input_is_one_line_and_writes_nothing(checkpoint, tmp_path, capsys):
     def refused(told, *given):
         assert main(list(given)) == 2

@@ -1,8 +1,11 @@
 """`roll show RUN` and `roll show RUN groups`: what the database of a run says of it, while it runs and when it is over."""
 
 import json
+import os
+import socket
 
 import pyarrow.parquet as pq
+import pytest
 from database_party import B, Party, explore, run
 
 from roll.cli import main, show
@@ -38,6 +41,25 @@ def test_status_names_steps_versions_members_and_groups(tmp_path, capsys, monkey
     told = json.loads(capsys.readouterr().out)["database"]
     assert (told["steps"], told["groups"]["dropped"], told["trainers"][0]["state"]) == (1, {"explorer_lost": 1}, "left")
     assert (told["explorers"][0]["name"], told["explorers"][0]["groups"]) == ("first", 4)
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"),
+    [
+        ("interrupted", "run interrupted: stopped by a signal; its groups are kept"),
+        ("failed", "run failed: "),
+        ("running", "run running"),
+    ],
+)
+def test_status_and_verdict_say_the_same_of_a_trainer_that_has_stopped(tmp_path, capsys, monkeypatch, status, shown):
+    monkeypatch.setattr(show, "LOOK_S", 0.0)
+    play(tmp_path)
+    summary = {"status": status, "reason": "stopped by a signal", "pid": os.getpid(), "host": socket.gethostname()}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    (tmp_path / "config.yaml").write_text("mode: train\n")
+    assert main.main(["show", str(tmp_path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith(shown) and ("verdict stopped" in told) == (status != "running")
 
 
 def test_groups_are_listed_and_exported_with_their_samples(tmp_path, capsys):

@@ -84,7 +84,7 @@ def folder(tmp_path):
 def test_a_run_that_keeps_all_promises_has_no_violation(folder, capsys):
     assert folder.write() == []
     assert main([str(folder.path)]) == 0
-    assert "7 groups, 6 trained, 1 checkpoints; no promises broken" in capsys.readouterr().out
+    assert "7 groups, 6 trained, 1 checkpoint; no promises broken" in capsys.readouterr().out
     assert main([str(folder.path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["ok"] and (told["groups"], told["trained"], told["checkpoints"], told["broken"]) == (7, 6, 1, [])

@@ -424,6 +424,7 @@ STEPWISE = {"G": {"env_type": "gem", "env_manager_cls": "roll.pipeline.agentic.e
         ({"adv_estimator": "gae"}, "adv_estimator", "padding"),
         # utils/functionals.py:571 (one key for every domain), :722; the field reward_norm and the flat masks are in no dataclass.
         ({"reward_norm": "batch"}, "reward_norm", "raw rewards"),
+        ({"reward_norm": "group", "norm_mean_type": None}, "reward_norm", "raw rewards"),
         ({"norm_std_type": "running", "rewards": DOMAINS}, "norm_std_type", "one for all domains"),
         ({"norm_mean_type": "running", "rewards": DOMAINS}, "norm_mean_type", "one for all domains"),
         ({"error_max_len_clip": True, "error_max_len_threshold": 8}, "error_max_len_clip", "other than 0 and 1"),

@@ -78,3 +78,25 @@ def test_a_file_of_rolls_or_of_this_project_has_its_own_words():
     _, report = load(ROOT / "examples/config", "rlvr_config")
     assert report.words == {} and located(report, "exp_name", "x", "exp_name").message == "exp_name"
     assert load(ROOT / "tests/configs/roll_examples/rlvr", "multi_domain_megatron", compat=True)[1].words == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [("batch", True), ("group", True), ("running", True), ("null", False), ("None", False)]
+)
+@pytest.mark.parametrize("compat", [True, False])
+def test_a_run_says_that_it_normalises_rewards_where_roll_does_not(value, told, compat):
+    overrides = [f"+reward_norm={value}", "adv_estimator=reinforce", "~num_return_sequences_in_group"]
+    _, report = load(ROOT / "examples/config", "rlvr_embedded", overrides, compat=compat)
+    assert any(note.key == "reward_norm" and "raw rewards" in note.message for note in report.told) == told
+
+
+def test_who_never_saw_roll_is_told_nothing_of_its_meaning(tmp_path):
+    text = (
+        "pretrain: m\nsequence_length: 64\nrollout_batch_size: 8\nadv_estimator: grpo\nactor_train: {device_mapping: [0]}\n"
+        "actor_infer: {device_mapping: [1]}\ncustom_envs: {t: {env_type: frozen_lake}}\ntrain_env_manager: {group_size: 2}\n"
+    )
+    (tmp_path / "mine.yaml").write_text(text)
+    _, report = load(tmp_path, "mine")
+    assert report.told == [] and report.summary == ""
+    (tmp_path / "theirs.yaml").write_text(text + "save_logging_board_dir: logs\n")
+    assert [note.key for note in load(tmp_path, "theirs")[1].told] == ["adv_estimator"]

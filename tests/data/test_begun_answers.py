@@ -1,12 +1,14 @@
 """An answer that a row has begun is gone on from: its prompt ends inside the assistant's turn."""
 
 import pytest
-from tiny_models import symbol_tokenizer
+from tiny_models import symbol_tokenizer, tiny_qwen2
 
+from roll.configs.problems import ConfigError
 from roll.data.chat_template import render
 from roll.data.prompt_file import PromptRow
 from roll.data.prompt_source import tokenize_prompts
 from roll.errors import PromptFileError
+from roll.loading.keywords import made
 
 SYMBOLS = ["<pad>", "<eos>", "<unk>", "<turn>", *"abcdefghijklmnopqrstuvwxyz0123456789+=: \n"]
 PLAIN = (
@@ -81,3 +83,17 @@ def test_messages_that_say_nothing_are_left_out_like_prompts_that_say_nothing():
     rows = [row({"role": "system", "content": "s"}, {"role": "user", "content": " "}), row(ASKED)]
     usable, skipped = tokenize_prompts(rows, tokenizer(PLAIN), "native", 99, {"t": "d"})
     assert (len(usable), skipped) == (1, {"empty": 1})
+
+
+def test_rows_in_memory_are_read_like_those_of_a_file(tmp_path):
+    tiny_qwen2(len(SYMBOLS), num_hidden_layers=1, max_position_embeddings=512).save_pretrained(tmp_path)
+    tokenizer(PLAIN).save_pretrained(tmp_path)
+    rows = [{"messages": [ASKED], "answer": "2"}, {"messages": begun("it is").messages, "answer": "2"}]
+    given = {"model": tmp_path, "data": rows, "reward": len, "output_dir": str(tmp_path / "output")}
+    with pytest.raises(ConfigError, match=r"row:2: messages\[1\] is the assistant's"):
+        made(**given)
+    config = made(**given, actor_train={"data_args": {"continue_final_message": True}})
+    assert config.actor_train.data_args.continue_final_message
+    rows[1]["messages"] = [{"role": "user", "content": None}]
+    with pytest.raises(ConfigError, match=r"row:2: messages\[0\] has null for a content"):
+        made(**given)

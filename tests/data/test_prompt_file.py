@@ -111,6 +111,17 @@ def test_a_missing_file_is_named_with_its_key(tmp_path: Path) -> None:
         read([path], key="validation.data_args")
 
 
+@pytest.mark.parametrize(
+    ("pattern", "files"), [("*.jsonl", "a.jsonl, b.jsonl"), ("[ab].jsonl", "a.jsonl"), ("none*", "a.jsonl, b.jsonl")]
+)
+def test_a_pattern_is_no_file_and_a_list_is_asked_for(tmp_path: Path, pattern: str, files: str) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(PromptFileError, match="no pattern is read here") as caught:
+        list(read_rows(DataArguments(file_name=str(tmp_path / pattern))))
+    assert all(file in caught.value.fix for file in files.split(", ")) and caught.value.fix.startswith("a list of files: [")
+
+
 def test_files_without_rows_are_refused(tmp_path: Path) -> None:
     for paths in [[], [write(tmp_path / "empty.jsonl", "", "  ")]]:
         with pytest.raises(PromptFileError, match=r"k: no prompts in "):

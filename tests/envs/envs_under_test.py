@@ -19,6 +19,13 @@ RELEASED = threading.Event()
 """Set by a test to let hanging threads of its own process go."""
 
 
+class Odd(BaseException):
+    pass
+
+
+ODD = (StopIteration, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, Odd)
+
+
 class Moody:
     """Does what the action says."""
 
@@ -44,6 +51,8 @@ class Moody:
             raise KeyError("lost")
         if action_text == "exit":
             raise SystemExit(5)
+        if action_text.startswith("odd: "):
+            raise {kind.__name__: kind for kind in ODD}[action_text.removeprefix("odd: ")]("why")
         if action_text == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if action_text == "print":

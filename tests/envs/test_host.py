@@ -105,6 +105,24 @@ def test_answers_that_are_none_fail_the_episode(execution: Any, action: str, mes
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS)
+@pytest.mark.parametrize("kind", ["StopIteration", "KeyboardInterrupt", "GeneratorExit", "CancelledError", "Odd"])
+def test_whatever_an_environment_raises_fails_its_episode_alone(execution: Any, kind: str) -> None:
+    """In a process of its own an interruption ends that process, which is the same."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)  # as in a run
+        host = EnvHost(execution)
+        handle, other = await opened(host), await opened(host)
+        error = await failure(asyncio.wait_for(handle.step(f"odd: {kind}"), 30))
+        assert error.kind == "died" if execution == "process" and error.kind != "exception" else f"{kind}: why" in error.message
+        assert (await other.step("go"))[0] == "episode 1"
+        assert (await handle.reset(5))[0] == "episode 1, seed 5"
+        await host.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
 def test_what_an_environment_prints_and_its_numpy_numbers(execution: Any) -> None:
     async def main() -> None:
         host = EnvHost(execution)

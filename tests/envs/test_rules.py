@@ -119,3 +119,49 @@ def test_rules_that_a_conversation_leaves_out_are_noted(name, told):
 
 def test_the_check_says_where_the_rules_come_from():
     assert any("docstring" in note for note in check_env("rule_worlds.Plain", {}, episodes=2).notes)
+
+
+class Spoken(Flip):
+    """Says a text."""
+
+    observation_space = gymnasium.spaces.Text(20)
+    said = "guess a digit"
+
+    def reset(self, *, seed=None, options=None):
+        super(Flip, self).reset(seed=seed)
+        return self.said, {}
+
+    def step(self, action):
+        return self.said, 0.0, True, False, {}
+
+
+class Lines(Spoken):
+    said = "a\nb\tc!"
+
+
+class Long(Spoken):
+    said = "a" * 30
+
+
+class Parts(Spoken):
+    observation_space = gymnasium.spaces.Dict({"word": gymnasium.spaces.Text(9)})
+    said = {"word": "ä b"}  # noqa: RUF012
+
+
+class Within(Spoken):
+    observation_space = gymnasium.spaces.Text(20, charset="guessadit ")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Spoken", "has a space, which its Text space lacks: Text(..., charset=)"),
+        ("Lines", "has a tab, a line break, '!', which"),
+        ("Long", "has 30 characters, and its Text space 1 to 20 (max_length=)"),
+        ("Parts", "has a space, 'ä', which"),
+        ("Within", ""),
+    ],
+)
+def test_a_character_that_a_text_space_lacks_is_named(name, told):
+    errors = " ".join(check_env(f"rule_worlds.{name}", {}, episodes=2).errors)
+    assert told in errors and ("charset=" in errors or "max_length=" in errors) == bool(told)

@@ -79,6 +79,19 @@ def test_programs_that_fail_cost_their_groups_and_say_why(lab, of_programs, tmp_
     assert "chosen to fail" in caplog.text
 
 
+def test_a_program_whose_calls_are_all_refused_ends_the_run_with_the_cause(lab, of_programs, tmp_path):
+    """It names its tools when it runs, and the model's chat template shows none."""
+    tools = '[{"type": "function", "function": {"name": "add", "parameters": {}}}]'
+    agent = lab.agent.replace('"messages":', f'"tools": {tools}, "messages":')
+    assert agent != lab.agent
+    (tmp_path / "agent" / "agent.py").write_text(agent)
+    run = lab.start(of_programs({"custom_envs.letters.on_env_failure": "drop_group"}, max_steps=1), LocalBackend())
+    assert run.summary["status"] == "failed"
+    cause = "no agent of 'letters' has had an answer of the policy: the chat template of "
+    assert cause in run.summary["reason"] and run.summary["reason"].endswith("does not show tools: add")
+    assert "Traceback" not in run.summary["reason"] and not run.trained_samples()
+
+
 def test_redundant_programs_are_ended_when_enough_have_finished(lab, of_programs, tmp_path):
     """The first of a group that finish count; one that hangs is ended with its group's others."""
     (tmp_path / "agent" / "agent.py").write_text(

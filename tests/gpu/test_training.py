@@ -191,7 +191,7 @@ def test_offload_frees_the_memory_and_reload_brings_all_back(
 
 def test_grouped_products_of_experts_are_those_of_one_after_another(device: str) -> None:
     pytest.importorskip("megatron.core")
-    from roll.strategies.train.megatron.experts import GroupedProduct
+    from roll.strategies.train.megatron.model import GroupedProduct
 
     counts = [300, 0, 17, 195]
     weights = [torch.randn(256, 128, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in counts]

@@ -17,6 +17,15 @@ class Letters(RewardWorker):
         return verdict(sample.response_text)
 
 
+class Interrupts(RewardWorker):
+    """At every fourth prompt, whatever the attempt."""
+
+    def grade(self, sample):
+        if int(sample.prompt.uid.rpartition("/")[2]) % 4 == 3:
+            raise KeyboardInterrupt("why")
+        return verdict(sample.response_text)
+
+
 class SlowLetters(Letters):
     """A remote judge: answers after a time between 0 and `reward_args.max_s` that depends on the prompt and the sample alone."""
 

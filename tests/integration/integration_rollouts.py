@@ -58,3 +58,17 @@ async def says_nonsense(chat, prompt):
 
 def no_coroutine(chat, prompt):
     return 1.0
+
+
+async def with_tools(chat, prompt):
+    return len((await chat([{"role": "user", "content": "1"}], tools=[TOOL])).content)
+
+
+async def with_tools_and_patience(chat, prompt):
+    try:
+        return await with_tools(chat, prompt)
+    except Refused:
+        return 0.0
+
+
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {}}}

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from roll import BuiltIn, Drop, RLVRPipeline, create_role_state_machine
+from roll import BuiltIn, Callback, Drop, RLVRPipeline, create_role_state_machine
+from roll.distributed.ray_backend import RayBackend
 from roll.errors import Expelled, FlowError, Superseded, TakenBack
 from roll.pipeline.last_checkpoint import why_lost
+from roll.pipeline.rlvr_run import RLVRRun, prepare
 from roll.trainer import trainer as trainer_module
 
 AHEAD = {"async_generation_ratio": 1.0, "max_steps": 6}
@@ -172,3 +175,30 @@ def test_a_finished_run_says_nothing_of_checkpoints(make_config):
     summary, there = ended(make_config())
     assert summary["status"] == "finished" and "checkpoint" not in summary and there == ["step-2"]
     assert json.loads((Path(make_config().run_dir) / "summary.json").read_text())["status"] == "finished"
+
+
+class Interrupts(Callback):
+    def on_step(self, step, metrics):
+        if step == 2:
+            raise KeyboardInterrupt("mine")
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("shared_ray")
+def test_with_ray_it_is_the_same(lab, make_config):
+    prepared = replace(prepare(make_config(AHEAD), lab.inventory), callbacks=(Interrupts(),))
+    backend = RayBackend(lab.inventory)
+    summary = asyncio.run(RLVRRun(prepared.config, prepared, lab.inventory, backend).run())
+    assert summary["reason"].endswith("Interrupts.on_step: KeyboardInterrupt: mine")
+    assert summary["checkpoint"] == {"step": 2, "lost": ""}
+    assert (prepared.run_dir / "checkpoints/step-2/manifest.json").exists()
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("shared_ray")
+def test_a_reward_that_interrupts_costs_its_sample_with_ray(lab, make_config):
+    """Its group is dropped, as after any other error of a reward."""
+    odd = {"rewards.sums.worker_cls": f"{lab.rewards}.Interrupts"}
+    run = lab.start(make_config(odd), RayBackend(lab.inventory))
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    assert sum(run.summary["reward_errors"].values()) >= 4 and run.summary["groups"]["dropped"]["reward_error"] >= 1

@@ -141,6 +141,12 @@ def test_rollouts_that_come_to_nothing_end_the_run_with_the_reason(lab, of_rollo
     assert run.summary["status"] == "failed" and kind in run.summary["reason"]
 
 
+@pytest.mark.parametrize("function", ["with_tools", "with_tools_and_patience"])
+def test_tools_that_the_chat_template_does_not_show_end_the_run_with_the_cause(lab, of_rollouts, function):
+    run = lab.run_local(of_rollouts(function, {"rollout.on_failure": "drop_group"}, max_steps=1))
+    assert run.summary["status"] == "failed" and run.summary["reason"].endswith("does not show tools: add")
+
+
 @pytest.mark.parametrize(
     ("function", "changes", "key", "message"),
     [
@@ -149,6 +155,12 @@ def test_rollouts_that_come_to_nothing_end_the_run_with_the_reason(lab, of_rollo
         ("two_turns", {"rollout.args": {"lettre": "a"}}, "rollout.args", "lettre"),
         ("two_turns", {"actor_train.data_args.template": "none"}, "actor_train.data_args.template", "chat template"),
         ("two_turns", {"adv_estimator": "remax"}, "adv_estimator", "may become several"),
+        (
+            "two_turns",
+            {"actor_train.data_args.continue_final_message": True},
+            "actor_train.data_args.continue_final_message",
+            "makes itself",
+        ),
         ("two_turns", {"is_num_return_sequences_expand": True}, "is_num_return_sequences_expand", "no effect"),
     ],
 )

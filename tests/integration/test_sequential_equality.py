@@ -26,7 +26,7 @@ from roll.trainer.batch import optimiser_batches, token_batch, totals_of
 from roll.weights.bucket import manifest_of
 
 STEPS, SEED = 5, 42
-EOS = 1
+PAD, EOS = 0, 1
 VARIANTS = {
     "tis": ({"actor_train.pg_variant": "tis"}, LossSpec(pg_variant="tis", aggregation="seq-mean-token-mean"), 16),
     "ppo with 2 x 2 optimiser steps": (
@@ -78,7 +78,7 @@ async def sequential_loop(config, loss, optimiser_batch_size):
             temperatures = [1.0] * config.num_return_sequences_in_group + [0.0] * (config.adv_estimator == "remax")
             for i, temperature in enumerate(temperatures):
                 seed = derive_seed(SEED, group.prompt.uid, i)
-                sampling = SamplingParams(temperature, max_new_tokens=8, stop_token_ids=(EOS,), seed=seed)
+                sampling = SamplingParams(temperature, max_new_tokens=8, stop_token_ids=(EOS, PAD), seed=seed)
                 done = await engine.generate(GenerateRequest(str(i), tuple(group.prompt.input_ids), sampling))
                 assert done.finish_reason in ("stop", "length")
                 group.samples.append(

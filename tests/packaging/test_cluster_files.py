@@ -23,11 +23,12 @@ NODES, GPUS = 3, 8
 RECORD = '#!/usr/bin/env bash\nprintf \'%s\\n\' "RAY_ADDRESS=${RAY_ADDRESS-}" "$@" > "$CALLS/$(basename "$0")"\n'
 
 
-def test_each_file_says_that_it_was_not_tried():
+def test_each_file_says_whether_it_was_tried():
     assert len(DOCKERFILES) == 2
+    tried = {each: "Not built yet" for each in DOCKERFILES} | {FILES / "slurm.sh": "Run on 2026-11-28 in Slurm 22.05"}
     for file in FILES.iterdir():
         head = "\n".join(line for line in file.read_text().splitlines()[:12] if line.startswith("#"))
-        assert ("Not built yet" if file in DOCKERFILES else "Not run on a cluster yet") in head, file.name
+        assert tried.get(file, "Not run on a cluster yet") in head, file.name
 
 
 def assert_is_a_run(command, nodes=NODES, gpus=GPUS):
@@ -60,35 +61,60 @@ def stand_ins(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def slurm_call(stand_ins, tmp_path, monkeypatch):
-    """The arguments of `ray` on a node, as slurm.sh starts it."""
-    stand_ins("ray")
-    stand_ins("scontrol", '#!/usr/bin/env bash\ntest "$*" = "show hostnames n[1-3]" && printf "n1\\nn2\\nn3\\n"\n')
-    stand_ins("srun", '#!/usr/bin/env bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n')
+def slurm_job(stand_ins, tmp_path, monkeypatch):
+    """Runs slurm.sh on the first of three nodes, where `roll` ends with the code that is given; returns the script's."""
+    stand_ins("python", "#!/usr/bin/env bash\necho 10.0.0.1\n")
+    stand_ins("ray", RECORD.replace('$(basename "$0")', "ray-$1"))
+    stand_ins("scontrol", RECORD)
+    stand_ins("squeue", '#!/usr/bin/env bash\necho "$STATE"\n')
+    others = '[[ $1 != bash ]] || printf "started\\nstarted\\n"\n[[ $1 != true ]] || exit "$LOST"'
+    stand_ins("srun", f'#!/usr/bin/env bash\nwhile [[ $1 == --* ]]; do shift; done\n{others}\nexec "$@"\n')
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "activate").touch()
-    for name, value in {"SUBMIT_DIR": tmp_path, "JOB_NUM_NODES": NODES, "JOB_NODELIST": "n[1-3]", "GPUS_ON_NODE": GPUS}.items():
+    given = {"SUBMIT_DIR": tmp_path, "JOB_NUM_NODES": NODES, "GPUS_ON_NODE": GPUS, "JOB_ID": 7, "ARRAY_TASK_ID": 5}
+    for name, value in given.items():
         monkeypatch.setenv(f"SLURM_{name}", str(value))
-    subprocess.run([FILES / "slurm.sh", "max_steps=7"], check=True, timeout=60)
-    _, *arguments = (stand_ins.calls / "ray").read_text().splitlines()
-    return arguments
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+
+    def run(*overrides, code=0, state="RUNNING", lost=0):
+        monkeypatch.setenv("STATE", state)
+        monkeypatch.setenv("LOST", str(lost))
+        stand_ins("roll", f"{RECORD}exit {code}\n")
+        return subprocess.run([FILES / "slurm.sh", *overrides], timeout=60).returncode
+
+    return run
 
 
-def test_slurm_starts_the_run_in_the_cluster_that_it_makes(slurm_call):
-    symmetric_run = pytest.importorskip("ray.scripts.symmetric_run")
-    command, *arguments = slurm_call
-    assert command == "symmetric-run"
-    border = arguments.index("--")
-    given = symmetric_run.symmetric_run.make_context("ray", arguments[:border], resilient_parsing=True).params
-    assert (given["address"], given["min_nodes"]) == ("n1:6379", NODES)
-    options = symmetric_run.curate_and_validate_ray_start_args(arguments[:border])
+def test_slurm_starts_the_run_in_the_cluster_that_it_makes(slurm_job, stand_ins):
+    assert slurm_job("exp_name=seed-%a", "max_steps=7") == 0
+    _, command, *options = (stand_ins.calls / "ray-start").read_text().splitlines()
     ray = Path(sys.executable).with_name("ray")
     known = subprocess.run([ray, "start", "--help"], capture_output=True, text=True, timeout=60).stdout.split()
-    assert {option.partition("=")[0] for option in options} <= set(known) and f"--num-gpus={GPUS}" in options
-    env, address, *run = arguments[border + 1 :]
-    assert (env, address) == ("env", "RAY_ADDRESS=n1:6379")
-    assert_is_a_run(run)
-    assert run[-1] == "max_steps=7"
+    assert {option.partition("=")[0] for option in options} <= set(known)
+    assert command == "start" and {"--head", "--port=6379", f"--num-gpus={GPUS}"} <= set(options)
+    assert (stand_ins.calls / "ray-stop").exists()
+    address, *run = (stand_ins.calls / "roll").read_text().splitlines()
+    assert address == "RAY_ADDRESS=10.0.0.1:6379"
+    assert_is_a_run(["roll", *run])
+    assert run[-2:] == ["exp_name=seed-5", "max_steps=7"]
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "lost", "again"),
+    [
+        (130, "RUNNING", 0, True),
+        (143, "RUNNING", 0, True),
+        (130, "COMPLETING", 0, False),  # scancel
+        (1, "RUNNING", 1, True),
+        (1, "RUNNING", 0, False),
+        (3, "RUNNING", 0, False),
+    ],
+)
+def test_slurm_begins_again_what_was_not_to_end(slurm_job, stand_ins, code, state, lost, again):
+    assert slurm_job(code=code, state=state, lost=lost) == code
+    called = stand_ins.calls / "scontrol"
+    assert called.exists() is again
+    assert not again or called.read_text().splitlines()[1:] == ["requeue", "7"]
 
 
 def test_slurm_asks_for_one_task_a_node_and_is_clean():

@@ -4,7 +4,9 @@ import json
 import shutil
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file, save_file
 from tiny_models import FOR_VLLM, symbol_tokenizer, tiny_classifier, tiny_qwen2
 
 from roll.cli.main import main
@@ -184,6 +186,26 @@ def test_an_engine_with_another_model_than_the_trainers_is_refused(tmp_path, tol
     )
     (line,), _, code, _ = told({"actor_infer.model_args.model_name_or_path": str(tmp_path / "other")})
     assert "these models differ" in line and "actor_infer.model_args.model_name_or_path" in line and code == 1
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_head_that_config_ties_and_the_files_do_not_is_refused(tmp_path, told, same):
+    """transformers would take the one, vLLM the other."""
+    file = model(tmp_path / "model") / "model.safetensors"
+    tensors = load_file(file)
+    body = tensors["model.embed_tokens.weight"]
+    save_file(tensors | {"lm_head.weight": body.clone() if same else body + 1}, file, {"format": "pt"})
+    found, _, code, shown = told()
+    assert bool(lines(found, "ties the head to the embeddings, but lm_head.weight is another")) is not same
+    assert code == (0 if same else 1) and ("ties the head" in shown) is not same
+
+
+def test_weights_that_mean_nothing_without_scales_are_refused(tmp_path, told):
+    file = model(tmp_path / "model") / "model.safetensors"
+    tensors = {name: tensor.to(torch.float8_e4m3fn) for name, tensor in load_file(file).items()}
+    save_file(tensors, file, {"format": "pt"})
+    found, _, code, _ = told()
+    assert lines(found, "its weights are stored as F8_E4M3") and code == 1
 
 
 def test_a_judges_folder_is_looked_at_by_itself(tmp_path, told):

@@ -1,6 +1,7 @@
 """The picture is drawn from whatever metrics.jsonl has, also while a run is writing it."""
 
 import json
+import warnings
 
 import pytest
 
@@ -34,6 +35,14 @@ def test_plot_writes_a_png(tmp_path, steps, validation):
     metrics = write(tmp_path / "metrics.jsonl", rows, tail='{"step": 99, "critic/sc')
     assert plot(metrics, tmp_path / "curve.png", "a run", staleness_bound=1)
     assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize("title", ["试验", "実験 run", "\U0001f600"])
+def test_a_title_that_the_font_cannot_write_is_drawn_without_a_warning(tmp_path, title):
+    (tmp_path / "m.jsonl").write_text("".join(f'{{"step": {i}, "critic/score/mean": 0.{i}}}\n' for i in range(1, 5)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert plot(tmp_path / "m.jsonl", tmp_path / "c.png", title)
 
 
 def test_nothing_to_draw_is_no_picture(tmp_path):

@@ -80,6 +80,24 @@ def test_a_question_cannot_end_its_turn(judge: tuple[Path, str]) -> None:
     assert asyncio.run(main()).count(2) == 1, "the end-of-text token stands once, where the template puts it"
 
 
+@pytest.mark.parametrize(("named", "ends"), [(None, (2, 5, 1)), (7, (7,)), ([], ())])
+def test_a_reply_ends_where_the_judges_own_folder_says_or_a_key(
+    judge: tuple[Path, str], named: Any, ends: tuple[int, ...]
+) -> None:
+    folder, _ = judge
+    (folder / "generation_config.json").write_text('{"eos_token_id": [2, 5]}')
+
+    async def main() -> tuple[int, ...]:
+        asked = Engine(engine(folder), {"temperature": 0.0, "max_new_tokens": 1, "eos_token_id": named})
+        await asked.start()
+        try:
+            return asked._sampling.stop_token_ids
+        finally:
+            await asked.close()
+
+    assert asyncio.run(main()) == ends
+
+
 def test_only_a_worker_that_asks_a_judge_may_have_one() -> None:
     judge = JudgeModelConfig(model_name_or_path="nowhere", device_mapping="0")
     prompt = sample("").prompt

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from roll.configs.worker import JudgeModelConfig, RewardConfig, ShapingConfig
 from roll.data.sample import Prompt, Sample
 from roll.explorer.reward_workers import Rewards
 from roll.record.ledger import Ledger
-from roll.rewards.host import shaped
+from roll.rewards.host import RewardHost, shaped
 from roll.rewards.references import oddities, remark, success_at, try_reward, unasked
 from roll.rewards.worker import RewardResult, RewardWorker, worker_class
 from roll.rollout.changes import Changes
@@ -357,3 +358,59 @@ def test_a_result_says_how_long_it_was_judged_without_the_wait_for_a_place():
         return asyncio.get_running_loop().time(), [shaped(result, sample, term, 10).seconds for result in results]
 
     assert run_virtually(main()) == (6.0, [3.0, 3.0])
+
+
+ODD = [StopIteration, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError, type("Odd", (BaseException,), {})]
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("awaited", [False, True])
+def test_whatever_a_reward_raises_is_the_samples_error(kind, awaited):
+    """On the thread and the event loop that a run has for it; the next sample is judged."""
+
+    def plain(sample):
+        if sample.response_text == "odd":
+            raise kind("why")
+        return 1.0
+
+    async def coroutine(sample):
+        return plain(sample)
+
+    async def main():
+        host = RewardHost({"worker_cls": coroutine if awaited else plain, "timeout_s": 20, "max_concurrency": 4})
+        await host.start()
+        samples = [Sample(PROMPT, 0, [], [], [], "stop", response_text=text) for text in ("odd", "even", "odd", "even")]
+        results = await asyncio.wait_for(host.compute_rewards(samples), 60)
+        await host.close()
+        return results
+
+    loop = asyncio.new_event_loop()
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # as in a run
+    found = loop.run_until_complete(main())
+    assert [result.value for result in found] == [None, 1.0, None, 1.0]
+    told = "RuntimeError: coroutine raised StopIteration" if awaited and kind is StopIteration else f"{kind.__name__}: why"
+    assert [result.error for result in found] == [told, None, told, None]
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_reward_that_cannot_be_made_or_started_is_an_error_whatever_it_raises(kind):
+    class CannotBeMade(RewardWorker):
+        def __init__(self, config):
+            raise kind("why")
+
+    class CannotStart(RewardWorker):
+        async def start(self):
+            raise kind("why")
+
+        def grade(self, sample):
+            return 1.0
+
+    async def main(cls):
+        config = {"worker_cls": cls, "timeout_s": 20, "max_concurrency": 4}
+        with pytest.raises(Exception, match=r"why|coroutine raised StopIteration"):
+            await asyncio.wait_for(RewardHost(config).start(), 60)
+
+    for cls in (CannotBeMade, CannotStart):
+        loop = asyncio.new_event_loop()
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        loop.run_until_complete(main(cls))

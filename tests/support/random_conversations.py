@@ -55,7 +55,7 @@ class RandomWorld(World):
         body = {"messages": list(messages), **({"tools": tools} if tools else {}), **more}
         text = json.dumps(body).encode()
         asked = CHAT.read(whole_body(text), self.session)
-        call = self.session.begin(asked, text, bool(retry))
+        call = await self.session.begin(asked, text, bool(retry))
         reply = await self.session.reply(call)
         self.session.record(call)
         said = CHAT.reply(asked, reply, self.session)

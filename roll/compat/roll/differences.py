@@ -29,14 +29,13 @@ class Difference:
     """The keys of a file that it is about; none if it is not about the file."""
 
 
-def if_(key: str, holds: Callable[[Any], bool]) -> Callable[[PPOConfig, Written], Iterator[str]]:
-    """The key, for configurations that the condition holds for."""
+def if_(key: str, holds: Callable[[Any], bool]) -> Callable[[PPOConfig, Written], list[str]]:
+    return lambda config, written: [key] if holds(config) else []
 
-    def keys(config: PPOConfig, written: Written) -> Iterator[str]:
-        if holds(config):
-            yield key
 
-    return keys
+def where(key: str, when: str, note: str, holds: Callable[[Any], bool]) -> Difference:
+    """Of one key, for configurations that the condition holds for."""
+    return Difference(key, when, note, if_(key, holds))
 
 
 def agentic(config: PPOConfig) -> bool:
@@ -121,8 +120,8 @@ def _normalised(config: PPOConfig) -> dict[str, object]:
 
 
 def _old_norm(config: PPOConfig, written: Written) -> list[str]:
-    normalised = _normalised(config)
-    return ["reward_norm"] if "reward_norm" in written and normalised and not normalised.keys() & written.keys() else []
+    normalised, own = _normalised(config), {name for name, value in written.items() if value is not None}
+    return ["reward_norm"] if "reward_norm" in own and normalised and not normalised.keys() & own else []
 
 
 def _running(config: PPOConfig, written: Written) -> list[str]:
@@ -139,169 +138,65 @@ def _penalises_left_out(config: PPOConfig) -> bool:
 
 
 LOSS: tuple[Difference, ...] = (
-    Difference(
-        "reward_norm",
-        "given",
-        "read as norm_mean_type and norm_std_type, as older releases of ROLL read it; ROLL no longer does, and trains on raw "
-        "rewards unless those keys are given",
-        _old_norm,
-    ),
-    Difference(
-        "norm_mean_type",
-        "norm_mean_type or norm_std_type running, several domains",
-        "each domain has running moments of its own; ROLL has one for all domains, which it updates domain by domain",
-        _running,
-    ),
-    Difference(
-        "error_max_len_clip",
-        "true",
-        "a long response stays if it earned the full reward; ROLL also leaves out every sample, long or short, whose score is "
-        "other than 0 and 1",
-        if_("error_max_len_clip", lambda c: getattr(c, "error_max_len_clip", False)),
-    ),
-    *(
-        Difference(
-            key,
-            "true",
-            "corrects, as in older releases of ROLL; ROLL no longer reads it, only train_infer_correction",
-            _switched_on(key),
-        )
-        for key in _OLD_CORRECTIONS
-    ),
-    Difference(
-        "actor_infer.generating_args.top_p",
-        "top_p or top_k, hf_infer",
-        "log-probs are those of the cut distribution that is sampled; ROLL's are of the whole one, as here with "
-        "keep_sampling_mask: false",
-        if_("actor_infer.generating_args", keeps_sampling_mask),
-    ),
-    Difference(
-        "old_logprobs",
-        "ROLL recomputes log-probs",
-        "ROLL takes ratios, and the penalty of add_token_level_kl, to log-probs that it recomputes at the start of a step, "
-        "and leaves what happened since the sampling uncorrected; here they are taken to the policy that sampled. At "
-        "async_generation_ratio 0 the two differ by rounding alone. old_logprobs: recompute is ROLL's anchor, with the loss "
-        "weighted for the rest",
-        if_("old_logprobs", _anchor(True)),
-    ),
-    Difference(
-        "old_logprobs",
-        "ROLL does not recompute log-probs",
-        "ROLL takes ratios to the weights that are trained themselves: in the first pass all are 1, nothing is "
-        "clipped, and samples of older versions are not corrected for; here they are taken to the policy that sampled",
-        if_("old_logprobs", _anchor(False)),
-    ),
-    Difference(
-        "old_logprobs",
-        "log-probs are recomputed, without is_weight",
-        f"the loss of each token is weighted for the distance to the sampler, by at most {DECOUPLED_BOUND:g}; "
-        "ROLL's is not, unless is_weight says so",
-        if_("old_logprobs", _weighted),
-    ),
-    Difference(
-        "train_infer_correction.filters",
-        "a filter acts",
-        "tokens that are left out still count in the loss's normaliser; ROLL divides by the number of the others, but"
-        " with loss_agg_mode: token-mean it keeps their loss",
-        if_("train_infer_correction.filters", _filtered),
-    ),
-    Difference(
-        "use_kl_loss",
-        "a filter acts",
-        "the penalty holds every trained token; ROLL's only the tokens that the filter keeps",
-        if_("use_kl_loss", lambda c: c.use_kl_loss and _filtered(c)),
-    ),
-    Difference(
-        "entropy_loss_coef",
-        "agentic, a filter acts",
-        "the bonus is of every trained token; ROLL's of only the tokens that the filter keeps",
-        if_("entropy_loss_coef", lambda c: agentic(c) and c.entropy_loss_coef > 0 and _filtered(c)),
-    ),
-    Difference(
-        "entropy_loss_coef",
-        "max_len_mask, difficulty_mask, error_max_len_clip",
-        "the bonus is of trained samples; ROLL's also of those that are left out",
-        if_("entropy_loss_coef", lambda c: c.entropy_loss_coef > 0 and _leaves_samples_out(c)),
-    ),
-    Difference(
-        "actor_train.pg_variant",
-        "kimi15 with token-mean and max_len_mask, difficulty_mask or error_max_len_clip",
-        "samples that are left out take no part; in ROLL the penalty on the squared log-ratio acts on them, too",
-        if_("actor_train.pg_variant", _penalises_left_out),
-    ),
-    Difference(
-        "loss_agg_mode",
-        "seq-mean-token-sum-norm",
-        "the sum over tokens is divided by the longest response and by the number of sequences; ROLL divides by "
-        "sequence_length alone, so that its loss, and what max_grad_norm cuts, grow with the batch",
-        if_("loss_agg_mode", lambda c: c.loss_agg_mode == "seq-mean-token-sum-norm"),
-    ),
-    Difference(
-        "actor_infer.generating_args.temperature",
-        "not 1",
-        "log-probs, ratios, KL and entropy are those of the distribution that is sampled, softmax(logits / "
-        "temperature); ROLL trains softmax(logits)",
-        if_("actor_infer.generating_args.temperature", lambda c: c.actor_infer.generating_args.temperature != 1),
-    ),
-    Difference(
-        "actor_train.pg_variant",
-        "without ROLL's PG worker",
-        "ROLL reads it only with worker_cls …ActorPGWorker (agentic: …agentic_actor_pg_worker.ActorWorker), and "
-        "trains ppo with any other; here it counts",
-        _not_read_there,
-    ),
-    Difference(
-        "importance_sampling",
-        "seq, with add_token_level_kl",
-        "each token's gradient is weighted by its own advantage (GSPO-token); ROLL's by the mean over the response",
-        if_("importance_sampling", lambda c: c.add_token_level_kl and c.actor_train.pg_variant == "gspo"),
-    ),
-    Difference(
-        "reward_clip",
-        "with add_token_level_kl",
-        "the reward and each token's penalty are clipped one by one; ROLL clips their sum on the last token",
-        if_("reward_clip", lambda c: c.reward_clip is not None and c.add_token_level_kl),
-    ),
-    Difference(
-        "target_kl",
-        "several domains, or a batch of more than kl_horizon samples",
-        "one coefficient is adapted once a step, by at most a fifth; ROLL's is adapted after each domain, and each "
-        "domain has the one that the domain before left",
-        if_("target_kl", _adapts),
-    ),
-    Difference(
-        "whiten_rewards",
-        "true",
-        "token rewards are scaled and not shifted; ROLL shifts them, which pays or charges for every further token",
-        if_("whiten_rewards", lambda c: c.whiten_rewards),
-    ),
-    Difference(
-        "adv_estimator",
-        "gae",
-        "the values of tokens outside the response take no part; ROLL's advantages of a response's last tokens take "
-        "in the critic's values of padding. The critic's loss is a mean over all trained tokens; ROLL's a mean over responses, "
-        "of each one's mean over its tokens",
-        if_("adv_estimator", lambda c: c.adv_estimator == "gae"),
-    ),
-    Difference(
-        "gamma",
-        "agentic, not 1",
-        "discounts by turns; of ROLL's estimators agentic_reinforce does, and the others by tokens, those of "
-        "observations included",
-        if_("gamma", lambda c: agentic(c) and c.gamma != 1),
-    ),
-    Difference(
-        "adv_estimator",
-        "gigpo",
-        "an episode counts once, however many turns it has, and equal states of different tasks are different states;"
-        " ROLL compares turns, pools equal states of all tasks, and normalises those by `method` alone",
-        if_("adv_estimator", lambda c: agentic(c) and c.adv_estimator == "gigpo"),
-    ),
-    Difference(
-        "actor_train.training_args.warmup_steps",
-        "a warm-up",
-        "the first optimiser step has one share of the peak; ROLL's first step has a learning rate of 0, and the peak"
-        " comes a step later",
-        if_("actor_train.training_args.warmup_steps", _warms_up),
-    ),
-)
+    Difference("reward_norm", "given", "read as norm_mean_type and norm_std_type, as older releases of ROLL read it; ROLL no "
+               "longer does, and trains on raw rewards unless those keys are given", _old_norm),
+    Difference("norm_mean_type", "norm_mean_type or norm_std_type running, several domains", "each domain has running moments "
+               "of its own; ROLL has one for all domains, which it updates domain by domain", _running),
+    where("error_max_len_clip", "true", "a long response stays if it earned the full reward; ROLL also leaves out every "
+          "sample, long or short, whose score is other than 0 and 1", lambda c: getattr(c, "error_max_len_clip", False)),
+    *(Difference(key, "true", "corrects, as in older releases of ROLL; ROLL no longer reads it, only train_infer_correction",
+                 _switched_on(key)) for key in _OLD_CORRECTIONS),
+    Difference("actor_infer.generating_args.top_p", "top_p or top_k, hf_infer", "log-probs are those of the cut distribution "
+               "that is sampled; ROLL's are of the whole one, as here with keep_sampling_mask: false",
+               if_("actor_infer.generating_args", keeps_sampling_mask)),
+    where("old_logprobs", "ROLL recomputes log-probs", "ROLL takes ratios, and the penalty of add_token_level_kl, to log-probs "
+          "that it recomputes at the start of a step, and leaves what happened since the sampling uncorrected; here they are "
+          "taken to the policy that sampled. At async_generation_ratio 0 the two differ by rounding alone. old_logprobs: "
+          "recompute is ROLL's anchor, with the loss weighted for the rest", _anchor(True)),
+    where("old_logprobs", "ROLL does not recompute log-probs", "ROLL takes ratios to the weights that are trained themselves: "
+          "in the first pass all are 1, nothing is clipped, and samples of older versions are not corrected for; here they are "
+          "taken to the policy that sampled", _anchor(False)),
+    where("old_logprobs", "log-probs are recomputed, without is_weight",
+          f"the loss of each token is weighted for the distance to the sampler, by at most {DECOUPLED_BOUND:g}; "
+          "ROLL's is not, unless is_weight says so", _weighted),
+    where("train_infer_correction.filters", "a filter acts", "tokens that are left out still count in the loss's normaliser; "
+          "ROLL divides by the number of the others, but with loss_agg_mode: token-mean it keeps their loss", _filtered),
+    where("use_kl_loss", "a filter acts", "the penalty holds every trained token; ROLL's only the tokens that the filter keeps",
+          lambda c: c.use_kl_loss and _filtered(c)),
+    where("entropy_loss_coef", "agentic, a filter acts", "the bonus is of every trained token; ROLL's of only the tokens that "
+          "the filter keeps", lambda c: agentic(c) and c.entropy_loss_coef > 0 and _filtered(c)),
+    where("entropy_loss_coef", "max_len_mask, difficulty_mask, error_max_len_clip", "the bonus is of trained samples; ROLL's "
+          "also of those that are left out", lambda c: c.entropy_loss_coef > 0 and _leaves_samples_out(c)),
+    where("actor_train.pg_variant", "kimi15 with token-mean and max_len_mask, difficulty_mask or error_max_len_clip",
+          "samples that are left out take no part; in ROLL the penalty on the squared log-ratio acts on them, too",
+          _penalises_left_out),
+    where("loss_agg_mode", "seq-mean-token-sum-norm", "the sum over tokens is divided by the longest response and by the "
+          "number of sequences; ROLL divides by sequence_length alone, so that its loss, and what max_grad_norm cuts, grow "
+          "with the batch", lambda c: c.loss_agg_mode == "seq-mean-token-sum-norm"),
+    where("actor_infer.generating_args.temperature", "not 1", "log-probs, ratios, KL and entropy are those of the distribution "
+          "that is sampled, softmax(logits / temperature); ROLL trains softmax(logits)",
+          lambda c: c.actor_infer.generating_args.temperature != 1),
+    Difference("actor_train.pg_variant", "without ROLL's PG worker", "ROLL reads it only with worker_cls …ActorPGWorker "
+               "(agentic: …agentic_actor_pg_worker.ActorWorker), and trains ppo with any other; here it counts",
+               _not_read_there),
+    where("importance_sampling", "seq, with add_token_level_kl", "each token's gradient is weighted by its own advantage "
+          "(GSPO-token); ROLL's by the mean over the response",
+          lambda c: c.add_token_level_kl and c.actor_train.pg_variant == "gspo"),
+    where("reward_clip", "with add_token_level_kl", "the reward and each token's penalty are clipped one by one; ROLL clips "
+          "their sum on the last token", lambda c: c.reward_clip is not None and c.add_token_level_kl),
+    where("target_kl", "several domains, or a batch of more than kl_horizon samples", "one coefficient is adapted once a step, "
+          "by at most a fifth; ROLL's is adapted after each domain, and each domain has the one that the domain before left",
+          _adapts),
+    where("whiten_rewards", "true", "token rewards are scaled and not shifted; ROLL shifts them, which pays or charges for "
+          "every further token", lambda c: c.whiten_rewards),
+    where("adv_estimator", "gae", "the values of tokens outside the response take no part; ROLL's advantages of a response's "
+          "last tokens take in the critic's values of padding. The critic's loss is a mean over all trained tokens; ROLL's a "
+          "mean over responses, of each one's mean over its tokens", lambda c: c.adv_estimator == "gae"),
+    where("gamma", "agentic, not 1", "discounts by turns; of ROLL's estimators agentic_reinforce does, and the others by "
+          "tokens, those of observations included", lambda c: agentic(c) and c.gamma != 1),
+    where("adv_estimator", "gigpo", "an episode counts once, however many turns it has, and equal states of different tasks "
+          "are different states; ROLL compares turns, pools equal states of all tasks, and normalises those by `method` alone",
+          lambda c: agentic(c) and c.adv_estimator == "gigpo"),
+    where("actor_train.training_args.warmup_steps", "a warm-up", "the first optimiser step has one share of the peak; ROLL's "
+          "first step has a learning rate of 0, and the peak comes a step later", _warms_up),
+)  # fmt: skip

@@ -181,8 +181,11 @@ ALGORITHM = (
     )),
     *_switch("dual_clip_loss", "read as dual_clip_c: 3 where that is not given",
              lambda v, b: {"dual_clip_c": b.get("dual_clip_c") or 3.0}, "no bound", lambda v, b: {"dual_clip_c": DROP}),
-    KeyRule("reward_norm", "alias", "read as norm_mean_type and norm_std_type; with reward_shift the mean only, with "
-            "reward_scale the deviation only", _old_reward_norm),
+    KeyRule("reward_norm", "alias", "none: read as norm_mean_type and norm_std_type null", _old_reward_norm,
+            lambda v, b: v in (None, "None"), "null", absent=True),
+    KeyRule("reward_norm", "alias", "read as norm_mean_type and norm_std_type, with reward_shift the mean only, with "
+            "reward_scale the deviation only, as older releases of ROLL did; ROLL reads it no longer, and trains on raw rewards",
+            _old_reward_norm, told=True),
     ignored("reward_shift", "read together with reward_norm"),
     ignored("reward_scale", "read together with reward_norm"),
     KeyRule("importance_sampling", "alias", "read as actor_train.pg_variant: gspo with the clip of PPO", _gspo,

@@ -28,7 +28,6 @@ class Reading:
     note: str
     """ROLL's meaning."""
     reads: Callable[[Mapping[str, object]], Reads]
-    pipelines: tuple[str, ...] = ("rlvr", "agentic")
     told: bool = False
     """As `Note.told`; without `compat`, that the key is not read so."""
 
@@ -140,58 +139,19 @@ def _math(mapping: Mapping[str, object]) -> Reads:
             yield (*path, "worker_cls"), {(*path, "reward_args", "answer_part"): "conclusion"}
 
 
+BOTH: tuple[Reading, ...] = (
+    Reading("dual_clip_loss", "true", "ROLL's bound is 1 + 2·pg_clip", _dual_clip),
+    Reading("use_kl_loss", "true", "ROLL limits the k3 of each token to ±10", _clamped_kl),
+    Reading("actor_train.pg_variant", "topr", "ROLL takes the ratio of each token, not of the whole response", _topr),
+)  # fmt: skip
 RLVR: tuple[Reading, ...] = (
-    Reading(
-        "dual_clip_loss",
-        "true",
-        "ROLL's bound is 1 + 2·pg_clip",
-        _dual_clip,
-    ),
-    Reading(
-        "use_kl_loss",
-        "true",
-        "ROLL limits the k3 of each token to ±10",
-        _clamped_kl,
-    ),
-    Reading(
-        "actor_train.pg_variant",
-        "topr",
-        "ROLL takes the ratio of each token, not of the whole response",
-        _topr,
-    ),
-    Reading(
-        "actor_infer.generating_args.max_new_tokens",
-        "another than sequence_length − prompt_length",
-        "ROLL overwrites it with sequence_length − prompt_length, and validation's with those of val_",
-        _lengths,
-        ("rlvr",),
-    ),
-    Reading(
-        "val_batch_size",
-        "any",
-        "ROLL's RLVR evaluates every validation prompt",
-        _every_prompt,
-        ("rlvr",),
-    ),
-    Reading(
-        "actor_train.data_args.domain_interleave_probs",
-        "shares that do not come out as ROLL's",
-        "prompts of a step; ROLL rounds each share of the batch down, and the last domain has the rest",
-        _shares,
-        ("rlvr",),
-    ),
-    Reading(
-        "rewards.<name>.query_filter_config",
-        "mean_filter, std_filter",
-        "ROLL's deviation is the unbiased one, its lower mean -1 where none is given, and a group of one always passes",
-        _filters,
-        ("rlvr",),
-    ),
-    Reading(
-        "rewards.<name>.worker_cls",
-        MATH.rpartition(".")[2],
-        "ROLL looks for the answer after </think>, else in the last paragraph; where there is neither the reward is 0",
-        _math,
-        ("rlvr",),
-    ),
-)
+    Reading("actor_infer.generating_args.max_new_tokens", "another than sequence_length − prompt_length",
+            "ROLL overwrites it with sequence_length − prompt_length, and validation's with those of val_", _lengths),
+    Reading("val_batch_size", "any", "ROLL's RLVR evaluates every validation prompt", _every_prompt),
+    Reading("actor_train.data_args.domain_interleave_probs", "shares that do not come out as ROLL's",
+            "prompts of a step; ROLL rounds each share of the batch down, and the last domain has the rest", _shares),
+    Reading("rewards.<name>.query_filter_config", "mean_filter, std_filter", "ROLL's deviation is the unbiased one, its lower "
+            "mean -1 where none is given, and a group of one always passes", _filters),
+    Reading("rewards.<name>.worker_cls", MATH.rpartition(".")[2], "ROLL looks for the answer after </think>, else in the last "
+            "paragraph; where there is neither the reward is 0", _math),
+)  # fmt: skip

@@ -80,65 +80,22 @@ def _second_group(mapping: Mapping[str, object]) -> Reads:
 
 _ENV = "custom_envs.<name>.env_config"
 AGENTIC: tuple[Reading, ...] = (
-    Reading(
-        "adv_estimator",
-        "grpo, agentic_reinforce",
-        "ROLL's agentic estimators of these names compare nothing by themselves: they take the score of the whole "
-        "episode as reward_normalization leaves it, discounted by gamma",
-        _estimator,
-        ("agentic",),
-        told=True,
-    ),
-    Reading(
-        "reward_normalization",
-        "without grouping",
-        "ROLL compares all episodes of the batch",
-        _grouping,
-        ("agentic",),
-    ),
-    Reading(
-        "val_env_manager.generating_args",
-        "beside actor_infer.generating_args",
-        "ROLL overwrites it with actor_infer's; validation.generating_args is there for validation",
-        _validation_sampling,
-        ("agentic",),
-    ),
-    Reading(
-        "actor_train.data_args.template",
-        "another than native",
-        "ROLL's episodes take the tokenizer's chat template",
-        _dialogue,
-        ("agentic",),
-    ),
-    Reading(
-        "custom_envs.<name>.env_type",
-        "sokoban",
-        "ROLL's defaults, where the file leaves them out: dim_room [10, 10], num_boxes 4, max_steps 20",
-        _sokoban_defaults,
-        ("agentic",),
-    ),
-    Reading(
-        f"{_ENV}.format_penalty",
-        "sokoban",
-        "in ROLL a text without an action costs the step's 0.1, too",
-        _sokoban_penalty,
-        ("agentic",),
-    ),
-    Reading(
-        "custom_envs.<name>.env_type",
-        "frozen_lake without is_slippery",
-        "ROLL's lake is slippery unless the file says no",
-        _slippery,
-        ("agentic",),
-    ),
-    Reading(
-        f"{_ENV}.action_pattern",
-        "with several groups",
-        "in ROLL the second group is the action, here the first",
-        _second_group,
-        ("agentic",),
-    ),
-)
+    Reading("adv_estimator", "grpo, agentic_reinforce", "ROLL's agentic estimators of these names compare nothing by "
+            "themselves: they take the score of the whole episode as reward_normalization leaves it, discounted by gamma",
+            _estimator, told=True),
+    Reading("reward_normalization", "without grouping", "ROLL compares all episodes of the batch", _grouping),
+    Reading("val_env_manager.generating_args", "beside actor_infer.generating_args", "ROLL overwrites it with actor_infer's; "
+            "validation.generating_args is there for validation", _validation_sampling),
+    Reading("actor_train.data_args.template", "another than native", "ROLL's episodes take the tokenizer's chat template",
+            _dialogue),
+    Reading("custom_envs.<name>.env_type", "sokoban", "ROLL's defaults, where the file leaves them out: dim_room [10, 10], "
+            "num_boxes 4, max_steps 20", _sokoban_defaults),
+    Reading(f"{_ENV}.format_penalty", "sokoban", "in ROLL a text without an action costs the step's 0.1, too", _sokoban_penalty),
+    Reading("custom_envs.<name>.env_type", "frozen_lake without is_slippery", "ROLL's lake is slippery unless the file says no",
+            _slippery),
+    Reading(f"{_ENV}.action_pattern", "with several groups", "in ROLL the second group is the action, here the first",
+            _second_group),
+)  # fmt: skip
 
 
 _PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<opens>\((?:\?P<\w+>|(?!\?)))|.", re.DOTALL)

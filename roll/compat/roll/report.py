@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from roll.compat.roll.differences import LOSS, Difference, Written, agentic, if_
+from roll.compat.roll.differences import LOSS, Difference, Written, agentic, where
 from roll.compat.roll.keys_tasks import QUESTIONS
 from roll.compat.roll.readings import MATH
 from roll.compat.roll.rule import value_at
@@ -77,16 +77,22 @@ def _environments(config: PPOConfig, key: str, holds: Callable[[Any], bool]) -> 
     return [f"custom_envs.{name}.{key}" for name, env in envs.items() if holds(env)]
 
 
+def _of_tags(key: str, when: str, note: str, holds: Callable[[Any], bool]) -> Difference:
+    return Difference(f"custom_envs.<name>.{key}", when, note, lambda config, written: _environments(config, key, holds))
+
+
+def _by_math_rule(config: PPOConfig, written: Written) -> list[str]:
+    rewards = config.rewards if isinstance(config, RLVRConfig) else {}
+    return [f"rewards.{name}.worker_cls" for name, reward in rewards.items() if reward.worker_cls == MATH]
+
+
 def _remembers(manager: str, env: Any) -> bool:
     return str(env.env_manager_cls).endswith(manager) and "{history}" in env.agent_template
 
 
-def _cut_by_game(config: PPOConfig, written: Written) -> list[str]:
-    def cut(env: Any) -> bool:
-        most = env.env_config.get("max_steps")
-        return env.env_type == "frozen_lake" and isinstance(most, int) and most < env.max_steps
-
-    return _environments(config, "env_config.max_steps", cut)
+def _cut_by_game(env: Any) -> bool:
+    most = env.env_config.get("max_steps")
+    return env.env_type == "frozen_lake" and isinstance(most, int) and most < env.max_steps
 
 
 def _own_reward(config: PPOConfig, written: Written) -> list[str]:
@@ -95,106 +101,47 @@ def _own_reward(config: PPOConfig, written: Written) -> list[str]:
 
 
 TASKS: tuple[Difference, ...] = (
-    Difference(
-        "prompt_length",
-        "RLVR",
-        "ROLL also leaves out prompts of 5 tokens or fewer, in training and in validation; here only empty ones",
-        lambda config, written: ["prompt_length"] if isinstance(config, RLVRConfig) and "prompt_length" in written else [],
-    ),
-    Difference(
-        "custom_envs.<name>.env_manager_cls",
-        "by turn, without a step estimator",
-        "a turn has the score of its whole episode, and an episode is compared once; in ROLL a turn has its own "
-        "reward, and turns are compared",
-        _own_reward,
-    ),
-    Difference(
-        "custom_envs.<name>.history_length",
-        "StepEnvManager, with {history}",
-        "{history} shows so many turns before this one; ROLL's shows one less, of those only the turns without a readable "
-        "action, and none where the key is left out",
-        lambda c, w: _environments(c, "history_length", partial(_remembers, ".StepEnvManager")),
-    ),
-    Difference(
-        "custom_envs.<name>.history_length",
-        "StepConcatEnvManager, with {history}",
-        "{history} shows so many turns before this one; ROLL's shows one less, and none where the key is left out",
-        lambda c, w: _environments(c, "history_length", partial(_remembers, ".StepConcatEnvManager")),
-    ),
-    Difference(
-        "custom_envs.<name>.tool_wrapper",
-        "given",
-        "python_code runs in the sandbox of code rewards, whatever sandbox_type says; of several calls in a text the first "
-        "counts, in ROLL the first tool that does not fail; why a tool has failed is told, and counted; only tool_instruction "
-        "has ROLL's words",
-        lambda c, w: _environments(c, "tool_wrapper", lambda env: env.tool_wrapper is not None),
-    ),
-    Difference(
-        "custom_envs.<name>.env_manager_cls",
-        "AgentNativeStepEnvManager",
-        "the environment is told the answer without special tokens, max_steps ends an episode whatever the environment says, and "
-        "the chat template thinks as it does by itself: ROLL's is told enable_thinking: false "
-        "(actor_train.data_args.chat_template_kwargs)",
-        lambda c, w: _environments(c, "env_manager_cls", lambda env: env.keeps_conversation),
-    ),
-    Difference(
-        "batch_adjust_mode",
-        "samples by turn",
-        "every sample counts once, in as many optimiser steps as the episodes make batches, a begun one included; ROLL copies "
-        "random samples, or leaves some out, until the samples make whole batches, and takes a step for each",
-        lambda c, w: ["batch_adjust_mode"] * bool(_environments(c, "", lambda env: env.by_turn)),
-    ),
-    Difference(
-        "async_generation_ratio",
-        "above 0",
-        "a group that would be trained later than allowed is awaited; ROLL cancels it, which leaves out the slow ones"
-        " (staleness_policy: drop)",
-        if_("async_generation_ratio", lambda c: c.async_generation_ratio > 0 and c.staleness_policy == "wait"),
-    ),
-    Difference(
-        "rewards.<name>.worker_cls",
-        MATH.rpartition(".")[2],
-        "compares by math-verify, as ROLL does, but takes back what a strict reader would not accept, "
-        "such as a remark or two values in the box",
-        lambda c, w: (
-            [f"rewards.{name}.worker_cls" for name, reward in c.rewards.items() if reward.worker_cls == MATH]
-            if isinstance(c, RLVRConfig)
-            else []
-        ),
-    ),
-    Difference(
-        "custom_envs.<name>.env_config.action_pattern",
-        ", ".join(_GAMES),
-        "of several answers in one text the last counts, as an agent may correct itself; in ROLL the first",
-        lambda c, w: _environments(c, "env_config.action_pattern", lambda env: env.env_type in _GAMES),
-    ),
-    Difference(
-        "custom_envs.<name>.env_type",
-        ", ".join(_GAMES),
-        "the same game, with its rules told in other words, in the system prompt and as {suffix}, and its boards drawn by "
-        "another generator (Sokoban: search_depth is read otherwise, min_pushes leaves out the easiest rooms)",
-        lambda c, w: _environments(c, "env_type", lambda env: env.env_type in _GAMES),
-    ),
-    Difference(
-        "custom_envs.<name>.env_type",
-        ", ".join(QUESTIONS),
-        "a seed is a row, in validation, too, where ROLL's roll_math goes through the rows one after the other; the rules say "
-        "how to write the answer; one that takes too long to compare is wrong after 10 s, in ROLL after 1 s",
-        lambda c, w: _environments(c, "env_type", lambda env: env.env_type in QUESTIONS),
-    ),
-    Difference(
-        "custom_envs.<name>.env_config.max_steps",
-        "frozen_lake, less than the tag's max_steps",
-        "ends the episode; in ROLL the tag's max_steps alone does",
-        _cut_by_game,
-    ),
-    Difference(
-        "val_env_manager",
-        "given",
-        "every evaluation plays the same episodes, and a run with the same seed the same; ROLL plays others each time",
-        if_("val_env_manager", lambda c: agentic(c) and c.val_env_manager is not None),
-    ),
-)
+    Difference("prompt_length", "RLVR", "ROLL also leaves out prompts of 5 tokens or fewer, in training and in validation; "
+               "here only empty ones",
+               lambda c, w: ["prompt_length"] if not agentic(c) and "prompt_length" in w else []),
+    Difference("custom_envs.<name>.env_manager_cls", "by turn, without a step estimator", "a turn has the score of its whole "
+               "episode, and an episode is compared once; in ROLL a turn has its own reward, and turns are compared",
+               _own_reward),
+    _of_tags("history_length", "StepEnvManager, with {history}", "{history} shows so many turns before this one; ROLL's shows "
+             "one less, of those only the turns without a readable action, and none where the key is left out",
+             partial(_remembers, ".StepEnvManager")),
+    _of_tags("history_length", "StepConcatEnvManager, with {history}", "{history} shows so many turns before this one; ROLL's "
+             "shows one less, and none where the key is left out", partial(_remembers, ".StepConcatEnvManager")),
+    _of_tags("tool_wrapper", "given", "python_code runs in the sandbox of code rewards, whatever sandbox_type says; of several "
+             "calls in a text the first counts, in ROLL the first tool that does not fail; why a tool has failed is told, and "
+             "counted; only tool_instruction has ROLL's words", lambda env: env.tool_wrapper is not None),
+    _of_tags("env_manager_cls", "AgentNativeStepEnvManager", "the environment is told the answer without special tokens, "
+             "max_steps ends an episode whatever the environment says, and the chat template thinks as it does by itself: "
+             "ROLL's is told enable_thinking: false (actor_train.data_args.chat_template_kwargs)",
+             lambda env: env.keeps_conversation),
+    Difference("batch_adjust_mode", "samples by turn", "every sample counts once, in as many optimiser steps as the episodes "
+               "make batches, a begun one included; ROLL copies random samples, or leaves some out, until the samples make "
+               "whole batches, and takes a step for each",
+               lambda c, w: ["batch_adjust_mode"] * bool(_environments(c, "", lambda env: env.by_turn))),
+    where("async_generation_ratio", "above 0", "a group that would be trained later than allowed is awaited; ROLL cancels it, "
+          "which leaves out the slow ones (staleness_policy: drop)",
+          lambda c: c.async_generation_ratio > 0 and c.staleness_policy == "wait"),
+    Difference("rewards.<name>.worker_cls", MATH.rpartition(".")[2], "compares by math-verify, as ROLL does, but takes back "
+               "what a strict reader would not accept, such as a remark or two values in the box",
+               _by_math_rule),
+    _of_tags("env_config.action_pattern", ", ".join(_GAMES), "of several answers in one text the last counts, as an agent may "
+             "correct itself; in ROLL the first", lambda env: env.env_type in _GAMES),
+    _of_tags("env_type", ", ".join(_GAMES), "the same game, with its rules told in other words, in the system prompt and as "
+             "{suffix}, and its boards drawn by another generator (Sokoban: search_depth is read otherwise, min_pushes leaves "
+             "out the easiest rooms)", lambda env: env.env_type in _GAMES),
+    _of_tags("env_type", ", ".join(QUESTIONS), "a seed is a row, in validation, too, where ROLL's roll_math goes through the "
+             "rows one after the other; the rules say how to write the answer; one that takes too long to compare is wrong "
+             "after 10 s, in ROLL after 1 s", lambda env: env.env_type in QUESTIONS),
+    _of_tags("env_config.max_steps", "frozen_lake, less than the tag's max_steps",
+             "ends the episode; in ROLL the tag's max_steps alone does", _cut_by_game),
+    where("val_env_manager", "given", "every evaluation plays the same episodes, and a run with the same seed the same; ROLL "
+          "plays others each time", lambda c: agentic(c) and c.val_env_manager is not None),
+)  # fmt: skip
 
 DIFFERENCES: tuple[Difference, ...] = (*LOSS, *TASKS)
 

@@ -23,7 +23,7 @@ from roll.configs.rlvr import RLVRConfig
 
 RULES: tuple[KeyRule, ...] = (*keys_run.RULES, *keys_roles.RULES, *keys_tasks.RULES, *keys_verl.VERL)
 """Of several rules the first that fits counts."""
-READINGS: tuple[Reading, ...] = (*readings.RLVR, *readings_agentic.AGENTIC)
+READINGS: tuple[Reading, ...] = (*readings.BOTH, *readings.RLVR, *readings_agentic.AGENTIC)
 
 _BY_NAME: dict[str, list[KeyRule]] = defaultdict(list)
 for _each in RULES:
@@ -231,13 +231,14 @@ def _prune(mapping: dict[str, object], path: tuple[str, ...], cls: object) -> No
         _prune(mapping, path[:-1], cls)
 
 
+def _readings(cls: object) -> tuple[Reading, ...]:
+    return (*readings.BOTH, *(readings.RLVR if cls is RLVRConfig else readings_agentic.AGENTIC))
+
+
 def read_as_roll(mapping: Mapping[str, object], cls: object) -> Translation:
     """`mapping`, as ROLL's users write it for the dataclass `cls`, with ROLL's meaning."""
     result = Translation(unshared(mapping))
-    pipeline = "rlvr" if cls is RLVRConfig else "agentic"
-    for reading in READINGS:
-        if pipeline not in reading.pipelines:
-            continue
+    for reading in _readings(cls):
         for source, targets in list(reading.reads(result.mapping)):
             value = value_at(mapping, source)
             free = {
@@ -262,8 +263,8 @@ def not_read_as_roll(mapping: Mapping[str, object], cls: object) -> list[Note]:
     """What a file that is not read with ROLL's meaning should be told."""
     return [
         Note(".".join(source), value_at(mapping, source), f"with --compat it has ROLL's meaning: {reading.note}", told=True)
-        for reading in READINGS
-        if reading.told and ("rlvr" if cls is RLVRConfig else "agentic") in reading.pipelines
+        for reading in _readings(cls)
+        if reading.told
         for source, _ in reading.reads(mapping)
     ]
 

@@ -246,7 +246,7 @@ ALGORITHM = (
     *(lacking(f"algorithm.{name}", f"it is part of algorithm_type: write {ours} instead") for name, ours in (
         ("advantage_fn", "adv_estimator"), ("policy_loss_fn", "actor_train.pg_variant"), ("kl_loss_fn", "kl_loss_type"),
         ("kl_penalty_fn", "kl_penalty"), ("entropy_loss_fn", "entropy_loss_coef"))),
-    renamed("model.model_path", "pretrain", "a local folder; nothing is downloaded"),
+    renamed("model.model_path", "pretrain", "a local folder, or a name of the hub, which a run fetches"),
     renamed("model.max_response_tokens", "response_length"),
     renamed("model.max_prompt_tokens", "prompt_length"),
     KeyRule("model.max_model_len", "alias", "read as sequence_length; without max_prompt_tokens a prompt may have what "

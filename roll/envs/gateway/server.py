@@ -20,17 +20,52 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from roll.distributed.ports import family_of
 from roll.envs.gateway.anthropic import Messages, counted
 from roll.envs.gateway.chat import ChatCompletions
 from roll.envs.gateway.dialect import Dialect
 from roll.envs.gateway.responses import Responses
-from roll.envs.gateway.streamed import Streamed
 from roll.errors import Refused
-from roll.rollout.chat.conversation import whole_body
+from roll.rollout.chat.conversation import Asked, Reply, whole_body
 from roll.rollout.chat.exchange import Sent
-from roll.rollout.chat.session import Session
+from roll.rollout.chat.session import Call, Session
+
+PING_S = 5.0
+
+
+class Streamed(Response):
+    """Events. The answer is sampled whole, so that what is recorded is what was heard; meanwhile the stream is kept alive."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, dialect: Dialect, asked: Asked, session: Session, call: Call, request: Request) -> None:
+        super().__init__(headers={"cache-control": "no-store"})
+        del self.headers["content-length"]
+        self._dialect, self._asked, self._session, self._call, self._request = dialect, asked, session, call, request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        waiting = asyncio.ensure_future(self._session.reply(self._call))
+        try:
+            while not (await asyncio.wait([waiting], timeout=PING_S))[0]:
+                await send({"type": "http.response.body", "body": self._dialect.ping, "more_body": True})
+            if await self._request.is_disconnected():
+                return
+            await send({"type": "http.response.body", "body": self._said(waiting), "more_body": False})
+        finally:
+            waiting.cancel()
+
+    def _said(self, waiting: asyncio.Task[Reply]) -> bytes:
+        """The events; recorded."""
+        try:
+            reply = waiting.result()
+            self._session.record(self._call, self._dialect.reply(self._asked, reply, self._session))
+        except Refused as refused:
+            return self._dialect.refusal_event(refused)
+        return b"".join(self._dialect.events(self._asked, reply, self._session))
+
 
 LARGEST_BODY = 64 << 20
 """Bytes of a request."""
@@ -164,25 +199,40 @@ def _key(request: Request) -> bytes:
     return (key if bearer.lower() == "bearer" else request.headers.get("x-api-key", "")).strip().encode()
 
 
-async def _body(request: Request) -> bytes:
-    """Raises `Refused`."""
+async def _body(request: Request, most: int = LARGEST_BODY) -> bytes | None:
+    """None if it has more than `most` bytes. Raises `Refused`."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size > LARGEST_BODY:
             raise Refused(413, f"a request has at most {LARGEST_BODY >> 20} MiB")
+        if size > most:
+            return None
         parts.append(part)
     return b"".join(parts)
 
 
-async def _asked(dialect: Dialect, request: Request, session: Session) -> Response:
-    text = await _body(request)
+async def _asking_body(request: Request, session: Session) -> bytes:
+    """Of a conversation, which its episode has to have room for. Raises `Refused`."""
+    text = await _body(request, session.most_bytes)
+    if text is None:
+        raise session.out_of_context(f"the request has more than {session.most_bytes:,} bytes")
+    return text
+
+
+def _read(dialect: Dialect, text: bytes, session: Session) -> tuple[dict[str, Any], Asked]:
+    """Raises `Refused`."""
     body = whole_body(text)
-    asked = dialect.read(body, session)
+    return body, dialect.read(body, session)
+
+
+async def _asked(dialect: Dialect, request: Request, session: Session) -> Response:
+    text = await _asking_body(request, session)
+    body, asked = await session.aside(len(text), _read, dialect, text, session)
     repeated = request.headers.get("x-stainless-retry-count", "0") != "0"
     path = request.url.path
     sent = Sent(path.removeprefix(f"/e/{session.name}"), body)
-    call = session.begin(asked, path.encode() + b"\n" + text, repeated, sent)
+    call = await session.begin(asked, path.encode() + b"\n" + text, repeated, sent)
     if asked.stream:
         return Streamed(dialect, asked, session, call, request)
     reply = await session.reply(call)
@@ -194,7 +244,8 @@ async def _asked(dialect: Dialect, request: Request, session: Session) -> Respon
 
 
 async def _counted(request: Request, session: Session) -> Response:
-    context = session.context(counted(whole_body(await _body(request))))
+    text = await _asking_body(request, session)
+    context = await session.context(await session.aside(len(text), lambda: counted(whole_body(text))))
     return JSONResponse({"input_tokens": len(context.ids)})
 
 
@@ -205,7 +256,7 @@ async def _models(request: Request, session: Session) -> Response:
 
 async def _reward(request: Request, session: Session) -> Response:
     try:
-        body: dict[str, Any] = whole_body(await _body(request))
+        body: dict[str, Any] = whole_body(await _body(request) or b"")
         if unknown := sorted(body.keys() - {"value", "call_id", "success"}):
             raise Refused(400, f"a reward has value, and may have call_id and success; not {', '.join(unknown)}", unknown[0])
         session.earn(body.get("value"), body.get("call_id"), body.get("success"))

@@ -19,6 +19,7 @@ from typing import Any
 from roll.data.sample import EpisodeEnd
 from roll.errors import Refused, TemplateRefusal
 from roll.rollout.chat.answer_text import new_id
+from roll.rollout.chat.aside import BYTES_A_TOKEN, FRAME_BYTES, Aside, size_of, too_long
 from roll.rollout.chat.conversation import Asked, Reply
 from roll.rollout.chat.exchange import Exchange, Sent
 from roll.rollout.chat.forest import Context, Forest, replied
@@ -77,23 +78,33 @@ class Session:
         """What is being sampled, of equal requests, too."""
         self._calls: dict[str, Call] = {}
         """The newest call of each request, by what identifies it."""
+        self._rendering: dict[str, asyncio.Future[None]] = {}
+        """Requests that are not let in yet, by what identifies them; done when that is decided."""
         self._rewarded: dict[str, float] = {}
+        self.aside = Aside()
 
-    def begin(self, asked: Asked, identity: bytes, repeated: bool, sent: Sent | None = None) -> Call:
+    async def begin(self, asked: Asked, identity: bytes, repeated: bool, sent: Sent | None = None) -> Call:
         """Lets a request in, or finds the one that it repeats. `sent`: what it was read from. Raises `Refused`."""
         digest = hashlib.sha256(identity).hexdigest()
+        while repeated and digest in self._rendering:
+            await asyncio.wait([self._rendering[digest]])
         if repeated and (earlier := self._calls.get(digest)) is not None and not _lost(earlier):
             return earlier
-        self._refuse_late()
-        if self._begun >= self._limits.calls:
-            self.end = self.end or "max_steps"
-            raise Refused(400, f"the episode has had its {self._limits.calls} calls (max_steps)", code="max_steps")
-        context = self.context(asked)
+        self._refuse_more()
+        rendered = self._rendering[digest] = asyncio.get_running_loop().create_future()
+        try:
+            context = await self.context(asked)
+            self._refuse_more()  # what others have asked meanwhile counts, too
+            return self._let_in(asked, context, digest, sent)
+        finally:
+            rendered.set_result(None)
+            if self._rendering.get(digest) is rendered:
+                del self._rendering[digest]
+
+    def _let_in(self, asked: Asked, context: Context, digest: str, sent: Sent | None) -> Call:
         room = self._limits.context - len(context.ids)
         if room <= 0:
-            self.end = "context"
-            message = f"the conversation has {len(context.ids)} tokens, and sequence_length is {self._limits.context}"
-            raise Refused(400, message, "messages", "context_length_exceeded")
+            raise self.out_of_context(f"the conversation has {len(context.ids)} tokens")
         most = min(room, self._limits.answer, asked.most or self._limits.answer)
         work = asyncio.ensure_future(self._answer(context, self._begun, most, asked.stop))
         work.add_done_callback(_heard)
@@ -103,10 +114,22 @@ class Session:
         call = self._calls[digest] = Call(asked, context, work, new_id("call"), sent if self._exchanges else None)
         return call
 
-    def context(self, asked: Asked) -> Context:
+    def out_of_context(self, why: str) -> Refused:
+        self.end = "context"
+        message = f"{why}, and sequence_length is {self._limits.context}"
+        return Refused(400, message, "messages", "context_length_exceeded")
+
+    @property
+    def most_bytes(self) -> int:
+        """Of a request."""
+        return FRAME_BYTES + self._limits.context * BYTES_A_TOKEN
+
+    async def context(self, asked: Asked) -> Context:
         """Raises `Refused`."""
+        if why := too_long(asked.messages, self._limits.context):
+            raise self.out_of_context(why)
         try:
-            return self.forest.context(asked)
+            return await self.aside(size_of(asked.messages), self.forest.context, asked)
         except TemplateRefusal as refusal:
             self.refused = str(refusal)
             raise Refused(400, str(refusal), "messages") from refusal
@@ -175,6 +198,12 @@ class Session:
             self.over.set_result(None)
         for work in self._works:
             work.cancel()
+
+    def _refuse_more(self) -> None:
+        self._refuse_late()
+        if self._begun >= self._limits.calls:
+            self.end = self.end or "max_steps"
+            raise Refused(400, f"the episode has had its {self._limits.calls} calls (max_steps)", code="max_steps")
 
     def _refuse_late(self) -> None:
         if self.ended:

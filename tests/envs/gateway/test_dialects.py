@@ -207,7 +207,7 @@ def test_a_system_message_may_stand_between_messages_of_anthropics_form():
 
 
 def test_a_stream_is_kept_alive_and_a_lost_one_is_not_recorded(monkeypatch):
-    monkeypatch.setattr("roll.envs.gateway.streamed.PING_S", 0.02)
+    monkeypatch.setattr("roll.envs.gateway.server.PING_S", 0.02)
 
     async def main():
         async with World(["one"]) as world:
