@@ -320,8 +320,7 @@ class DatabaseFailed(RuntimeError):
 
 
 class DatabaseAway(DatabaseFailed):
-    """The connection is lost, or the server does not do it now. `rollout/sql/database.py` → `rollout/sql/outage.py`, which tries
-    until `peer_timeout`."""
+    """The connection is lost, or the server is busy. `rollout/sql/database.py` → `rollout/sql/outage.py`: `peer_timeout`."""
 
 
 class Expelled(RuntimeError):
@@ -329,8 +328,7 @@ class Expelled(RuntimeError):
 
 
 class Missed(Expelled):
-    """The others took this explorer for dead, and nobody has its place. `rollout/sql/news.py` → `pipeline/recovery.py`: it takes
-    part again, as if it had just joined."""
+    """The others took this explorer for dead. `rollout/sql/news.py` → `pipeline/recovery.py`: it joins again."""
 
 
 class Alone(RuntimeError):

@@ -10,13 +10,13 @@ from roll.configs.addresses import LOOPBACK, host_and_port
 from roll.configs.ppo import PPOConfig
 from roll.weights.bucket_server import listener
 
-
-def serves_weights(config: PPOConfig) -> bool:
-    return config.mode == "train" and config.model_update_transport != "checkpoint_dir"
+FIX = "an address of this machine at which explorers reach it, and a port that is free"
 
 
 def check_serving(config: PPOConfig) -> None:
     """Raises `ValueError` if this machine cannot listen there, or others could not connect."""
+    if config.mode != "train" or config.model_update_transport == "checkpoint_dir":
+        return
     host, port = serving_address(config)
     try:
         with listener(host, port) as opened:

@@ -263,8 +263,8 @@ class TrainerAlone(_WithTrainer):
 
     async def open(self) -> bool:
         run, state = self._run, self._run.state
-        what = (run.config, run.backend, state.first_step, state.identity.id)
-        self._store = published_weights(*what, *serving_address(run.config))
+        run_id, at = state.identity.id, serving_address(run.config)
+        self._store = published_weights(run.config, run.backend, state.first_step, run_id, *at)
         self._open_trainer(self._store)
         self.weights = self.counter = Publisher(self._store, state.shared_groups, state.reports, state.known, self._copy)
         self.updates = self.weights.stats
