@@ -38,8 +38,7 @@ def reason(error: BaseException) -> str:
 
 
 def contained(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """What foreign code returns; of what it raises an `Exception` is left, whatever it is. For threads, whose outcome a coroutine
-    waits for."""
+    """What foreign code returns; what it raises becomes an `Exception`. For threads, whose outcome a coroutine waits for."""
     try:
         return call(*arguments, **named)
     except StopIteration as error:

@@ -131,8 +131,7 @@ class Prepared:
         return replace(self, checkpoint=checkpoint)
 
     def newest_checkpoint(self) -> Checkpoint | None:
-        """What the run would go on from if it ended now: its own newest good checkpoint, else what it began with. Raises
-        `ValueError`."""
+        """What the run would go on from now: its own newest good checkpoint, else what it began with. Raises `ValueError`."""
         again = replace(self.config, resume_from_checkpoint="auto")
         return resumable(CheckpointStore(self.checkpoints), again) or self.checkpoint
 
@@ -282,8 +281,7 @@ class Preparation:
 
 
 def check_database(config: PPOConfig, identity: RunIdentity | None, checkpoint: Checkpoint | None, own: bool) -> None:
-    """That the run's database can be used, and that this process may take part in the run it holds. `own`: whether the checkpoint
-    is of this run, which goes on. Raises `ValueError`, `ConfigError`."""
+    """That the run's database can be used, and joined. `own`: the checkpoint is of this run. Raises `ValueError`, `ConfigError`."""
     try:
         from roll.pipeline import shared_groups
         from roll.rollout.sql.admittance import Claim

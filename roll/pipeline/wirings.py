@@ -74,8 +74,7 @@ class Wiring(ABC):
 
     @abstractmethod
     async def open(self) -> bool:
-        """Makes the parts. When it returns, the first version is served, or available. False: the run is over already, and
-        has no stages."""
+        """Makes the parts. Afterwards the first version is served, or available. False: the run is over, and has no stages."""
 
     def until(self, halves: Sequence[Sequence[AnyStage]]) -> Sequence[AnyStage]:
         """The stages whose end is the end of the process."""
@@ -263,8 +262,7 @@ class TrainerAlone(_WithTrainer):
 
     async def open(self) -> bool:
         run, state = self._run, self._run.state
-        run_id, at = state.identity.id, serving_address(run.config)
-        self._store = published_weights(run.config, run.backend, state.first_step, run_id, *at)
+        self._store = published_weights(run.config, run.backend, state.first_step, state.identity.id, *serving_address(run.config))
         self._open_trainer(self._store)
         self.weights = self.counter = Publisher(self._store, state.shared_groups, state.reports, state.known, self._copy)
         self.updates = self.weights.stats
