@@ -281,7 +281,7 @@ class Preparation:
 
 
 def check_database(config: PPOConfig, identity: RunIdentity | None, checkpoint: Checkpoint | None, own: bool) -> None:
-    """That the run's database can be used, and joined. `own`: the checkpoint is of this run. Raises `ValueError`, `ConfigError`."""
+    """That the run's database can be used and joined. `own`: the checkpoint is this run's. Raises `ValueError`, `ConfigError`."""
     try:
         from roll.pipeline import shared_groups
         from roll.rollout.sql.admittance import Claim

@@ -34,7 +34,7 @@ from roll.pipeline.bench import ModelsInTurn, check_complete, model_source
 from roll.pipeline.last_checkpoint import why_lost
 from roll.pipeline.lifecycle import RunLifecycle
 from roll.pipeline.recovery import ExplorerRecovery, Recovery, TrainerRecovery
-from roll.pipeline.serving import serving_address
+from roll.pipeline.serving import served_at
 from roll.pipeline.stages import NO_PARTS, Parts, announcing, exploring, training, validating
 from roll.record.ledger import Ledger
 from roll.record.run_record import Counter
@@ -262,7 +262,7 @@ class TrainerAlone(_WithTrainer):
 
     async def open(self) -> bool:
         run, state = self._run, self._run.state
-        self._store = published_weights(run.config, run.backend, state.first_step, state.identity.id, *serving_address(run.config))
+        self._store = published_weights(run.config, run.backend, state.first_step, state.identity.id, *served_at(run.config))
         self._open_trainer(self._store)
         self.weights = self.counter = Publisher(self._store, state.shared_groups, state.reports, state.known, self._copy)
         self.updates = self.weights.stats
