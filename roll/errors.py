@@ -38,8 +38,7 @@ def reason(error: BaseException) -> str:
 
 
 def contained(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """What foreign code returns; of what it raises an `Exception` is left, whatever it is. For threads, whose outcome a coroutine
-    waits for."""
+    """What foreign code returns; what it raises becomes an `Exception`. For threads, whose outcome a coroutine waits for."""
     try:
         return call(*arguments, **named)
     except StopIteration as error:
@@ -320,8 +319,7 @@ class DatabaseFailed(RuntimeError):
 
 
 class DatabaseAway(DatabaseFailed):
-    """The connection is lost, or the server does not do it now. `rollout/sql/database.py` → `rollout/sql/outage.py`, which tries
-    until `peer_timeout`."""
+    """The connection is lost, or the server is busy. `rollout/sql/database.py` → `rollout/sql/outage.py`: `peer_timeout`."""
 
 
 class Expelled(RuntimeError):
@@ -329,8 +327,7 @@ class Expelled(RuntimeError):
 
 
 class Missed(Expelled):
-    """The others took this explorer for dead, and nobody has its place. `rollout/sql/news.py` → `pipeline/recovery.py`: it takes
-    part again, as if it had just joined."""
+    """The others took this explorer for dead. `rollout/sql/news.py` → `pipeline/recovery.py`: it joins again."""
 
 
 class Alone(RuntimeError):

@@ -27,10 +27,10 @@ from roll.data.sample import Prompt
 from roll.distributed.devices import Inventory
 from roll.errors import boundary
 from roll.flow.custom_stage import CustomStage, custom_stages
+from roll.pipeline import serving
 from roll.pipeline.bench import BenchedModel, benched_models
 from roll.pipeline.models import CLASSIFIER, Models, UsedModel, once, used_models
 from roll.pipeline.roles import loss_spec
-from roll.pipeline.serving import check_serving, serves_weights
 from roll.record.callbacks import Callback, own_callbacks
 from roll.record.checkpoint import Checkpoint, CheckpointStore, resumable
 from roll.record.run_identity import RunIdentity, standing
@@ -131,8 +131,7 @@ class Prepared:
         return replace(self, checkpoint=checkpoint)
 
     def newest_checkpoint(self) -> Checkpoint | None:
-        """What the run would go on from if it ended now: its own newest good checkpoint, else what it began with. Raises
-        `ValueError`."""
+        """What the run would go on from now: its own newest good checkpoint, else what it began with. Raises `ValueError`."""
         again = replace(self.config, resume_from_checkpoint="auto")
         return resumable(CheckpointStore(self.checkpoints), again) or self.checkpoint
 
@@ -259,9 +258,7 @@ class Preparation:
             own = self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
             check = partial(check_database, config, self._identity, self.checkpoint, own)
             self.collect("groups_database", config.groups_database, check, "pip install sqlalchemy watchfiles")
-        if serves_weights(config):
-            fix = "an address of this machine at which explorers reach it, and a port that is free"
-            self.collect("weights_address", config.weights_address, partial(check_serving, config), fix)
+        self.collect("weights_address", config.weights_address, partial(serving.check_serving, config), serving.FIX)
         self.collect.raise_if_any()
         return {
             "config": config,
@@ -284,8 +281,7 @@ class Preparation:
 
 
 def check_database(config: PPOConfig, identity: RunIdentity | None, checkpoint: Checkpoint | None, own: bool) -> None:
-    """That the run's database can be used, and that this process may take part in the run it holds. `own`: whether the checkpoint
-    is of this run, which goes on. Raises `ValueError`, `ConfigError`."""
+    """That the run's database can be used and joined. `own`: the checkpoint is this run's. Raises `ValueError`, `ConfigError`."""
     try:
         from roll.pipeline import shared_groups
         from roll.rollout.sql.admittance import Claim

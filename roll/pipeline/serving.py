@@ -10,14 +10,14 @@ from roll.configs.addresses import LOOPBACK, host_and_port
 from roll.configs.ppo import PPOConfig
 from roll.weights.bucket_server import listener
 
-
-def serves_weights(config: PPOConfig) -> bool:
-    return config.mode == "train" and config.model_update_transport != "checkpoint_dir"
+FIX = "an address of this machine at which explorers reach it, and a port that is free"
 
 
 def check_serving(config: PPOConfig) -> None:
     """Raises `ValueError` if this machine cannot listen there, or others could not connect."""
-    host, port = serving_address(config)
+    if config.mode != "train" or config.model_update_transport == "checkpoint_dir":
+        return
+    host, port = served_at(config)
     try:
         with listener(host, port) as opened:
             at = ip_address(opened.getsockname()[0])
@@ -27,7 +27,7 @@ def check_serving(config: PPOConfig) -> None:
         raise ValueError(f"{host} is {at} on this machine, which no other reaches: write its address in the network")
 
 
-def serving_address(config: PPOConfig) -> tuple[str, int]:
+def served_at(config: PPOConfig) -> tuple[str, int]:
     """Host and port: `weights_address`, or the address of the interface by which the database is reached."""
     if config.weights_address is not None:
         return host_and_port(config.weights_address)

@@ -34,7 +34,7 @@ from roll.pipeline.bench import ModelsInTurn, check_complete, model_source
 from roll.pipeline.last_checkpoint import why_lost
 from roll.pipeline.lifecycle import RunLifecycle
 from roll.pipeline.recovery import ExplorerRecovery, Recovery, TrainerRecovery
-from roll.pipeline.serving import serving_address
+from roll.pipeline.serving import served_at
 from roll.pipeline.stages import NO_PARTS, Parts, announcing, exploring, training, validating
 from roll.record.ledger import Ledger
 from roll.record.run_record import Counter
@@ -74,8 +74,7 @@ class Wiring(ABC):
 
     @abstractmethod
     async def open(self) -> bool:
-        """Makes the parts. When it returns, the first version is served, or available. False: the run is over already, and
-        has no stages."""
+        """Makes the parts. Afterwards the first version is served, or available. False: the run is over, and has no stages."""
 
     def until(self, halves: Sequence[Sequence[AnyStage]]) -> Sequence[AnyStage]:
         """The stages whose end is the end of the process."""
@@ -264,8 +263,7 @@ class TrainerAlone(_WithTrainer):
 
     async def open(self) -> bool:
         run, state = self._run, self._run.state
-        what = (run.config, run.backend, state.first_step, state.identity.id)
-        self._store = published_weights(*what, *serving_address(run.config))
+        self._store = published_weights(run.config, run.backend, state.first_step, state.identity.id, *served_at(run.config))
         self._open_trainer(self._store)
         self.weights = self.counter = Publisher(self._store, state.shared_groups, state.reports, state.known, self._copy)
         self.updates = self.weights.stats

@@ -72,7 +72,7 @@ def test_a_standby_that_is_promoted_takes_over(site):
     run.standby.promote()
     run.server = run.standby
     run.end(24)
-    assert run.site.record("the database's host lost its power, a standby promoted", run.trainer, began) < 2 * SOON_S
+    assert run.site.record("the database's host lost its power, a standby promoted", run.trainer, began) < 3 * SOON_S
 
 
 def test_a_trainer_on_another_host_takes_the_place_of_one_that_lost_its_power(site):

@@ -10,7 +10,7 @@ from roll.configs.addresses import host_and_port
 from roll.distributed import processes
 from roll.distributed.backend import LocalBackend
 from roll.pipeline import serving
-from roll.pipeline.serving import check_serving, serving_address
+from roll.pipeline.serving import check_serving, served_at
 from roll.weights.bucket_server import Endpoint
 from roll.weights.transport import followed_weights, published_weights
 
@@ -47,12 +47,12 @@ def test_what_is_no_address_is_refused(text):
 def test_nothing_written_means_the_interface_by_which_the_database_is_reached():
     here = socket.gethostbyname(socket.gethostname())
     for server in ("127.0.0.1", here):
-        assert serving_address(config(groups_address=f"postgresql+psycopg://me@{server}:5432/run")) == (server, 0)
+        assert served_at(config(groups_address=f"postgresql+psycopg://me@{server}:5432/run")) == (server, 0)
     for address in ("sqlite:///g.db", "postgresql+psycopg://me@/run?host=/run/postgresql", "postgresql+psycopg:///run"):
-        assert serving_address(config(groups_address=address)) == ("127.0.0.1", 0)
+        assert served_at(config(groups_address=address)) == ("127.0.0.1", 0)
     two = "postgresql+psycopg://me@does-not-exist.invalid:5432,127.0.0.1:5433/run"
-    assert serving_address(config(groups_address=two)) == ("127.0.0.1", 0)
-    assert serving_address(config(weights_address="h0:7701")) == ("h0", 7701)
+    assert served_at(config(groups_address=two)) == ("127.0.0.1", 0)
+    assert served_at(config(weights_address="h0:7701")) == ("h0", 7701)
 
 
 def test_an_address_at_which_nobody_can_be_served_is_refused(monkeypatch):

@@ -66,6 +66,8 @@ class FollowingGroups(Groups):
         self._statements: list[Executable] = []
         self._fates: list[Fate] = []
         """What the journal is told, once it is committed."""
+        self._ahead: set[int] = set()
+        """Groups that have ended after the last change that is known here: a look is not of one moment."""
         self._peers = Peers()
         self._alone_since = clock()
 
@@ -86,6 +88,7 @@ class FollowingGroups(Groups):
         if run.status != "running":
             self.ended = run.status, run.reason
         self.known = run.seq if known is None else known
+        self._ahead = {row.id for row in news.groups if row.seq > self.known and not self.is_live(row.id)}
         self._write_fates()
 
     def _check(self, news: News, seq: int) -> None:
@@ -136,7 +139,8 @@ class FollowingGroups(Groups):
             self._source.restore(json.loads(book.task.cursor))
         self.branch, self.known = book.run.branch, book.run.seq if known is None else known
         self._follow(book.run)
-        self._fates += [fate_of(row, outline(row)) for row in [*book.ended, *book.replayed]]
+        ended = [row for row in book.ended if row.id not in self._ahead]
+        self._fates += [fate_of(row, outline(row)) for row in [*ended, *book.replayed]]
         self._write_fates()
 
     def _follow(self, run: Row[object]) -> None:

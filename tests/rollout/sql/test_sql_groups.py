@@ -394,6 +394,29 @@ def test_a_transaction_that_fails_leaves_no_trace(make_party):
     run(main())
 
 
+def test_what_a_look_has_seen_of_a_later_change_is_not_told_to_the_journal_twice(make_party):
+    """A look reads one table after the other; others commit meanwhile."""
+
+    async def main():
+        party = make_party()
+        async with party.joined("explorer") as explorer:
+            trainer = party.member("trainer", explores=False, trains=True)
+            await trainer.join(party.contract, (0, 0))
+            group = await explorer.start()
+            await trainer._look()
+            before = trainer.known
+            await explorer.drop(group.group_id, "filter")
+            news = await trainer._database.outside(trainer._news)
+            trainer._learn(news, known=before)
+            assert [row["fate"] for row in trainer._journal.rows] == ["dropped"]
+            trainer._stale = True  # as after a transaction that was lost
+            await trainer.set_published(1)
+            assert [row["fate"] for row in trainer._journal.rows] == ["dropped"] and trainer.known > before
+            await trainer.leave()
+
+    run(main())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "max_reuse"), [(0, 1), (1, 1), (2, 1), (3, 2), (4, 3)])
 def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_is_accounted_for(make_party, seed, max_reuse):
