@@ -63,7 +63,7 @@ srun --overlap --cpu-bind=none --nodes=1 --ntasks=1 --nodelist="$head" \
 again=
 if ((code == 130 || code == 143)); then
     again=interrupted
-elif ((code != 0)) && ! timeout 60 srun --overlap --cpu-bind=none true < /dev/null; then
+elif ((code != 0)) && ! timeout --kill-after=5 60 srun --overlap --cpu-bind=none true < /dev/null; then
     again="a node is lost"
 fi
 exec {input}>&-
