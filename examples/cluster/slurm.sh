@@ -60,14 +60,14 @@ srun --overlap --cpu-bind=none --nodes=1 --ntasks=1 --nodelist="$head" \
 
 # What SIGTERM has interrupted (130; 143 before the run could hear it), and what has failed while a node does not answer, is begun
 # again, from its checkpoint. A job that was cancelled is not.
-again=
+again="" patience=60
 if ((code == 130 || code == 143)); then
     again=interrupted
-elif ((code != 0)) && ! timeout 60 srun --overlap --cpu-bind=none true < /dev/null; then
-    again="a node is lost"
+elif ((code != 0)) && ! timeout --kill-after=5 60 srun --overlap --cpu-bind=none true < /dev/null; then
+    again="a node is lost" patience=20
 fi
 exec {input}>&-
-timeout 60 tail --pid="$ray" -f /dev/null || kill -KILL "$ray"
+timeout "$patience" tail --pid="$ray" -f /dev/null || kill -KILL "$ray"
 if [[ -n $again && $(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T) == RUNNING ]]; then
     echo "$(date +%T) back to the queue: $again"
     scontrol requeue "$SLURM_JOB_ID"
