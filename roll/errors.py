@@ -89,6 +89,8 @@ def escapes() -> AbstractContextManager[None]:
 
 # -- before a worker starts: nothing
 class Fixable(ValueError):
+    """With what to do; otherwise as `ValueError`."""
+
     def __init__(self, message: str, fix: str = "") -> None:
         """`fix`: which key to change, and to what."""
         super().__init__(message)
@@ -112,7 +114,7 @@ class TrackerError(Exception):
 
 
 class DatabaseError(ValueError):
-    """No database that can be used here. `rollout/sql/database.py` → `pipeline/shared_groups.py`: a `ConfigError`."""
+    """No database that can be used here. `rollout/sql/connecting.py` → `pipeline/shared_groups.py`: a `ConfigError`."""
 
 
 class DatabaseDamaged(DatabaseError):
@@ -155,7 +157,7 @@ class EngineClosed(EngineError):
 
 
 class EngineSilent(EngineError):
-    """It gives no sign of life, and may yet live. `engines/engine_fleet.py` → there: others go on without it."""
+    """No sign of life, though it may live. `engines/silent_engines.py` → `engines/engine_fleet.py`: others go on without it."""
 
 
 LOST = (WorkerDied, EngineError)
@@ -227,7 +229,7 @@ REFUSED = "refused"
 
 class Unanswered(EpisodeFailed):
     """The agent has failed without one answer of the policy. `envs/program/player.py`, `explorer/own_rollouts.py` →
-    `explorer/environment_worker.py`: as any other; the run, where no group has fared better (`explorer/first_answers.py`)."""
+    `explorer/environment_worker.py`: as any other; the run, where no group has fared better (`NoProgress`)."""
 
     @property
     def cause(self) -> str:
@@ -320,8 +322,8 @@ class DatabaseFailed(RuntimeError):
 
 
 class DatabaseAway(DatabaseFailed):
-    """The connection is lost, or the server does not do it now. `rollout/sql/database.py` → `rollout/sql/outage.py`, which tries
-    until `peer_timeout`."""
+    """The connection is lost, or the server does not do it now. `rollout/sql/connecting.py` → `rollout/sql/outage.py`, which
+    tries until `peer_timeout`."""
 
 
 class Expelled(RuntimeError):

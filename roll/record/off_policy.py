@@ -97,8 +97,8 @@ class OffPolicyWarnings:
 
     def sentences(self, metrics: Mapping[str, float], fresh: bool) -> Iterator[str]:
         """After a step. `fresh`: all its samples were made with the weights that it started from."""
-        for name, nats in metrics.items() if self._alarm is not None else ():
-            if name.startswith(MEAN_OF_ENGINE) and not nats <= self._alarm:  # NaN is above, too
+        for name, nats in metrics.items():
+            if self._alarm is not None and name.startswith(MEAN_OF_ENGINE) and not nats <= self._alarm:  # NaN is above, too
                 yield (
                     f"the log-probs of actor_infer engine {name.removeprefix(MEAN_OF_ENGINE)} differ from the trainer's by "
                     f"{nats:.3g} nats a token under the same weights (mismatch_alarm {self._alarm:g}): another dtype, or weights "
