@@ -14,7 +14,6 @@ from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from roll.configs.ppo import PPOConfig
 from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
 from roll.engines.silent_engines import SilentEngines
@@ -23,7 +22,7 @@ from roll.engines.weight_sending import WeightSending
 from roll.errors import LOST, EngineError, EngineSilent, NodeLost, WorkerDied, WorkersLost, WorkerStartError
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import EngineState, Fleet
-from roll.strategies.infer.interface import EngineStats
+from roll.strategies.infer.interface import EngineStats, WeightUpdateMode
 from roll.weights.bucket import WeightManifest
 from roll.weights.store import Buckets, WeightSource
 
@@ -48,9 +47,10 @@ class Routing(Protocol):
 
 class EngineFleet:
     """`changes` is notified when an engine goes or comes back. `devices` has the engines sleep and wake. `restartable`: engines
-    are processes of their own (with --local they are not, and a dead one ends the run). `broadcast`: sends versions to engines
-    where a broadcast is possible; None: each engine pulls the buckets itself. `start_empty`: a new worker has random weights, not
-    those of the folder that the run began with."""
+    are processes of their own (with --local they are not, and a dead one ends the run). `rolling`: weights flip engine by engine,
+    so that generation never stops everywhere. `broadcast`: sends versions to engines where a broadcast is possible; None: each
+    engine pulls the buckets itself. `start_empty`: a new worker has random weights, not those of the folder that the run began
+    with."""
 
     def __init__(
         self,
@@ -58,10 +58,13 @@ class EngineFleet:
         store: WeightSource,
         fleet: Fleet,
         changes: Changes,
-        config: PPOConfig,
+        mode: WeightUpdateMode,
         devices: DeviceLocks,
         *,
         restartable: bool,
+        health_interval_s: float,
+        health_timeout_s: float,
+        rolling: bool,
         broadcast: WeightBroadcast | None = None,
         start_empty: bool = False,
     ) -> None:
@@ -73,9 +76,9 @@ class EngineFleet:
         self.recovered_s: list[float] = []
         """Seconds of each recovery, from the death to the first moment of service."""
         self.store = store
-        self._mode, self._rolling = config.weight_update_mode, config.weight_update_rolling
+        self._mode = mode
         self.restartable = restartable
-        self._interval_s, self._timeout_s = config.engine_health_interval_s, config.engine_health_timeout_s
+        self._interval_s, self._timeout_s, self._rolling = health_interval_s, health_timeout_s, rolling
         self.broadcast = broadcast
         self._first_version = None if start_empty else fleet.version
         """The version that a new worker starts with; None if it starts empty."""

@@ -130,9 +130,12 @@ class Wiring(ABC):
             store,
             Fleet(len(engines), version, config.max_engine_restarts, empty, engines.restarts),
             run.state.groups.changes,
-            config,
+            config.weight_update_mode,
             run.devices,
             restartable=run.backend.isolated and config.max_engine_restarts > 0,
+            health_interval_s=config.engine_health_interval_s,
+            health_timeout_s=config.engine_health_timeout_s,
+            rolling=config.weight_update_rolling,
             broadcast=broadcast,
             start_empty=empty,
         )

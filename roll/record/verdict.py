@@ -113,11 +113,10 @@ def _unjudged(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Verdi
     dropped, trained = _dropped(groups), groups.get("trained") or 0
     lost, gone = sum(dropped.get(reason, 0) for reason in UNJUDGED), sum(dropped.values())
     if lost > trained and lost >= FEW_GROUPS:
-        listed = ", ".join(f"{reason} {dropped[reason]:,}" for reason in UNJUDGED if dropped.get(reason))
-        return Verdict("not judged", f"{lost:,} groups were dropped ({listed}), {trained:,} trained")
+        why = listed({reason: dropped[reason] for reason in UNJUDGED if dropped.get(reason)})
+        return Verdict("not judged", f"{lost:,} groups were dropped ({why}), {trained:,} trained")
     if not trained and gone >= FEW_GROUPS:
-        listed = listed(dropped)
-        return Verdict("no signal", f"{gone:,} groups were dropped ({listed}), none trained")
+        return Verdict("no signal", f"{gone:,} groups were dropped ({listed(dropped)}), none trained")
     errors, accuracy = curve(ERRORS), curve(ACCURACY)
     if len(errors.steps) and errors.values[-1] and errors.steps[-1] not in accuracy.steps[-1:]:
         rollouts = dict(zip(*curve(ROLLOUTS), strict=True)).get(errors.steps[-1])

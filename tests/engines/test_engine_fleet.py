@@ -1,7 +1,6 @@
 """Engines that die, hang or sleep at awkward moments, on workers that are plain objects. With real ones: tests/faults."""
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
@@ -62,11 +61,6 @@ def shared():
     return DeviceLocks({"actor_train": frozenset({0}), "actor_infer": frozenset({0})})
 
 
-CONFIG = SimpleNamespace(
-    weight_update_mode="interrupt", weight_update_rolling=False, engine_health_interval_s=0.01, engine_health_timeout_s=0.05
-)
-
-
 def make_fleet(engines, successors=(), max_restarts=3, version=0, devices=None):
     successors = list(successors)
 
@@ -81,9 +75,12 @@ def make_fleet(engines, successors=(), max_restarts=3, version=0, devices=None):
         MemoryWeightStore(),
         Fleet(len(engines), version, max_restarts),
         Changes(),
-        CONFIG,
+        "interrupt",
         devices or DeviceLocks({"actor_infer": frozenset({0})}),
         restartable=True,
+        health_interval_s=0.01,
+        health_timeout_s=0.05,
+        rolling=False,
     )
 
 

@@ -4,7 +4,6 @@ import asyncio
 import shutil
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -86,20 +85,18 @@ class Routes:
         self._back.set()
 
 
-CONFIG = SimpleNamespace(
-    weight_update_mode="interrupt", weight_update_rolling=False, engine_health_interval_s=1, engine_health_timeout_s=1
-)
-
-
 def make_fleet(engines, store, broadcast=None, restartable=False, empty=False):
     return EngineFleet(
         engines,
         store,
         Fleet(len(engines), 1 if empty else 0, 3, empty),
         Changes(),
-        CONFIG,
+        "interrupt",
         DeviceLocks({"actor_infer": frozenset()}),
         restartable=restartable,
+        health_interval_s=1,
+        health_timeout_s=1,
+        rolling=False,
         broadcast=broadcast,
         start_empty=empty,
     )

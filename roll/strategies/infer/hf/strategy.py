@@ -77,11 +77,11 @@ class HFInferStrategy:
 
     @classmethod
     def from_model(
-        cls, model: nn.Module, tokenizer: Tokenizer | None, *, threads: int | None = None, **options: Any
+        cls, model: nn.Module, tokenizer: Tokenizer | None, *, threads: int | None = None, seed: int = 0, **options: Any
     ) -> HFInferStrategy:
         """Starts a `SlotEngine` on a loaded model, which from now on belongs to it. Without a tokenizer results have no text."""
         self = cls.__new__(cls)
-        self._start(lambda: SlotEngine(model, tokenizer, **options), threads)
+        self._start(lambda: SlotEngine(model, tokenizer, seed=seed, **options), threads)
         return self
 
     def _start(self, engine: Callable[[], SlotEngine], threads: int | None, borrows_cores: bool = False) -> None:
