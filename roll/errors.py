@@ -88,6 +88,8 @@ def escapes() -> AbstractContextManager[None]:
 
 # -- before a worker starts: nothing
 class Fixable(ValueError):
+    """With what to do; otherwise as `ValueError`."""
+
     def __init__(self, message: str, fix: str = "") -> None:
         """`fix`: which key to change, and to what."""
         super().__init__(message)
@@ -111,7 +113,7 @@ class TrackerError(Exception):
 
 
 class DatabaseError(ValueError):
-    """No database that can be used here. `rollout/sql/database.py` → `pipeline/shared_groups.py`: a `ConfigError`."""
+    """No database that can be used here. `rollout/sql/connecting.py` → `pipeline/shared_groups.py`: a `ConfigError`."""
 
 
 class DatabaseDamaged(DatabaseError):
@@ -154,7 +156,7 @@ class EngineClosed(EngineError):
 
 
 class EngineSilent(EngineError):
-    """It gives no sign of life, and may yet live. `engines/engine_fleet.py` → there: others go on without it."""
+    """No sign of life, though it may live. `engines/silent_engines.py` → `engines/engine_fleet.py`: others go on without it."""
 
 
 LOST = (WorkerDied, EngineError)

@@ -35,7 +35,7 @@ class Forest:
         """`rows`: the tokens of each sample."""
         keys = [row.astype(">u8").tobytes() for row in rows]
         order = sorted(range(len(rows)), key=keys.__getitem__)
-        shared = [_common(rows[before], rows[after]) for before, after in itertools.pairwise(order)]
+        shared = [common_prefix(rows[before], rows[after]) for before, after in itertools.pairwise(order)]
         return cls(order, [len(rows[i]) for i in order], [0, *shared][: len(order)])
 
     @classmethod
@@ -77,8 +77,7 @@ class Forest:
         return runs
 
 
-def _common(one: np.ndarray, other: np.ndarray) -> int:
-    """Length of the common prefix."""
+def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
     shorter = min(len(one), len(other))
     differs = one[:shorter] != other[:shorter]
     return int(differs.argmax()) if differs.any() else shorter

@@ -177,17 +177,8 @@ class LocalHandle:
         await self._host.close()
 
 
-class LocalBackend:
-    """Runs all workers in this process, without Ray: for debuggers, fast tests, and single machines without Ray."""
-
-    isolated = False
-
-    def __init__(self) -> None:
-        self._handles: list[LocalHandle] = []
-        self._starting = asyncio.Lock()
-
-    def devices(self, nodes: int, per_node: int | None) -> Inventory:
-        return detect(nodes, per_node)
+class OneNode:
+    """The answers of a back end whose workers are all in this process: a value is its own reference."""
 
     def reserve(self, devices: Collection[int], who: str) -> None:
         """Nothing: the machine's are claimed by file."""
@@ -201,11 +192,30 @@ class LocalBackend:
     def node_address(self, node: int) -> str:
         return "127.0.0.1"
 
-    def free_port(self, node: int) -> int:
-        return free_port()
-
     def driver_address(self) -> str:
         return "127.0.0.1"
+
+    async def put(self, value: object) -> Ref:
+        return value
+
+    def value(self, reference: Ref) -> Any:
+        return reference
+
+
+class LocalBackend(OneNode):
+    """Runs all workers in this process, without Ray: for debuggers, fast tests, and single machines without Ray."""
+
+    isolated = False
+
+    def __init__(self) -> None:
+        self._handles: list[LocalHandle] = []
+        self._starting = asyncio.Lock()
+
+    def devices(self, nodes: int, per_node: int | None) -> Inventory:
+        return detect(nodes, per_node)
+
+    def free_port(self, node: int) -> int:
+        return free_port()
 
     async def start(self, spec: WorkerSpec) -> LocalHandle:
         host = WorkerHost(spec)
@@ -215,12 +225,6 @@ class LocalBackend:
         handle = LocalHandle(host, spec.name)
         self._handles.append(handle)
         return handle
-
-    async def put(self, value: object) -> Ref:
-        return value
-
-    def value(self, reference: Ref) -> Any:
-        return reference
 
     async def shutdown(self) -> None:
         for handle in self._handles:

@@ -20,6 +20,7 @@ from roll.record.advice import gains
 from roll.record.by_tag import as_table
 from roll.record.display import LABEL, Printed, duration
 from roll.record.estimates import CONFIDENCE, Estimate, Validated
+from roll.record.verdict import listed
 
 
 def print_advice(lines: Sequence[str]) -> None:
@@ -81,7 +82,7 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "validation", " → ".join(f"{each.told()} (step {each.step})" for each in ends)
     yield from _incidents(summary)
     if skipped := summary.get("prompts_skipped"):
-        yield "prompts left out", _listing(skipped)
+        yield "prompts left out", listed(skipped)
     if groups := summary.get("groups"):
         yield "groups", ", ".join(_fates(groups))
     if staleness := summary.get("staleness"):
@@ -106,7 +107,7 @@ def _fates(groups: dict[str, Any]) -> Iterator[str]:
         if name in groups:
             yield f"{groups[name]:,} {name.replace('_', ' ')}"
     dropped = groups.get("dropped") or {}
-    yield f"{sum(dropped.values()):,} dropped" + (f" ({_listing(dropped)})" if dropped else "")
+    yield f"{sum(dropped.values()):,} dropped" + (f" ({listed(dropped)})" if dropped else "")
     if replayed := groups.get("replayed"):
         yield f"{replayed:,} times one was trained again"
 
@@ -119,7 +120,7 @@ def _incidents(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for stage, kinds in summary.get("stage_errors", {}).items():
         for on_error, errors in kinds.items():
             times = counted(sum(errors.values()), "time")
-            yield "stage", f"{stage} has failed {times} (on_error: {on_error}; {_listing(errors)})"
+            yield "stage", f"{stage} has failed {times} (on_error: {on_error}; {listed(errors)})"
     if seconds := summary.get("trainer_recovery_s"):
         yield "trainer", f"started again {counted(len(seconds), 'time')}, which took {duration(sum(seconds))}"
     if (since := summary.get("synchronous_since")) is not None:
@@ -130,10 +131,6 @@ def _evaluated(summary: dict[str, Any], models: list[dict[str, Any]]) -> Iterato
     yield "evaluated", f"{counted(len(models), 'model')} in {duration(summary.get('wall_s', 0.0))}"
     if errors := sum(model["errors"] for model in models):
         yield "errors", f"{errors:,} rollouts failed or could not be judged"
-
-
-def _listing(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
 def evaluation_lines(evaluation: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -114,11 +114,10 @@ def _unjudged(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Verdi
     dropped, trained = _dropped(groups), groups.get("trained") or 0
     lost, gone = sum(dropped.get(reason, 0) for reason in UNJUDGED), sum(dropped.values())
     if lost > trained and lost >= FEW_GROUPS:
-        listed = ", ".join(f"{reason} {dropped[reason]:,}" for reason in UNJUDGED if dropped.get(reason))
-        return Verdict("not judged", f"{lost:,} groups were dropped ({listed}), {trained:,} trained")
+        why = listed({reason: dropped[reason] for reason in UNJUDGED if dropped.get(reason)})
+        return Verdict("not judged", f"{lost:,} groups were dropped ({why}), {trained:,} trained")
     if not trained and gone >= FEW_GROUPS:
-        listed = _listed(dropped)
-        return Verdict("no signal", f"{gone:,} groups were dropped ({listed}), none trained")
+        return Verdict("no signal", f"{gone:,} groups were dropped ({listed(dropped)}), none trained")
     errors, accuracy = curve(ERRORS), curve(ACCURACY)
     if len(errors.steps) and errors.values[-1] and errors.steps[-1] not in accuracy.steps[-1:]:
         rollouts = dict(zip(*curve(ROLLOUTS), strict=True)).get(errors.steps[-1])
@@ -133,7 +132,7 @@ def _dropped(groups: Mapping[str, Any]) -> Mapping[str, int]:
     return dropped if isinstance(dropped, Mapping) else {}
 
 
-def _listed(counts: Mapping[str, int]) -> str:
+def listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
@@ -144,7 +143,7 @@ def wasted(groups: Mapping[str, Any]) -> str | None:
     judged = gone + (groups.get("trained") or 0)
     if gone < max(FEW_GROUPS, MOST_DROPPED * judged):
         return None
-    return f"{gone / judged:.0%} of the groups ({gone:,} of {judged:,}) are dropped ({_listed(dropped)})"
+    return f"{gone / judged:.0%} of the groups ({gone:,} of {judged:,}) are dropped ({listed(dropped)})"
 
 
 def waiting(curve: Callable[[str], Curve]) -> float | None:

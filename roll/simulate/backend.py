@@ -6,16 +6,14 @@ A call that its caller gives up goes on in its worker, as in a process. A worker
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
-from roll.distributed.backend import WorkerSpec
+from roll.distributed.backend import OneNode, WorkerSpec
 from roll.distributed.devices import Inventory
 from roll.errors import NodeLost, WorkerDied
 from roll.pipeline.roles import TRAINER
 from roll.simulate.costs import Costs
-
-T = TypeVar("T")
 
 Make = Callable[[WorkerSpec], object]
 """Makes the worker of a specification."""
@@ -127,7 +125,7 @@ class Links:
             await asyncio.sleep(seconds)
 
 
-class SimulatedBackend:
+class SimulatedBackend(OneNode):
     isolated = True
 
     def __init__(self, inventory: Inventory, costs: Costs, make: Make) -> None:
@@ -143,23 +141,8 @@ class SimulatedBackend:
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         return self._inventory
 
-    def reserve(self, devices: Collection[int], who: str) -> None:
-        """Nothing: they are no one else's."""
-
-    def ask_nodes(self, devices: Collection[int], function: Callable[..., T], *args: object) -> dict[str, T]:
-        return {}
-
-    def check_nodes(self, devices: Collection[int]) -> None:
-        """A worker whose node is gone says so when it is to start."""
-
-    def node_address(self, node: int) -> str:
-        return "127.0.0.1"
-
     def free_port(self, node: int) -> int:
         return 1  # nothing listens in a simulation
-
-    def driver_address(self) -> str:
-        return "127.0.0.1"
 
     async def start(self, spec: WorkerSpec) -> SimulatedHandle:
         if spec.name in self.without_node:
@@ -170,12 +153,6 @@ class SimulatedBackend:
         call_s = 0.0 if spec.name.rpartition("-")[0] in TRAINER else self._costs.call_s
         handle = self.workers[spec.name] = SimulatedHandle(spec.name, worker, self.links, call_s)
         return handle
-
-    async def put(self, value: object) -> object:
-        return value
-
-    def value(self, reference: object) -> object:
-        return reference
 
     async def shutdown(self) -> None:
         for handle in self.workers.values():

@@ -236,24 +236,14 @@ _SWITCHES: dict[str, tuple[tuple[object, ...], str]] = {
     "optimizer": ((None, "adam"), "the optimiser is AdamW"),
 }
 _PADDED = "a micro-batch is always padded to its own longest sample only"
+_FASTER = (
+    "bias_activation_fusion apply_rope_fusion masked_softmax_fusion bias_dropout_fusion cross_entropy_loss_fusion "
+    "gradient_accumulation_fusion tp_comm_overlap overlap_param_gather moe_grouped_gemm moe_shared_expert_overlap "
+    "cuda_graph_impl cuda_graph_scope compile_warmup delay_grad_reduce ddp_bucket_size ddp_average_in_collective"
+)
 _WITHOUT_EFFECT = {
     "moe_layer_recompute": f"{MEMORY}; recompute_granularity: full recomputes whole layers",
-    "bias_activation_fusion": SPEED,
-    "apply_rope_fusion": SPEED,
-    "masked_softmax_fusion": SPEED,
-    "bias_dropout_fusion": SPEED,
-    "cross_entropy_loss_fusion": SPEED,
-    "gradient_accumulation_fusion": SPEED,
-    "tp_comm_overlap": SPEED,
-    "overlap_param_gather": SPEED,
-    "moe_grouped_gemm": SPEED,
-    "moe_shared_expert_overlap": SPEED,
-    "cuda_graph_impl": SPEED,
-    "cuda_graph_scope": SPEED,
-    "compile_warmup": SPEED,
-    "delay_grad_reduce": SPEED,
-    "ddp_bucket_size": SPEED,
-    "ddp_average_in_collective": SPEED,
+    **dict.fromkeys(_FASTER.split(), SPEED),
     "fp8_param": "it belongs to fp8",
     "moe_pad_expert_input_to_capacity": "it belongs to moe_expert_capacity_factor",
     "moe_token_drop_policy": "it belongs to moe_expert_capacity_factor",

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from roll.data.microbatches import common_prefix
+
 LEAST = 16
 """Tokens in common that are worth a copy."""
 
@@ -50,7 +52,7 @@ class KeptRows:
         """The slot that has most of the tokens' beginning, the last one excepted: its logits are wanted."""
         wanted = np.array(tokens[:-1], dtype=np.int32)
         slots = self._by_beginning.get(_key(wanted), ())
-        found = (Beginning(slot, _common(wanted, self._held[slot].ids)) for slot in slots)
+        found = (Beginning(slot, common_prefix(wanted, self._held[slot].ids)) for slot in slots)
         return max(found, key=lambda each: each.tokens, default=None) if len(wanted) >= LEAST else None
 
     def give_up(self, slots: range, continued: Sequence[Beginning]) -> Iterator[tuple[int, int, int]]:
@@ -86,9 +88,3 @@ class KeptRows:
 
 def _key(ids: Ids) -> bytes:
     return ids[:LEAST].tobytes()
-
-
-def _common(first: Ids, second: Ids) -> int:
-    length = min(len(first), len(second))
-    differ = first[:length] != second[:length]
-    return int(differ.argmax()) if differ.any() else length

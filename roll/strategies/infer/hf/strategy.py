@@ -77,32 +77,11 @@ class HFInferStrategy:
 
     @classmethod
     def from_model(
-        cls,
-        model: nn.Module,
-        tokenizer: Tokenizer | None,
-        *,
-        max_running_requests: int,
-        max_length: int,
-        threads: int | None = None,
-        seed: int = 0,
-        deterministic: bool = False,
-        version: int = 0,
+        cls, model: nn.Module, tokenizer: Tokenizer | None, *, threads: int | None = None, seed: int = 0, **options: Any
     ) -> HFInferStrategy:
-        """Starts the engine on a loaded model, which from now on belongs to it. Without a tokenizer results have no text."""
+        """Starts a `SlotEngine` on a loaded model, which from now on belongs to it. Without a tokenizer results have no text."""
         self = cls.__new__(cls)
-
-        def engine() -> SlotEngine:
-            return SlotEngine(
-                model,
-                tokenizer,
-                max_running_requests=max_running_requests,
-                max_length=max_length,
-                seed=seed,
-                deterministic=deterministic,
-                version=version,
-            )
-
-        self._start(engine, threads)
+        self._start(lambda: SlotEngine(model, tokenizer, seed=seed, **options), threads)
         return self
 
     def _start(self, engine: Callable[[], SlotEngine], threads: int | None, borrows_cores: bool = False) -> None:
