@@ -9,8 +9,7 @@
 
 The code that can do something about an error catches it; everything else ends its stage, the flow and the run. `ConfigError`
 stands beside its problems in `configs/problems.py`; an error that stays in one file stands there. Foreign code (rewards,
-environments, callbacks, other packages, the files of users and of models) may raise anything: it is called within `boundary`, on
-a thread by `contained`.
+environments, callbacks, packages, files of users and of models) may raise anything: within `boundary`, on a thread `contained`.
 """
 
 from __future__ import annotations
@@ -227,8 +226,7 @@ REFUSED = "refused"
 
 
 class Unanswered(EpisodeFailed):
-    """The agent has failed without one answer of the policy. `envs/program/player.py`, `explorer/own_rollouts.py` →
-    `explorer/environment_worker.py`: as any other; the run, where no group has fared better."""
+    """The agent failed without one answer of the policy; ends the run where no group fares better. `envs/program/player.py`."""
 
     @property
     def cause(self) -> str:

@@ -47,7 +47,7 @@ def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) ->
     from roll.data.prompt_file import announced, read_rows
     from roll.data.prompt_source import tokenize_prompts
     from roll.loading.fitting import opened
-    from roll.pipeline.models import known_here
+    from roll.strategies.run_models import known_here
 
     derived, key = derive(config), f"{name}.data_args"
     source = data.path or ", ".join(data.files)

@@ -20,11 +20,11 @@ from roll.distributed.machine import Machine
 from roll.errors import PromptFileError
 from roll.loading.fitting import read_model_folder
 from roll.loading.packaged import missing_model
-from roll.pipeline.models import models_here
 from roll.plan.memory import Model
 from roll.plan.model_shape import shape_of
 from roll.plan.plan import Plan, make_plan, model_folders
 from roll.strategies.infer.installed_engine import engine_remarks
+from roll.strategies.run_models import models_here
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ from roll.errors import boundary
 from roll.flow.custom_stage import CustomStage, custom_stages
 from roll.pipeline import serving
 from roll.pipeline.bench import BenchedModel, benched_models
-from roll.pipeline.models import CLASSIFIER, Models, UsedModel, once, used_models
 from roll.pipeline.roles import loss_spec
 from roll.record.callbacks import Callback, own_callbacks
 from roll.record.checkpoint import Checkpoint, CheckpointStore, resumable
@@ -44,6 +43,7 @@ from roll.strategies.infer.vllm.arguments import check_cpu_folder
 from roll.strategies.installed_backend import backend_problems
 from roll.strategies.model_folder import open_classifier, open_model
 from roll.strategies.routers import check_replayable
+from roll.strategies.run_models import CLASSIFIER, Models, UsedModel, once, used_models
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
 from roll.strategies.train.saved_adapters import check_adapters
 from roll.weights.directory import check_room

@@ -120,11 +120,11 @@ class Wiring(ABC):
 
     def _fleet(self, store: WeightSource, version: int, empty: bool) -> EngineFleet:
         """The engines, which are to begin with `version`. `empty`: they do not have its weights yet."""
-        run, config, clusters = self._run, self._run.config, self._clusters
-        engines, broadcast, device = clusters["actor_infer"], None, broadcast_device(config)
-        if device is not None and run.backend.isolated and "actor_train" in clusters:
-            address, timeout_s = run.backend.driver_address(), config.engine_health_timeout_s
-            broadcast = WeightBroadcast(clusters["actor_train"], engines, address, timeout_s, device)
+        run, config, clusters, broadcast = self._run, self._run.config, self._clusters, None
+        engines, device = clusters["actor_infer"], broadcast_device(config)
+        if device is not None and run.backend.isolated and (trainers := clusters.get("actor_train")) is not None:
+            at = run.backend.driver_address()
+            broadcast = WeightBroadcast(trainers, engines, at, config.engine_health_timeout_s, device)
         return EngineFleet(
             engines,
             store,
@@ -163,10 +163,9 @@ class _WithTrainer(Wiring):
 
     async def end(self) -> None:
         """The last checkpoint, if no step has begun it; it is complete when this returns."""
-        state, checkpoints = self._run.state, self._checkpoints
         if not self._run.ends_early:
-            await state.groups.drop_all("surplus")
-        await checkpoints.settle()
+            await self._run.state.groups.drop_all("surplus")
+        await self._checkpoints.settle()
         await self._save()
 
     def finishing(self, halves: Sequence[Sequence[AnyStage]]) -> Sequence[AnyStage]:
