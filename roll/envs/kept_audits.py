@@ -194,11 +194,11 @@ def refusals(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
         elif found is None:
             without.append(name)
         elif found.changed:
-            yield Problem("audit", config.audit, f"{name} was audited before {_listed(found.changed)} changed", FIX)
+            yield Problem("audit", config.audit, f"{name} was audited before {', '.join(found.changed)} changed", FIX)
         elif found.problems:
             yield Problem(subject.key, subject.code, f"its audit: {found.problems[0]}", "mend what pays, or audit: optional")
     if without:
-        yield Problem("audit", config.audit, f"there is no audit of {_listed(without)}", FIX)
+        yield Problem("audit", config.audit, f"there is no audit of {', '.join(without)}", FIX)
 
 
 def shown(config: RLVRConfig | AgenticConfig) -> dict[str, Mapping[str, object]]:
@@ -207,16 +207,12 @@ def shown(config: RLVRConfig | AgenticConfig) -> dict[str, Mapping[str, object]]
     return {name: asdict(each) for name, each in found.items() if each is not None}
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)
-
-
 def remarks(config: RLVRConfig | AgenticConfig) -> Iterator[str]:
     """What audits that are kept have found. Raises `ConfigError`."""
     for name, subject in subjects(config).items() if Path(AUDITS).is_dir() else ():
         found: Any = None if subject.refused else kept(subject)
         if found is not None and found.changed:
-            yield f"{name} was audited before {_listed(found.changed)} changed: {FIX}"
+            yield f"{name} was audited before {', '.join(found.changed)} changed: {FIX}"
         elif found is not None:
             told = [*found.problems, *(note for note in found.notes if note.startswith(CONSTANT_PAYS))]
             yield from (f"the audit of {name} found: {each}" for each in told)

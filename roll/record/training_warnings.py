@@ -15,24 +15,14 @@ PATIENCE = 3
 """Steps in a row before a warning."""
 
 
-def _no_gradient(metrics: Mapping[str, float]) -> bool:
-    return metrics.get("actor_train/grad_norm") == 0
-
-
-def _not_finite(metrics: Mapping[str, float]) -> bool:
-    return not math.isfinite(metrics.get("actor_train/grad_norm", 0.0))
-
-
-def _no_signal(metrics: Mapping[str, float]) -> bool:
-    return metrics.get("critic/advantages/max") == metrics.get("critic/advantages/min") == 0
-
-
 CHECKS: dict[str, Callable[[Mapping[str, float]], bool]] = {
     f"{PATIENCE} steps in a row had no signal: all advantages are 0, as where all rewards of a group are equal "
-    "(critic/score, samples.jsonl)": _no_signal,
-    f"{PATIENCE} steps in a row had a gradient of norm 0: the weights do not change": _no_gradient,
+    "(critic/score, samples.jsonl)": lambda m: m.get("critic/advantages/max") == m.get("critic/advantages/min") == 0,
+    f"{PATIENCE} steps in a row had a gradient of norm 0: the weights do not change": lambda m: (
+        m.get("actor_train/grad_norm") == 0
+    ),
     f"{PATIENCE} steps in a row had a gradient that is not finite: such optimiser steps are left out, and change no weight "
-    "(actor_train/skipped_steps)": _not_finite,
+    "(actor_train/skipped_steps)": lambda m: not math.isfinite(m.get("actor_train/grad_norm", 0.0)),
 }
 
 

@@ -50,14 +50,6 @@ def _runs(runs: Runs, question: Question) -> object:
     return [{"name": name, "changed": place.stat().st_mtime} for name, place in runs.places().items()]
 
 
-def _status(runs: Runs, question: Question) -> object:
-    return _run(runs, question).status()
-
-
-def _newest(runs: Runs, question: Question) -> object:
-    return _run(runs, question).newest()
-
-
 def _curves(runs: Runs, question: Question) -> object:
     """Those of the panels, if no names are given."""
     run = _run(runs, question)
@@ -79,10 +71,6 @@ def _clock(runs: Runs, question: Question) -> object:
     return found[::every] + (found[-1:] if (len(found) - 1) % every else [])
 
 
-def _funnel(runs: Runs, question: Question) -> object:
-    return _run(runs, question).funnel()
-
-
 def _group(runs: Runs, question: Question) -> Any:
     found = _run(runs, question).content(question.get("key"))
     if found is None:
@@ -102,14 +90,6 @@ def _lanes(runs: Runs, question: Question) -> object:
     return _run(runs, question).picture(question.time("from"), question.time("to"), width)
 
 
-def _compare(runs: Runs, question: Question) -> object:
-    return compared({name: runs.run(name) for name in question.all("run")})
-
-
-def _weighed(runs: Runs, question: Question) -> object:
-    return weighed(runs.places())
-
-
 def _run(runs: Runs, question: Question) -> RunReader:
     return runs.run(question.get("run"))
 
@@ -121,17 +101,17 @@ def rounded(value: float) -> float:
 
 QUESTIONS: Mapping[str, Callable[[Runs, Question], object]] = {
     "runs": _runs,
-    "status": _status,
-    "newest": _newest,
+    "status": lambda runs, question: _run(runs, question).status(),
+    "newest": lambda runs, question: _run(runs, question).newest(),
     "curves": _curves,
     "clock": _clock,
-    "funnel": _funnel,
+    "funnel": lambda runs, question: _run(runs, question).funnel(),
     "groups": _groups,
     "group": _group,
     "prompt": _prompt,
     "lanes": _lanes,
-    "compare": _compare,
-    "weighed": _weighed,
+    "compare": lambda runs, question: compared({name: runs.run(name) for name in question.all("run")}),
+    "weighed": lambda runs, question: weighed(runs.places()),
 }
 
 
