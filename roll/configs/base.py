@@ -102,7 +102,7 @@ class BaseConfig:
     member_timeout: float = option(
         60.0,
         "Groups in a database: seconds without a sign of life after which a process counts as dead. For an explorer, whose "
-        "groups are rolled out again, a sixth of them (at least 5 s) where there are others; who was only silent explores on.",
+        "groups are rolled out again, an eighth of them (at least 5 s) where there are others; who was only silent explores on.",
         bounds=Bounds(gt=0),
     )
     peer_timeout: float = option(

@@ -29,7 +29,7 @@ from roll.rollout.sql.tables import members, runs
 BEAT_S = 2.0
 WATCH_S = 2.5 * BEAT_S
 """Who is alive has beaten at least once in this time."""
-SOON = 6
+SOON = 8
 """By what part of `member_timeout` an explorer is missed where there are others."""
 LOOK_S = 0.2
 
