@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 from roll.configs.base import CustomStageConfig, FlowConfig
 from roll.configs.dotted_path import import_object
 from roll.configs.problems import OWN_CODE, Collector
+from roll.data.numbers import read_number
 from roll.data.sample import SampleGroup
 from roll.errors import boundary
 from roll.flow.stage import AnyStage, Parallel, Stage
@@ -82,8 +82,11 @@ class CustomStage(AnyStage):
             return None
         if result is not group:
             raise TypeError(f"it must return the group that it was given, or a Drop, not {result!r}"[:200])
-        if bad := [sample.reward for sample in group.samples if sample.reward is not None and not math.isfinite(sample.reward)]:
-            raise ValueError(f"it gave a sample of group {group.group_id} the reward {bad[0]}")
+        for sample in group.samples:
+            try:
+                sample.reward = None if sample.reward is None else read_number(sample.reward)
+            except ValueError as error:
+                raise ValueError(f"it gave a sample of group {group.group_id} a reward that {error}") from None
         return group
 
 
