@@ -152,7 +152,7 @@ def _weighed(peer: Peer, passed: int, why: str) -> tuple[int, str]:
 
 def _run(peer: Peer, test: str, names: dict[str, Any], message: dict[str, Any]) -> None:
     """A test's own lines, then each of its functions test_..., then check(candidate) if it has one."""
-    prelude_names, calls = prelude(), message["calls"]
+    calls = message["calls"]
     known = _known()
     try:
         asked = asked_of_solution(test, known, calls, frozenset(message.get("named", ())), message["tests"], names)
@@ -175,8 +175,7 @@ def _run(peer: Peer, test: str, names: dict[str, Any], message: dict[str, Any]) 
         names, roll_peer=peer, __all__=list(theirs.keys() - bound)
     )  # with "*", the test's own helpers stay its own
     sys.modules[NAME] = module
-    own = {name: value for name, value in prelude_names.items() if name not in asked}
-    space = {**own, **theirs, "__name__": "tests"}
+    space = {name: value for name, value in prelude().items() if name not in asked} | theirs | {"__name__": "tests"}
     sys.modules["tests"] = types.ModuleType("tests")
     peer.watch.ignored = ignored_calls(tree)
     peer.keeps_types, peer.raises, peer.broken = calls_results(tree), raises_in(tree), None
