@@ -11,7 +11,6 @@ continues as if nothing had happened.
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 from array import array
 from collections import deque
@@ -25,11 +24,13 @@ import numpy as np
 from roll.configs.arguments import CurriculumConfig, Template
 from roll.data.chat_template import Renderer, conversation, encode
 from roll.data.messages import begun_answer
+from roll.data.numbers import read_number
 from roll.data.pass_rates import PassRates
 from roll.data.prompt_file import PromptRow
 from roll.data.sample import Prompt, SampleGroup
 from roll.data.seeding import derive_seed
 from roll.data.stored_rows import Positions, RowFile, TokenizedRow, digest
+from roll.data.untrusted import described
 from roll.errors import PromptFileError
 
 if TYPE_CHECKING:
@@ -266,13 +267,13 @@ def places(rows: Sequence[TokenizedRow], curriculum: CurriculumConfig) -> array[
 
 def _number(row: TokenizedRow, column: str) -> float:
     try:
-        number = float(row.extra[column])
-    except (KeyError, TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        has = f"is {row.extra[column]!r}"[:60] if column in row.extra else "is missing"
-        raise ValueError(f"curriculum.column: {column!r} of prompt {row.id!r} (domain {row.domain}) {has}, not a number")
-    return number
+        value: object = row.extra[column]
+        return read_number(float(value) if isinstance(value, str) else value)
+    except (KeyError, ValueError):
+        has = f"is {described(row.extra[column])}"[:60] if column in row.extra else "is missing"
+        raise ValueError(
+            f"curriculum.column: {column!r} of prompt {row.id!r} (domain {row.domain}) {has}, not a number"
+        ) from None
 
 
 def _fingerprint(rows: Sequence[TokenizedRow], place: Sequence[float] | None) -> str:

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
+from roll.errors import boundary
+
 DEEPEST = 64
 """Levels of lists and mappings inside a value."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -71,6 +73,15 @@ def complaint(value: object) -> str:
             inner = [*item.keys(), *item.values()] if isinstance(item, Mapping) else item
             waiting += [(each, depth + 1) for each in inner]
     return ""
+
+
+def described(value: object) -> str:
+    """Its type and what it is, in one short line; its own `__repr__` may raise."""
+    told = ""
+    with boundary(lambda _: None):
+        told = repr(value)
+    text = f"{type(value).__name__} {told}".rstrip()
+    return text if len(text) <= 100 else text[:97] + "..."
 
 
 def _kind(mode: int) -> str:

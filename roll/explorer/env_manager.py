@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from roll.configs.agentic import EnvConfig
+from roll.data.numbers import plain_number
 from roll.data.sample import EpisodeEnd, Prompt, Sample, Trajectory, Turn, reaches
 from roll.distributed.clock import monotonic
 from roll.errors import EpisodeFailed
@@ -155,9 +156,9 @@ class EnvManager(ABC):
         after = {"tools": info.get("tools"), **after}
         record.success = self._succeeded(record, after, terminated or truncated)
         record.metrics = {
-            name: float(value)
+            name: number
             for name, value in after.items()
-            if name not in KNOWN_INFO and isinstance(value, int | float) and not isinstance(value, bool)
+            if name not in KNOWN_INFO and (number := plain_number(value)) is not None
         }
         if terminated or truncated:
             record.end = "terminated" if terminated else "truncated"

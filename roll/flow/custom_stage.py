@@ -12,7 +12,6 @@ import asyncio
 import copy
 import inspect
 import logging
-import math
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -23,6 +22,7 @@ from typing import Any, Protocol, get_args
 from roll.configs.dotted_path import import_object
 from roll.configs.flow import CustomStageConfig, FlowConfig, OnError
 from roll.configs.problems import OWN_CODE, Collector
+from roll.data.numbers import read_number
 from roll.data.sample import SampleGroup
 from roll.errors import Closed, boundary, contained, escapes, reason
 from roll.flow.stage import AnyStage, Parallel, Stage
@@ -135,8 +135,11 @@ def _checked(item: Any, result: object) -> object:
         return result
     if result is not item and not isinstance(result, Drop):
         raise TypeError(f"it must return the group that it was given, or a Drop, not {result!r}"[:200])
-    if bad := [sample.reward for sample in item.samples if sample.reward is not None and not math.isfinite(sample.reward)]:
-        raise ValueError(f"it gave a sample of group {item.group_id} the reward {bad[0]}")
+    for sample in item.samples:
+        try:
+            sample.reward = None if sample.reward is None else read_number(sample.reward)
+        except ValueError as error:
+            raise ValueError(f"it gave a sample of group {item.group_id} a reward that {error}") from None
     return result
 
 

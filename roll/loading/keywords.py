@@ -14,6 +14,7 @@ from roll.configs.derived import shared_out
 from roll.configs.loading import load_config
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
+from roll.data.numbers import read_number
 from roll.data.sample import Sample
 from roll.distributed.machine import this_machine
 from roll.errors import contained
@@ -102,7 +103,7 @@ def _judge(reward: Reward | Sequence[Reward], weights: Sequence[float] | None) -
         parts: dict[str, float] = {}
         for name, one in named.items():
             said = await one(sample) if inspect.iscoroutinefunction(one) else await to_thread(contained, one, sample)
-            parts[name] = float(said)
+            parts[name] = read_number(said)
         return sum(factor * part for factor, part in zip(factors, parts.values(), strict=True)), parts
 
     return weighted

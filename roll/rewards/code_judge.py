@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any
 
 from roll.errors import SandboxFailed
+from roll.rewards.sandbox.library_values import LIBRARIES
 from roll.rewards.sandbox.sandbox import BUILT_IN, END_S, Ending, Isolation, Program, Sandbox, in_memory
 from roll.rewards.sandbox.usage import Limits
 
+LARGE = "torch"
+"""A library that cannot be loaded ahead of the programs: it wants a folder for temporary files."""
 _ROLES = "roll.rewards.sandbox"
 SOLUTION, SCRIPT, TESTER = f"{_ROLES}.solution:main", f"{_ROLES}.solution:script", f"{_ROLES}.tester:main"
 CALM_S = 1.0
@@ -82,7 +87,30 @@ def _sandbox(isolation: Isolation) -> Sandbox:
     return Sandbox(isolation)
 
 
+def _libraries(item: dict[str, Any]) -> set[str]:
+    """Those that a solution or its tests import, which takes seconds."""
+    texts = "\n".join([item["source"], *item["tests"].get("tests", ())])
+    return {*re.findall(r"^\s*(?:import|from)\s+(\w+)", texts, re.MULTILINE)} & LIBRARIES
+
+
 def _judge(sandbox: Sandbox, item: dict[str, Any]) -> dict[str, Any]:
+    """Where a library does not load within the limits, no solution is at fault."""
+    libraries = _libraries(item)
+    sandbox.load(sorted(libraries - {LARGE}))
+    found = _passed(sandbox, item)
+    doubtful = found["why"].startswith(("too much", "the solution cannot be loaded"))
+    if LARGE in libraries and doubtful and not sandbox.stuck and not _loads(sandbox, Limits(**item["limits"])):
+        raise ValueError(f"the tester cannot do this: {LARGE} does not load within memory_mb, cpu_s and timeout_s; raise them")
+    return found
+
+
+def _loads(sandbox: Sandbox, limits: Limits) -> bool:
+    """Whether a quarter of the time is enough for it: a solution and its tests load it side by side."""
+    ending = _run_program(sandbox, {"source": f"import {LARGE}"}, b"", replace(limits, wall_s=limits.wall_s / 4))
+    return not ending.exceeded and not ending.code
+
+
+def _passed(sandbox: Sandbox, item: dict[str, Any]) -> dict[str, Any]:
     tests, limits, deadline = item["tests"], item["limits"], time.monotonic() + item["limit_s"]
 
     def limited() -> Limits:
@@ -150,7 +178,7 @@ def _by_tester(sandbox: Sandbox, item: dict[str, Any], limits: Limits) -> tuple[
         json.loads(ending.output) if ending.output else {"passed": 0, "why": f"the tests ended with {ending.code}"}
     )
     if "unable" in answer:
-        raise ValueError(f"its tests cannot be made here: {answer['unable']}")
+        raise ValueError(f"the tester cannot do this: {answer['unable']}")
     return int(answer["passed"]), str(answer["why"])
 
 

@@ -18,7 +18,7 @@ from roll.rewards.answers import program_of
 from roll.rewards.code_judge import AFTER_S, same_output
 from roll.rewards.pool import TimedPool
 from roll.rewards.sandbox import control_groups
-from roll.rewards.sandbox.read_tests import definitions_of, helpers_in, tests_something
+from roll.rewards.sandbox.read_tests import definitions_of, helpers_in, named_in, needs_a_runner, tests_something
 from roll.rewards.sandbox.sandbox import BUILT_IN, checked
 from roll.rewards.sandbox.solution import PRELUDE, prelude
 from roll.rewards.sandbox.tester import same
@@ -83,6 +83,8 @@ def _trials(source: str, tests: dict[str, Any]) -> Iterator[Case]:
             yield f"{begin}import json, sys\nprint('\\n{word}' + json.dumps({call}))", "", partial(_returns, word, expected)
     else:
         for test in tests["tests"]:
+            if needs := needs_a_runner(test):
+                raise ValueError(f"the tester cannot do this: have a service run {needs}; leave out code_url")
             run = "for _name, _test in list(globals().items()):\n    if _name.startswith('test_') and callable(_test): _test()\n"
             check = f"check({tests['calls']})\n" if tests["calls"] and "def check(" in test else ""
             module = "import sys\nsys.modules['solution'] = sys.modules['__main__']\n"
@@ -157,8 +159,16 @@ def _one_of(case: Mapping[str, object], names: tuple[str, ...]) -> object:
 def _code(tests: list[str], calls: str, row: Mapping[str, object]) -> dict[str, object]:
     """Lines among the tests that test nothing are left out: whatever the solution, they would pass."""
     if kept := [_with_helpers(test, calls, row) for test in tests if tests_something(test, calls)]:
-        return {"kind": "code", "tests": kept, "calls": calls}
+        functions, classes = named_in(_told(row))
+        return {"kind": "code", "tests": kept, "calls": calls, "named": [*functions], "classes": [*(classes - functions)]}
     raise ValueError("it has no tests: nothing asserts, or nothing runs what does (test_... functions; check, with entry_point)")
+
+
+def _told(row: Mapping[str, object]) -> str:
+    """What a row tells the model: its columns of text, and messages."""
+    texts = [value for name, value in row.items() if isinstance(value, str) and name not in COLUMNS]
+    messages = [each for value in row.values() if isinstance(value, list) for each in value if isinstance(each, Mapping)]
+    return "\n".join([*texts, *(each["content"] for each in messages if isinstance(each.get("content"), str))])
 
 
 def _with_helpers(test: str, calls: str, row: Mapping[str, object]) -> str:

@@ -129,6 +129,15 @@ _BASE_WORDS |= {"eleven": 11, "twelve": 12, "sixteen": 16}
 _PLAIN_EQUATION = re.compile(r"(?:^|[\s($])(-?\d+(?:\.\d+)?)\s*$")
 _SHORT_WORDS = {"no", "on", "up", "to", "if", "or", "by", "in", "at", "so", "we", "he", "go", "is", "it"}
 
+_SPACE = r"(?:\\[,;:! ]|~|\\thinspace\s?|[\u00a0\u2009\u202f]|\{\\,\})"
+_THOUSANDS = re.compile(rf"(?<![\d.,])\d{{1,3}}(?:{_SPACE}\d{{3}})+(?!\d|{_SPACE}\d)")
+_SIDE_BY_SIDE = re.compile(rf"\d\s*{_SPACE}\s*\d")
+
+
+def joined(text: str) -> str:
+    """The text with numbers in one piece whose thousands were set apart by thin spaces, of which math-verify reads the last."""
+    return _THOUSANDS.sub(lambda found: re.sub(_SPACE, "", found[0]), text)
+
 
 def objection(gold: object, ground_truth: str, answer: FinalAnswer) -> str:
     """The objection to an answer; empty if there is none. `gold`: the meaning of the ground truth, None if it is only text."""
@@ -139,6 +148,7 @@ def objection(gold: object, ground_truth: str, answer: FinalAnswer) -> str:
         ("another base", _other_base(ground_truth, answer)),
         ("a remark behind the value", _remark(ground_truth, answer.text)),
         ("more than one value", _more_values(ground_truth, answer.text)),
+        ("numbers side by side", bool(_SIDE_BY_SIDE.search(answer.text)) and not _SIDE_BY_SIDE.search(ground_truth)),
         ("repeated members", _repeats(gold, answer.value)),
         ("struck out", bool(_UNDOING.search(answer.text)) and not _UNDOING.search(ground_truth)),
         ("a later box has no meaning", not answer.in_box and bool(boxes(answer.after))),

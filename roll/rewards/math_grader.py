@@ -21,12 +21,14 @@ from sympy import Add, Float, Integer, Integral, MatrixBase, Mul, Pow, Product, 
 from sympy.core.cache import clear_cache
 from sympy.functions.combinatorial.factorials import factorial2, subfactorial
 
-from roll.rewards.math_answer import boxes, final_answer, objection
+from roll.rewards.math_answer import boxes, final_answer, joined, objection
 
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own time limit is off: the pool has a hard one
 
 MARKED = re.compile(r"\$|\\\(|\\\[|\\boxed")
 """How math-verify finds LaTeX inside a text."""
+PERCENT, PERCENT_OF_TRUTH = re.compile(r"(?<=[\d}])\s*\\%"), re.compile(r"(?<=[\d}])\s*\\?%")
+"""A sign behind a number; without a backslash TeX reads nothing behind it."""
 LONGEST_RESPONSE = 200_000
 """Characters that are searched, from the end."""
 LONGEST_ANSWER = 4_000
@@ -50,14 +52,20 @@ def grade(item: dict[str, Any]) -> float:
     """1.0 if `item["response"]` ends with an answer equal to `item["ground_truth"]`, else 0.0.
 
     The ground truth is a number, LaTeX with or without dollar signs, or a \\boxed{...}. Raises `ValueError` if it has no
-    meaning. `item["limit_s"]`, if given, is the wall-clock limit of the call."""
-    ground_truth = item["ground_truth"]
+    meaning. `item["limit_s"]`, if given, is the wall-clock limit of the call; `last_box` and `ignores_percent`
+    are the worker's options."""
+    ground_truth, response = item["ground_truth"], item["response"][-LONGEST_RESPONSE:]
+    if item.get("last_box") and (found := boxes(response)):
+        response = response[found[-1].start : found[-1].end]
+    ground_truth, response = joined(ground_truth), joined(response)
+    if item.get("ignores_percent"):
+        ground_truth, response = PERCENT_OF_TRUTH.sub("", ground_truth), PERCENT.sub("", response)
     gold = parse(delimited(ground_truth), parsing_timeout=None)
     if not gold:
         raise ValueError(f"the ground truth {ground_truth!r} is not a mathematical expression")
     try:
         with processor_time(item.get("limit_s")):
-            return float(_is_right(gold, ground_truth, item["response"][-LONGEST_RESPONSE:]))
+            return float(_is_right(gold, ground_truth, response))
     except (OutOfTime, RecursionError):
         return 0.0
     except MemoryError:

@@ -79,9 +79,10 @@ class CrossThinkQARuleRewardWorker(GeneralValRuleRewardWorker):
 class MathRuleRewardWorker(RewardWorker):
     """Grades in `max_concurrency` child processes; an answer that takes longer than `timeout_s` to compare earns 0.
 
-    `reward_args`: `answer_part`, where the answer is looked for, one of `ANSWER_PARTS`; without it `response`."""
+    `reward_args`: `answer_part`, where the answer is looked for, one of `ANSWER_PARTS`; without it `response`. `last_box`: true,
+    and only the last box counts. `ignores_percent`: true, and 50\\% is 50."""
 
-    reads = frozenset({"answer_part"})
+    reads = frozenset({"answer_part", "last_box", "ignores_percent"})
     keeps_time_limit: ClassVar[bool] = True
 
     def __init__(self, config: Mapping[str, object]) -> None:
@@ -90,6 +91,9 @@ class MathRuleRewardWorker(RewardWorker):
         if part not in ANSWER_PARTS:
             raise ValueError(f"reward_args.answer_part {part!r} is none of {', '.join(ANSWER_PARTS)}")
         self._answer = ANSWER_PARTS[part]
+        self._options = {name: self.reward_args.get(name, False) for name in ("last_box", "ignores_percent")}
+        if odd := [name for name, value in self._options.items() if not isinstance(value, bool)]:
+            raise ValueError(f"reward_args.{odd[0]} is {self._options[odd[0]]!r}; it must be true or false")
         self._pool = TimedPool(self.max_concurrency, self.timeout_s, "roll.rewards.math_grader:grade")
 
     async def start(self) -> None:
@@ -103,7 +107,7 @@ class MathRuleRewardWorker(RewardWorker):
         answer is at fault. Else the judge has failed."""
         truth = reference(sample.prompt.ground_truth)
         answer = self._answer(sample.response_text, sample.prompt.text)
-        item = {"response": answer, "ground_truth": truth, "limit_s": self.timeout_s}
+        item = {"response": answer, "ground_truth": truth, "limit_s": self.timeout_s, **self._options}
         try:
             return float(await self._pool.run(item))
         except TimeoutError:

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from roll.data.numbers import plain_number
 from roll.data.sample import Sample
 from roll.errors import Busy, ServiceFailed
 from roll.rewards.worker import Grade, RewardWorker
@@ -100,6 +101,6 @@ class HTTPRewardWorker(RewardWorker):
                 "row": prompt.row,
             }
         )
-        if isinstance(answer.get("reward"), bool) or not isinstance(answer.get("reward"), int | float):
+        if (reward := plain_number(answer.get("reward"))) is None:
             raise ValueError(f"the service's answer has no number as its reward: {str(answer)[:100]}")
-        return answer["reward"], answer.get("parts") or {}
+        return reward, answer.get("parts") or {}

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 from roll.configs.dotted_path import Code, dotted_path, import_object
+from roll.data.numbers import read_number
 from roll.data.sample import JUDGED, Sample
+from roll.data.untrusted import described
 from roll.distributed.clock import monotonic
 from roll.distributed.user_code import START_S, UserThreads
 from roll.errors import escapes, reason
@@ -161,19 +163,16 @@ def worker_class(worker_cls: Code) -> type[RewardWorker]:
 def _result(answer: Any) -> RewardResult:
     value, parts = answer if isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Mapping) else (answer, {})
     try:
-        number, numbers = _number(value), {str(name): _number(part) for name, part in parts.items()}
-        if not math.isfinite(number):
-            raise ValueError("it is not finite")
-    except (TypeError, ValueError) as error:
-        shown = f"{type(answer).__name__} {answer!r}"[:100]
-        raise TypeError(f"grade must return a finite number, or (number, {{name: number}}), not {shown}") from error
-    if odd := [name for name, part in numbers.items() if name == JUDGED or not math.isfinite(part)]:
-        raise TypeError(f"grade must not return {numbers[odd[0]]} as the part {odd[0]!r}: parts are finite, {JUDGED!r} is taken")
+        number = read_number(value)
+    except ValueError as error:
+        wanted = "grade must return a finite number, or (number, {name: number})"
+        raise TypeError(f"{wanted}, not {described(answer)}: it {error}") from error
+    numbers = dict[str, float]()
+    for name, part in parts.items():
+        try:
+            numbers[str(name)] = read_number(part)
+        except ValueError as error:
+            raise TypeError(f"grade returns the part {str(name)!r}, which {error}") from error
+    if JUDGED in numbers:
+        raise TypeError(f"grade must not return a part {JUDGED!r}: the name is taken")
     return RewardResult(value=number, parts=numbers)
-
-
-def _number(value: Any) -> float:
-    """Raises `TypeError` or `ValueError` for what is no number, such as a text that reads like one."""
-    if isinstance(value, str | bytes | bytearray):
-        raise TypeError("it is a text")
-    return float(value)

@@ -40,11 +40,11 @@ Below the interface stand the ways in which an environment fails its episode, an
 from __future__ import annotations
 
 import inspect
-import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from roll.data.untrusted import complaint
+from roll.data.numbers import read_number
+from roll.data.untrusted import complaint, described
 from roll.errors import EnvFailure, Refused
 from roll.rollout.chat.conversation import Message, read_message, read_tool, shown
 
@@ -128,7 +128,7 @@ NO_RESET = ("reset must return", "the observation of reset must be", "the info o
 def checked_reset(answer: object) -> Reset:
     """Raises `EnvFailure`."""
     if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
-        raise EnvFailure("exception", f"reset must return (observation, info), not {_shown(answer)}")
+        raise EnvFailure("exception", f"reset must return (observation, info), not {described(answer)}")
     observation, info = answer
     return _observation("reset", observation), _info("reset", info)
 
@@ -136,7 +136,7 @@ def checked_reset(answer: object) -> Reset:
 def checked_step(answer: Any) -> Step:
     """Raises `EnvFailure`."""
     if not (isinstance(answer, (tuple, list)) and len(answer) == 5):
-        message = f"step must return (observation, reward, terminated, truncated, info), not {_shown(answer)}"
+        message = f"step must return (observation, reward, terminated, truncated, info), not {described(answer)}"
         raise EnvFailure("exception", message)
     observation, reward, terminated, truncated, info = answer
     reward = checked_number("a step", reward)
@@ -147,12 +147,9 @@ def checked_step(answer: Any) -> Step:
 def checked_number(method: str, value: Any) -> float:
     """Raises `EnvFailure`."""
     try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise EnvFailure("exception", f"the reward of {method} must be a number, not {_shown(value)}") from None
-    if not math.isfinite(number):
-        raise EnvFailure("exception", f"the reward of {method} must be finite, not {number}")
-    return number
+        return read_number(value)
+    except ValueError as error:
+        raise EnvFailure("exception", f"the reward of {method} {error}") from None
 
 
 def _observation(method: str, observation: object, over: bool = False) -> Observation:
@@ -162,7 +159,7 @@ def _observation(method: str, observation: object, over: bool = False) -> Observ
     if isinstance(observation, str):
         return observation
     if not isinstance(observation, list) or not observation or not all(isinstance(each, dict) for each in observation):
-        raise EnvFailure("exception", f"{what} must be text, or messages, not {_shown(observation)}")
+        raise EnvFailure("exception", f"{what} must be text, or messages, not {described(observation)}")
     try:
         messages = [read_message(each) for each in observation]
     except Refused as refused:
@@ -174,10 +171,10 @@ def _observation(method: str, observation: object, over: bool = False) -> Observ
 
 def _info(method: str, info: object) -> dict[str, object]:
     if not isinstance(info, dict):
-        raise EnvFailure("exception", f"the info of {method} must be a dict, not {_shown(info)}")
+        raise EnvFailure("exception", f"the info of {method} must be a dict, not {described(info)}")
     _check(f"the info of {method}", info)
     if not isinstance(tools := info.get("tools") or [], list) or not all(isinstance(tool, dict) for tool in tools):
-        raise EnvFailure("exception", f"the tools in the info of {method} must be a list of mappings, not {_shown(tools)}")
+        raise EnvFailure("exception", f"the tools in the info of {method} must be a list of mappings, not {described(tools)}")
     try:
         return {**info, "tools": [read_tool(tool) for tool in tools]} if tools else info
     except Refused as refused:
@@ -188,8 +185,3 @@ def _check(what: str, value: object) -> None:
     """Raises `EnvFailure` unless the value can be stored: it becomes part of journals and checkpoints."""
     if wrong := complaint(value):
         raise EnvFailure("exception", f"{what} {wrong}")
-
-
-def _shown(value: object) -> str:
-    text = f"{type(value).__name__} {value!r}"
-    return text if len(text) <= 100 else text[:97] + "..."

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from roll.configs.dotted_path import import_object
+from roll.data.numbers import are_equal
+from roll.data.sample import reaches
 from roll.errors import boundary, contained
 
 GroupFilter = Callable[[Sequence[float]], str | None]
@@ -19,9 +21,9 @@ def mean_filter(threshold_down: float | None, threshold_up: float | None) -> Gro
 
     def apply(rewards: Sequence[float]) -> str | None:
         mean = statistics.fmean(rewards)
-        if threshold_down is not None and mean <= threshold_down:
+        if threshold_down is not None and reaches(-mean, -threshold_down):
             return "filter_mean_low"
-        if threshold_up is not None and mean >= threshold_up:
+        if threshold_up is not None and reaches(mean, threshold_up):
             return "filter_mean_high"
         return None
 
@@ -32,14 +34,14 @@ def std_filter(threshold: float) -> GroupFilter:
     """Drops groups whose rewards deviate (population standard deviation) by no more than the threshold."""
 
     def apply(rewards: Sequence[float]) -> str | None:
-        return "filter_std" if statistics.pstdev(rewards) <= threshold else None
+        return "filter_std" if (0.0 if are_equal(rewards) else statistics.pstdev(rewards)) <= threshold else None
 
     return apply
 
 
 def equal_rewards(rewards: Sequence[float]) -> str | None:
     """A `GroupFilter` without thresholds: drops groups whose rewards are all the same."""
-    return "equal_rewards" if len(set(rewards)) == 1 else None
+    return "equal_rewards" if are_equal(rewards) else None
 
 
 def own_filter(path: str) -> GroupFilter:

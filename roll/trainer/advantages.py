@@ -18,6 +18,7 @@ from roll.algorithms.sequence_advantages import clip, remax, sequence_advantages
 from roll.configs.estimators import WHITENED
 from roll.configs.ppo import PPOConfig
 from roll.configs.rlvr import RLVRConfig
+from roll.data.numbers import are_equal
 from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch
 
@@ -65,7 +66,7 @@ class Advantages(ABC):
         rewards, advantages, of_tokens, populations = self.estimate(batch, groups)
         metrics = _spread("critic/rewards", rewards)
         if config.compares_in_groups:
-            metrics["rewards/groups_without_signal"] = sum(len(set(group.outcomes)) == 1 for group in groups) / len(groups)
+            metrics["rewards/groups_without_signal"] = sum(are_equal(group.outcomes) for group in groups) / len(groups)
         if of_tokens:
             advantages = advantages * batch.loss_mask
         elif config.uses_critic or config.add_token_level_kl or config.whiten_rewards or config.gamma != 1:

@@ -131,8 +131,10 @@ def test_a_spread_moves_prompts_no_further_than_it_says() -> None:
 
 
 def test_a_curriculum_needs_a_number_of_every_prompt_and_its_own_checkpoint() -> None:
-    with pytest.raises(ValueError, match=r"'difficulty' of prompt 'row/0' \(domain math\) is 'hard', not a number"):
+    with pytest.raises(ValueError, match=r"'difficulty' of prompt 'row/0' \(domain math\) is str 'hard', not a number"):
         curriculum_of(["hard"])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match=r"'difficulty' of prompt 'row/0' \(domain math\) is int 9+, not a number"):
+        curriculum_of([int("9" * 400)])
     with pytest.raises(ValueError, match=r"'level' of prompt 'row/0' \(domain math\) is missing"):
         curriculum_of([1.0], column="level")
     with pytest.raises(ValueError, match="or curriculum"):

@@ -61,6 +61,8 @@ class Moody:
             return "", 1.0, False, False
         if action_text == "nan":
             reward = float("nan")
+        if action_text == "huge":
+            reward = int("9" * 400)
         if action_text == "word":
             reward = "much"
         if action_text == "numpy":

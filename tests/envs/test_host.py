@@ -90,6 +90,7 @@ def test_episodes_and_exceptions(execution: Any) -> None:
         ("four", "must return (observation, reward, terminated, truncated, info)"),
         ("nan", "must be finite, not nan"),
         ("word", "must be a number, not str 'much'"),
+        ("huge", "must be at most 1e+32 in size, not int 9999"),
     ],
 )
 def test_answers_that_are_none_fail_the_episode(execution: Any, action: str, message: str) -> None:

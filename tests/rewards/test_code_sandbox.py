@@ -103,7 +103,7 @@ def test_a_test_that_cannot_be_made_is_no_judgement() -> None:
     graded = results(
         [
             sample(ADD, ["import no_such_module\nassert add(1, 2) == 3"]),
-            sample(ADD, ["def test_it(capsys): assert add(1, 2) == 3"]),
+            sample(ADD, ["def test_it(mocker): assert add(1, 2) == 3"]),
             sample(ADD, ["assert add(1, 2 =="]),
             sample(ADD, ""),
             # What the solution raises is its own affair.
@@ -111,7 +111,7 @@ def test_a_test_that_cannot_be_made_is_no_judgement() -> None:
         ]
     )
     assert [result.value for result in graded] == [None, None, None, None, 0.0]
-    for result, text in zip(graded, ("no_such_module", "fixture capsys", "no Python", "no tests"), strict=False):
+    for result, text in zip(graded, ("no_such_module", "fixture mocker", "no Python", "no tests"), strict=False):
         assert text in (result.error or "")
 
 
@@ -215,5 +215,10 @@ def test_a_service_runs_the_programs(service: str, monkeypatch: pytest.MonkeyPat
     early = ("raise SystemExit(0)", ["assert add(1, 2) == 3"], {})
     graded = results([sample(*case[:2], **case[2]) for case in (*chosen, *failing, early)], code_url=service)
     assert [(result.value, result.error) for result in graded] == [(1.0, None)] * 6 + [(0.0, None)] * 7
+    needs = ["class TestAdd:\n    def test_it(self): assert add(1, 2) == 3", "async def test_it(): assert add(1, 2) == 3"]
+    for result in results(
+        [sample(ADD, [test]) for test in (*needs, "def test_it(capsys): assert add(1, 2) == 3")], code_url=service
+    ):
+        assert "the tester cannot do this: have a service run " in (result.error or "")
     (away,) = results([sample(DOUBLE, PASSING[0][1])], code_url="http://127.0.0.1:9/run_code")
     assert "ServiceFailed" in (away.error or "")

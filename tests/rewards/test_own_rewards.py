@@ -149,7 +149,7 @@ def test_what_is_no_reward_is_an_error_that_says_what_came(name):
         ("nothing", "not NoneType None"),
         ("not_finite", "grade must return a finite number, or (number, {name: number}), not float nan"),
         ("a_text", "not str '0.5'"),
-        ("a_part_that_is_a_text", "not tuple (1.0, {'form': '0.5'})"),
+        ("a_part_that_is_a_text", "the part 'form', which must be a number, not str '0.5'"),
         ("misspelt", "AttributeError: a Sample has no respones_text; did you mean response_text?"),
         ("of_the_prompt", "AttributeError: a Sample has no ground_truth; it is sample.prompt.ground_truth"),
         ("of_a_column", "AttributeError: a Sample has no level; it is a column of the prompt: sample.prompt.row['level']"),

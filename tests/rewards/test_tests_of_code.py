@@ -22,8 +22,8 @@ REPLACED = """
 import sys
 solution = sys.modules["roll.rewards.sandbox.solution"]
 def f(x): return 99
-forged = {"__builtins__": {"abs": lambda x: 0}, "f": f}
-solution.Loaded.names = lambda self: (forged, {"ValueError": ["Exception"]})
+forged = {"__builtins__": {"abs": lambda x: 0}, "f": f, "ValueError": type("ValueError", (Exception,), {})}
+solution.Loaded.names = lambda self: forged
 """
 MEDIAN = "def median(a): return sorted(a)[len(a) // 2]"
 CHECK = "def check(candidate):\n    assert candidate([1, 2, 3]) == 2"
@@ -58,7 +58,7 @@ def test_a_solution_brings_no_tools_for_its_own_tests() -> None:
         ("42", {}, "it has no tests: nothing asserts"),
         (["import math", "x = add(1, 2)"], {}, "it has no tests: nothing asserts"),
         ("def check(candidate):\n    assert candidate(1, 2) == 3", {}, "it has no tests: .*check, with entry_point"),
-        ("class TestAdd:\n    def test_it(self):\n        assert add(1, 2) == 3", {}, "methods of a class"),
+        ("class Tests:\n    def helper(self):\n        assert add(1, 2) == 3", {}, "nothing runs what does"),
         ("def helper():\n    assert add(1, 2) == 3", {}, "nothing runs what does"),
         ("def f():\n    assert add(1, 2) == 3\nif __name__ == '__main__':\n    f()", {}, "nothing runs what does"),
         ("assert add(1,", {}, "no Python: SyntaxError"),

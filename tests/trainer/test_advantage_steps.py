@@ -8,6 +8,7 @@ import torch
 
 from roll.configs.rlvr import RLVRConfig
 from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
+from roll.rollout.filters import equal_rewards, std_filter
 from roll.trainer.advantages import RLVRAdvantages
 from roll.trainer.batch import token_batch
 
@@ -186,6 +187,16 @@ def test_metrics_describe_normalised_rewards_and_advantages():
     _, metrics = step(RLVRAdvantages(config), [group(0, [1.0, 0.0], [3, 1])], config)
     assert [metrics[f"critic/rewards/{name}"] for name in ("mean", "max", "min")] == [0.5, 1.0, 0.0]
     assert [metrics[f"critic/advantages/{name}"] for name in ("mean", "max", "min")] == [0.25, 0.5, -0.5]
+
+
+@pytest.mark.parametrize(("rewards", "equal"), [([0.3, 0.1 + 0.2], True), ([1.0, 0.7 + 0.2 + 0.1], True), ([0.3, 0.3001], False)])
+def test_a_group_is_without_signal_where_its_advantages_are_zero_and_every_filter_says_so(rewards, equal):
+    config = RLVRConfig(adv_estimator="grpo")
+    parts, metrics = step(RLVRAdvantages(config), [group(0, rewards, [3, 1])], config)
+    assert all(each == 0 for part in parts for each in part) is equal
+    assert metrics["rewards/groups_without_signal"] == equal
+    assert (equal_rewards(rewards) is not None) is equal
+    assert (std_filter(0.0)(rewards) is not None) is equal
 
 
 @pytest.mark.parametrize(

@@ -51,11 +51,11 @@ class ControlGroup:
             (folder / "cgroup.procs").write_text(str(process))
         self._write_if_there(files.swap, 0)
 
-    def bound(self, limits: Limits) -> None:
+    def bound(self, limits: Limits, loaded: int = 0) -> None:
         """Beside `memory_mb` there is room for the files in /tmp of both programs, which are in memory, too. What the forker has
-        is not counted: it had it before it came here."""
+        is not counted: it had it before it came here, or has `loaded` so much for programs that use libraries."""
         self._before = self._count()
-        if (most := (limits.memory_mb << 20) + 2 * limits.tmp_bytes) == self._most:
+        if (most := (limits.memory_mb << 20) + 2 * limits.tmp_bytes + loaded) == self._most:
             return
         try:
             (self._folder / self._files.most).write_text(str(most))

@@ -21,6 +21,7 @@ import select
 import signal
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ OTHERS = (2, 4)
 """Processes of a program's user besides those that it starts, as root: itself and a second program; else both forkers, too."""
 NICE, MORE_OOM = 10, 900
 """Programs give way to the run, in processor time, and to their forker, too, when memory is short."""
+PAGE_KB = os.sysconf("SC_PAGE_SIZE") >> 10
 AT_ONCE = 2
 """Programs of one forker: a solution and its tests."""
 ALWAYS = (
@@ -85,6 +87,8 @@ class Forker:
         """`users`: the users that programs become, one each. `processes`: a descriptor of /proc, which no program gets."""
         self._connection, self._isolated, self._free, self._place = connection, isolated, users, place
         self._processes = processes
+        self._loaded_kb = [0, 0]
+        """What libraries have taken, which programs do not pay for: address space, and memory."""
         self._numbers: dict[int, int] = {}
         """Process id -> number of the program."""
         self._users: dict[int, int] = {}
@@ -124,7 +128,9 @@ class Forker:
                     self._reap_group(pid)
                 return
             message = json.loads(line)
-            if "kill" in message:
+            if "load" in message:
+                self._say(loaded_kb=self._load(message["load"]))
+            elif "kill" in message:
                 for pid in [pid for pid, number in self._numbers.items() if number == message["kill"]]:
                     self._kill(pid)
             else:
@@ -132,8 +138,30 @@ class Forker:
                 for descriptor in descriptors:
                     os.close(descriptor)
 
+    def _load(self, names: list[str]) -> int:
+        """KiB of memory that all loaded libraries have taken."""
+        before = self._memory_kb()
+        os.environ |= {"HOME": "/tmp", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        for name in names:
+            known = {*sys.modules}
+            try:
+                importlib.import_module(name)
+            except Exception:  # boundary: it is not installed, say, and who imports it will say so
+                for begun in {*sys.modules} - known:
+                    del sys.modules[begun]
+        os.environ.clear()
+        after = self._memory_kb()
+        self._loaded_kb = [then + now - first for then, now, first in zip(self._loaded_kb, after, before, strict=True)]
+        return self._loaded_kb[1]
+
+    def _memory_kb(self) -> list[int]:
+        """Address space, and what is in memory."""
+        with open(os.open("self/statm", os.O_RDONLY, dir_fd=self._processes)) as file:
+            return [int(pages) * PAGE_KB for pages in file.read().split()[:2]]
+
     def _start(self, message: dict[str, Any], descriptors: list[int]) -> None:
         limits = Limits(**message["limits"])
+        limits = replace(limits, memory_mb=limits.memory_mb + (self._loaded_kb[0] >> 10))
         if not self._isolated:
             user, folder = self._free.pop(), f"{self._place}/{message['start']}"
             os.mkdir(folder, 0o700)

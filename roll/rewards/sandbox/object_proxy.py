@@ -1,88 +1,126 @@
 """Calls between the process of a solution and the process that asks it.
 
 Both sides ask and answer, one thing at a time: while a side waits for an answer it answers the other's questions. The asked side
-says which of its objects may be asked what: a solution anything, a test only to call a function that it has handed over.
+says which of its objects may be asked what: a solution anything, a test what `questions.py` leaves open.
 
-    {"ask": method, "of": handle, "arguments": [...], "named": {...}}  →  {"value", "changed": {position: value}}
-                                                                        or {"error": [type names], "text"}
+    {"ask": question, "of": handle, "arguments": [...], "named": {...}, "shared": [[handle, value], ...]}
+      →  {"value", "changed": {position: value}, "lent": handle, "shared": [...]}  or  {"error": {...}}
+
+Each message may say in "printed" what has been printed meanwhile. "lent": the value is a part of an object, as a list in an
+attribute; what either side changes in its own is told to the other in "shared" with the next message.
 """
 
 from __future__ import annotations
 
-import builtins
-import contextlib
 import json
-import operator
 import socket
-from collections.abc import Callable, Iterator
+import sys
+from collections import deque
+from collections.abc import Callable
 from io import BufferedRWPair
 from typing import Any
 
 from roll.errors import PeerGone
-from roll.rewards.sandbox.values import BASES, KINDS, from_json, to_json
+from roll.rewards.sandbox import awaiting, exceptions
+from roll.rewards.sandbox.proxies import Remote, RemoteType
+from roll.rewards.sandbox.proxy_classes import set_own
+from roll.rewards.sandbox.proxy_methods import class_of, object_of
+from roll.rewards.sandbox.questions import METHODS, description
+from roll.rewards.sandbox.values import BASES, from_json, to_json
 
 LONGEST = 8 << 20
 """Bytes of a message."""
+MOST_SHARED, MOST_ITEMS = 64, 1000
+_CHANGING = frozenset({"call", "make", "method of", "subclass"})
+"""Questions with arguments that may be changed; what is compared may not."""
+_LENDING = ("getattr", "getitem", "value")
+_BAD = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, ArithmeticError, AssertionError)
 
 
-_OF_VALUES = frozenset(name for kind in KINDS for name in dir(kind))
-"""What a test asks values of Python's own types for."""
-_TOLD = frozenset({"__name__", "__qualname__", "__doc__", "__dict__"})
-"""Of the names that Python gives a meaning to, those that a test may ask for by name."""
-_own_classes: dict[tuple[str, str], type[Exception]] = {}
-
-
-def error_class(types: list[str]) -> type[Exception]:
-    """`types`: an exception's class over there and those that it derives from. The first if it is Python's own; else one of that
-    name, the same at every call, that derives from Python's."""
-    known = (getattr(builtins, name, None) for name in types)
-    base = next((cls for cls in known if isinstance(cls, type) and issubclass(cls, Exception)), Exception)
-    if base.__name__ == types[0]:
-        return base
-    return _own_classes.setdefault((types[0], base.__name__), type(types[0], (base,), {}))
-
-
-def _error(message: dict[str, Any], method: str) -> Exception:
-    """A StopIteration that no iterator raises would end the test's own `all`, `zip` or `for` before they have seen anything."""
-    cls, text = error_class([str(name) for name in message["error"]]), str(message["text"])
-    if method != "next" and issubclass(cls, StopIteration | StopAsyncIteration):
-        return RuntimeError(f"{cls.__name__}: {text}")
-    try:
-        return cls(text)
-    except TypeError:  # it takes more than a text
-        return RuntimeError(text)
+class Unable(BaseException):
+    """A test cannot be made here, whatever the solution. No test catches it as an error of the solution."""
 
 
 class Peer:
-    def __init__(self, connection: socket.socket, root: object, may_ask: frozenset[str]) -> None:
-        """`root` is the object with handle 0, `may_ask` what the other side may ask."""
+    def __init__(self, connection: socket.socket, root: object, may_ask: Callable[[object, str, list[Any]], bool]) -> None:
+        """`root` is the object with handle 0, `may_ask` what the other side may ask of an object."""
         self._stream: BufferedRWPair = connection.makefile("rwb")
         self._objects: list[Any] = [root]
         self._handles: dict[int, int] = {}
         """Of the objects, by identity: an object has one."""
+        self._told: set[int] = set()
+        """Handles of objects that the other side has the description of."""
+        self._proxies: dict[int, Any] = {}
+        self._shared: deque[list[Any]] = deque(maxlen=MOST_SHARED)
+        """Handle, copy, and what it was when the other side last knew it."""
+        self._lent: deque[list[Any]] = deque(maxlen=MOST_SHARED)
+        """Handle, original, and what it was: the other side of `_shared`."""
         self._may_ask = may_ask
+        self.printed: Callable[[], list[str]] = lambda: []
+        """What has been printed since it was last asked, and to where."""
+        self.before: Callable[[], None] = lambda: None
+        """Called ahead of each question."""
+        self.watch: Any = None
+        self.named: frozenset[int] = frozenset()
+        """Handles of the functions that a test finds by name."""
+        self.evident: frozenset[str] = frozenset()
+        """Names of the classes that the task is about."""
+        self.unable = ""
+        self.raises: frozenset[int] = frozenset()
+        """Lines on which the test raises something."""
+        self.broken: BaseException | None = None
+        """An assertion that has failed where the solution called the test."""
+        self.keeps_types = False
+        """Whether Python's types stay there, as they say yes to whatever they are called with."""
+        self.waiting: list[tuple[Any, Any]] = []
+        """Coroutines over there that are waited for here, with what gets their results."""
 
-    def ask(self, handle: int, method: str, *arguments: object, **named: object) -> Any:
+    def ask(self, handle: int, question: str, *arguments: object, **named: object) -> Any:
         """Raises what was raised over there, as far as Python knows the exception, and `PeerGone`. Lists, dicts and sets among
         the arguments are changed as they were over there."""
-        encoded = [to_json(each, self._export) for each in arguments]
-        names = {name: to_json(each, self._export) for name, each in named.items()}
-        self._write({"ask": method, "of": handle, "arguments": encoded, "named": names})
+        self.before()
+        encoded = [self._out(each) for each in arguments]
+        names = {name: self._out(each) for name, each in named.items()}
+        self._write({"ask": question, "of": handle, "arguments": encoded, "named": names, **self._changes(self._shared)})
         while True:
             message = self._read()
             if "ask" in message:
                 self._write(self._answer(message))
                 continue
             try:
-                error = _error(message, method) if "error" in message else None
-                for position, changed in message.get("changed", {}).items():
-                    _update(arguments[int(position)], from_json(changed, self._receive))
-                value = None if error else from_json(message["value"], self._receive)
-            except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, ArithmeticError) as failure:
+                self._take(message)
+                for position, changed in message.get("changed", {}).items() if question in _CHANGING else ():
+                    _update(arguments[int(position)], self._in(changed))
+                error = exceptions.read(message["error"], question, self._in) if "error" in message else None
+                value = None if error else self._in(message["value"])
+                if self.keeps_types and isinstance(value, type) and question == "call" and not isinstance(value, RemoteType):
+                    self.cannot(f"call {value.__name__}, which a function has returned")
+                if "lent" in message and _is_mutable(value):
+                    self._shared.append([int(message["lent"]), value, message["value"]])
+            except _BAD as failure:
                 raise PeerGone(f"it says what is no value: {failure}"[:200]) from None
             if error is not None:
                 raise error
             return value
+
+    def cannot(self, what: str) -> None:
+        """The test asks for something that is not possible with an object of another process."""
+        self.unable = self.unable or what
+        raise Unable(self.unable)
+
+    def swallowed(self, error: BaseException | None, trace: Any, swallows: Any) -> Any:
+        """Whether a test's error ends here, because the solution says so: only one that the test has raised to see that."""
+        if error is None or swallows is False or swallows is None or self.is_raised(trace):
+            return swallows
+        if not isinstance(error, AssertionError) and not isinstance(swallows, Remote) and swallows:
+            self.cannot("have an error swallowed that the test has not raised")
+        return False
+
+    def is_raised(self, trace: Any) -> bool:
+        """Whether an error comes from a statement of the test that raises it."""
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        return trace is not None and trace.tb_frame.f_code.co_filename == "tests.py" and trace.tb_lineno in self.raises
 
     def serve(self) -> None:
         """Answers until the other side has gone."""
@@ -92,35 +130,136 @@ class Peer:
         except PeerGone:
             return
 
+    def known(self, cls: Any) -> list[Any]:
+        return [each for each in self._proxies.values() if type(each) is cls]
+
+    def replace(self, handle: int, proxy: Any) -> None:
+        self._proxies[handle] = proxy
+
+    def truth(self, this: Any, value: Any) -> bool:
+        """Of an object, whose truth is a verdict if it is an answer itself."""
+        heard = None if self.watch is None else self.watch.weighed.get(this.roll_handle)
+        if heard is not None:
+            heard.answers[repr(value)] = None
+        return value is True
+
+    def run_all(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        try:
+            results = self.ask(0, "run", [remote for remote, _ in waiting])
+            for (_, future), result in zip(waiting, results, strict=True):
+                if not future.done():
+                    future.set_exception(result[1]) if result[0] == "error" else future.set_result(result[1])
+        except BaseException as error:  # boundary: who waits for it raises it
+            for _, future in waiting:
+                if not future.done():
+                    future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            if isinstance(error, Unable):
+                raise
+
+    def _changes(self, parts: deque[list[Any]]) -> dict[str, Any]:
+        changed = []
+        for each in parts:
+            if len(each[1]) <= MOST_ITEMS and (now := self._out(each[1])) != each[2]:
+                changed.append([each[0], now])
+                each[2] = now
+        return {"shared": changed} if changed else {}
+
+    def _take(self, message: dict[str, Any]) -> None:
+        for handle, value in message.get("shared", []):
+            for each in (each for parts in (self._shared, self._lent) for each in parts if each[0] == handle):
+                _update(each[1], self._in(value))
+                each[2] = self._out(each[1])
+
     def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
-            method = message["ask"]
-            if method not in self._may_ask:
-                raise PermissionError(f"{method} may not be asked")
-            arguments = [from_json(each, self._receive) for each in message["arguments"]]
-            named = {name: from_json(each, self._receive) for name, each in message["named"].items()}
-            value = METHODS[method](self._objects[message["of"]], *arguments, **named)
-            after = ((str(i), to_json(each, self._export)) for i, each in enumerate(arguments) if type(each) in _MUTABLE)
+            self._take(message)
+            question, this = message["ask"], self._objects[message["of"]]
+            arguments = [self._in(each) for each in message["arguments"]]
+            if not self._may_ask(this, question, arguments):
+                raise (AttributeError if question == "getattr" else PermissionError)(f"{question} may not be asked")
+            named = {name: self._in(each) for name, each in message["named"].items()}
+            asked = METHODS[question] if question in METHODS else getattr(type(this), question)
+            value = asked(this, *arguments, **named)
+            after = ((str(i), self._out(each)) for i, each in enumerate(arguments) if _is_mutable(each))
             changed = {i: each for i, each in after if each != message["arguments"][int(i)]}
-            return {"value": to_json(value, self._export), "changed": changed}
-        except Exception as error:  # boundary: whatever the asked object raises is its answer
-            return {"error": [cls.__name__ for cls in type(error).__mro__], "text": str(error)[:1000]}
+            answer = {"value": self._out(value), "changed": changed, **self._changes(self._lent)}
+            if question in _LENDING and _is_mutable(value):
+                answer["lent"] = handle = self._handle_of(value)
+                self._lent.append([handle, value, answer["value"]])
+            return answer
+        except PeerGone:
+            raise
+        except BaseException as error:  # boundary: whatever the asked object raises is its answer
+            if isinstance(error, Unable):
+                raise
+            if self.watch is not None and isinstance(error, AssertionError) and not self.is_raised(error.__traceback__):
+                self.broken = self.broken or error
+            return {"error": exceptions.told(error, self._out)}
 
-    def _export(self, value: object) -> Any:
-        if isinstance(value, Remote):
-            return {"yours": value.roll_handle}
+    def _out(self, value: Any) -> Any:
+        return to_json(value, self._export)
+
+    def _in(self, value: Any) -> Any:
+        return from_json(value, self._receive)
+
+    def _handle_of(self, value: object) -> int:
         if (handle := self._handles.get(id(value))) is None:
             handle = self._handles[id(value)] = len(self._objects)
             self._objects.append(value)
-        plain = next((base(value) for base in BASES if isinstance(value, base)), None)
-        return {"mine": handle, "plain": to_json(plain, self._export)}
+        return handle
 
-    def _receive(self, handle: Any) -> Any:
-        if "yours" in handle:
-            return self._objects[handle["yours"]]
-        return Remote(self, int(handle["mine"]), from_json(handle["plain"], self._receive))
+    def _export(self, value: Any) -> Any:
+        if isinstance(value, Remote):
+            return {"yours": value.roll_handle}
+        if isinstance(value, RemoteType) and value.roll_home is self:
+            return {"yours": value.roll_number}
+        if isinstance(value, exceptions.OwnError) and value.roll_class is not None:
+            return {"yours": value.roll_class.roll_number}
+        if isinstance(value, BaseException):
+            if (theirs := getattr(value, "roll_handle", None)) is not None:
+                return {"yours": theirs}
+            return {"mine": self._handle_of(value), "error": exceptions.told(value, self._out)}
+        known = id(value) in self._handles and self._handles[id(value)] in self._told
+        handle = self._handle_of(value)
+        told = {"mine": handle} if known else {"mine": handle, "told": description(value, self._export)}
+        self._told.add(handle)
+        plain = None if isinstance(value, type) else next((base(value) for base in BASES if isinstance(value, base)), None)
+        return told if plain is None else told | {"plain": self._out(plain)}
+
+    def _receive(self, given: Any) -> Any:
+        if "yours" in given:
+            return self._objects[given["yours"]]
+        handle = int(given["mine"])
+        if "error" in given:
+            if handle not in self._proxies:
+                self._proxies[handle] = exceptions.read(given["error"], "", self._in)
+                self._proxies[handle].roll_handle = handle
+            return self._proxies[handle]
+        if "told" in given:
+            self._proxies[handle] = self._proxy(handle, given["told"])
+        proxy = self._proxies[handle]
+        if "plain" in given:
+            set_own(proxy, roll_plain=self._in(given["plain"]))
+        return proxy
+
+    def _proxy(self, handle: int, told: dict[str, Any]) -> Any:
+        if handle in self._proxies:
+            return self._proxies[handle]
+        if "class" in told:
+            bases = tuple(self._receive(each) for each in told["class"]["bases"])
+            cls = class_of(self, handle, told["class"], bases)
+            set_own(cls, roll_evident=told["class"]["name"] in self.evident)
+            return exceptions.class_for(told["class"]["error"], cls) if "error" in told["class"] else cls
+        kind = self._receive(told["of"])
+        this = object_of(self, handle, kind, told)
+        if told.get("kind") == "coroutine":
+            return awaiting.running(this) if self.watch is not None else this
+        return awaiting.iterating(this) if told.get("kind") == "asyncgen" else this
 
     def _write(self, message: dict[str, object]) -> None:
+        if printed := self.printed():
+            message["printed"] = printed
         try:
             self._stream.write(json.dumps(message).encode() + b"\n")
             self._stream.flush()
@@ -137,152 +276,33 @@ class Peer:
             raise PeerGone(f"it says what is no message: {error}"[:200]) from None
         if not isinstance(message, dict):
             raise PeerGone("it says what is no message")
+        for stream, text in zip((sys.stdout, sys.stderr), message.get("printed", ()), strict=False):
+            if text:
+                stream.write(str(text))
         return message
 
 
-class Remote:
-    """Stands for an object over there. It is equal to a value here if its plain value is (a named tuple's, a numeral's), and has
-    no order among values: a solution's own comparisons decide nothing but between its own objects. What it holds is looked at
-    here, and it has no methods of Python's types, unless the test has made it of a class that it names: then its ways are what
-    is tested. (Names begin with `roll_`, as others are the object's.)"""
-
-    def __init__(self, peer: Peer, handle: int, plain: object) -> None:
-        self.__dict__.update(roll_peer=peer, roll_handle=handle, roll_plain=plain, roll_class=False, roll_made=False)
-        self.__dict__.update(roll_items=[], roll_source=None)
-
-    def roll_named(self, name: str) -> None:
-        """The test calls it so: a class, if it has the name of one. What says that it is one is not asked."""
-        is_class = name.lstrip("_")[:1].isupper()
-        self.__dict__.update(roll_class=is_class, roll_made=is_class)
-
-    def roll_ask(self, method: str, *arguments: object, **named: object) -> Any:
-        return self.roll_peer.ask(self.roll_handle, method, *arguments, **named)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name not in _TOLD:
-            raise AttributeError(name)
-        value = self.roll_ask("getattr", name)
-        if isinstance(value, Remote) and name in _OF_VALUES and not self.roll_made:
-            raise AttributeError(f"{name}: a value of Python's own types has it, and this is none")
-        return value
-
-    def __setattr__(self, name: str, value: object) -> None:
-        self.roll_ask("setattr", name, value)
-
-    def __call__(self, *arguments: object, **named: object) -> Any:
-        value = self.roll_ask("call", *arguments, **named)
-        if isinstance(value, Remote) and self.roll_class:
-            value.__dict__["roll_made"] = True
-        return value
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Remote):
-            return self.roll_plain is not None and bool(self.roll_plain == other)
-        if self.roll_made or other.roll_made:
-            return self.roll_ask("eq", other) is True
-        same = self.roll_plain is not None and self.roll_plain == other.roll_plain
-        return bool(same or self.roll_handle == other.roll_handle)
-
-    def __hash__(self) -> int:
-        return int(self.roll_handle) if self.roll_plain is None else hash(self.roll_plain)
-
-    def __instancecheck__(self, instance: object) -> bool:
-        return isinstance(instance, Remote) and self.roll_ask("has instance", instance) is True
-
-    def __str__(self) -> str:
-        return str(self.roll_ask("str"))
-
-    def __repr__(self) -> str:
-        return str(self.roll_ask("repr"))
-
-    def __len__(self) -> int:
-        said = int(self.roll_ask("len"))
-        return said if self.roll_made else sum(1 for _ in self)
-
-    def __bool__(self) -> bool:
-        return self.roll_ask("bool") is True
-
-    def __contains__(self, item: object) -> bool:
-        return self.roll_ask("contains", item) is True if self.roll_made else any(each == item for each in self)
-
-    def __iter__(self) -> Iterator[Any]:
-        """What was there at the first look is there at the next, whatever the object now says."""
-        if self.roll_made:
-            each: Iterator[Any] = self.roll_ask("iter")
-            return each
-        return self.roll_each()
-
-    def roll_each(self) -> Iterator[Any]:
-        if self.roll_source is None:
-            self.__dict__["roll_source"] = self.roll_ask("iter")
-        position = 0
-        while position < len(self.roll_items) or self.roll_more():
-            yield self.roll_items[position]
-            position += 1
-
-    def roll_more(self) -> bool:
-        with contextlib.suppress(StopIteration):
-            self.roll_items.append(next(self.roll_source))
-            return True
-        return False
-
-    def __next__(self) -> Any:
-        return self.roll_ask("next")
-
-    def __getitem__(self, key: object) -> Any:
-        return self.roll_ask("getitem", key)
-
-    def __setitem__(self, key: object, value: object) -> None:
-        self.roll_ask("setitem", key, value)
-
-    def __delitem__(self, key: object) -> None:
-        self.roll_ask("delitem", key)
-
-    def __add__(self, other: object) -> Any:
-        return self.roll_ask("add", other) if isinstance(other, Remote) else NotImplemented
-
-    def __sub__(self, other: object) -> Any:
-        return self.roll_ask("sub", other) if isinstance(other, Remote) else NotImplemented
-
-    def __mul__(self, other: object) -> Any:
-        return self.roll_ask("mul", other)
-
-    def __lt__(self, other: object) -> Any:
-        return self.roll_ask("lt", other) if isinstance(other, Remote) else NotImplemented
+_MUTABLE = (list, dict, set, deque, bytearray)
+_TABLES = ("ndarray", "DataFrame", "Series")
 
 
-METHODS: dict[str, Callable[..., Any]] = {
-    "call": lambda this, *arguments, **named: this(*arguments, **named),
-    "getattr": getattr,
-    "setattr": setattr,
-    "eq": operator.eq,
-    "has instance": lambda this, instance: isinstance(instance, this),
-    "names": lambda this: this.names(),
-    "function": lambda this, name: this.function(name),
-    "str": str,
-    "repr": repr,
-    "len": len,
-    "bool": bool,
-    "contains": operator.contains,
-    "iter": iter,
-    "next": next,
-    "getitem": operator.getitem,
-    "setitem": operator.setitem,
-    "delitem": operator.delitem,
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "lt": operator.lt,
-}
-_MUTABLE = (list, dict, set)
+def _is_mutable(value: object) -> bool:
+    kind = type(value)
+    return kind in _MUTABLE or (kind.__name__ in _TABLES and kind.__module__.partition(".")[0] in ("numpy", "pandas"))
 
 
 def _update(mine: Any, theirs: Any) -> None:
     """`mine` becomes equal to `theirs` and stays the same object."""
-    if type(mine) is not type(theirs) or type(mine) not in _MUTABLE:
+    if type(mine) is not type(theirs) or not _is_mutable(mine):
         raise TypeError("another type of argument comes back")
-    if isinstance(mine, list):
+    if type(mine) not in _MUTABLE:
+        if type(mine).__name__ == "ndarray":
+            mine[...] = theirs
+        else:
+            mine._update_inplace(theirs)
+        return
+    if isinstance(mine, list | bytearray):
         mine[:] = theirs
-    else:
-        mine.clear()
-        mine.update(theirs)
+        return
+    mine.clear()
+    mine.update(theirs) if isinstance(mine, dict | set) else mine.extend(theirs)

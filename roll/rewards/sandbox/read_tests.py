@@ -7,9 +7,12 @@ ask for functions that have names of Python's, such as `sum` or `median`.
 from __future__ import annotations
 
 import ast
+import builtins
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from roll.errors import boundary
+from roll.rewards.sandbox.values import KINDS
 
 TOOLS = frozenset(
     (
@@ -19,6 +22,26 @@ TOOLS = frozenset(
     )
 )
 """Functions of Python's that tests use, and tasks do not ask for."""
+OF_VALUES = frozenset(name for kind in KINDS for name in dir(kind))
+"""What a test asks values of Python's own types for."""
+COMPARES = (
+    "equ",
+    "same",
+    "match",
+    "ident",
+    "iso",
+    "close",
+    "compar",
+    "contain",
+    "has",
+    "is_",
+    "like",
+    "near",
+    "diff",
+    "dist",
+    "minus",
+)
+"""Parts of the names of methods that compare an object with a value."""
 
 
 def tests_something(test: str, calls: str) -> bool:
@@ -27,8 +50,6 @@ def tests_something(test: str, calls: str) -> bool:
     with boundary(ValueError, "a test is no Python"):
         tree = ast.parse(test)
     asserts = any(map(_asserts, ast.walk(tree)))
-    if asserts and any(isinstance(each, ast.ClassDef) and _has_tests(each) for each in tree.body):
-        raise ValueError("its tests are methods of a class: only functions test_... are run")
     return asserts and any(_runs(each, calls) for each in tree.body)
 
 
@@ -43,33 +64,206 @@ def _has_tests(cls: ast.ClassDef) -> bool:
 
 
 def _runs(statement: ast.stmt, calls: str) -> bool:
-    if isinstance(statement, ast.FunctionDef):
+    if isinstance(statement, ast.ClassDef):
+        return _has_tests(statement)
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         return statement.name.startswith("test") or (statement.name == "check" and bool(calls))
-    if isinstance(statement, ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom):
+    if isinstance(statement, ast.Import | ast.ImportFrom):
         return False
     if isinstance(statement, ast.If) and "__name__" in _loaded(statement.test):  # it is "tests"
         return False
     return any(isinstance(node, ast.Assert | ast.Raise | ast.Call) for node in ast.walk(statement))
 
 
-def asked_of_solution(test: str, known: Mapping[str, object], calls: str) -> frozenset[str]:
-    """Those of Python's names that the test takes from the solution, which has to define one of them, if there are any; of other
-    names there is no doubt. `known`: Python's names and what they stand for. Raises `SyntaxError`, and `ValueError` if the test
-    asks nothing of the solution."""
+def asked_of_solution(
+    test: str,
+    known: Mapping[str, object],
+    calls: str,
+    named: frozenset[str] = frozenset(),
+    tests: Iterable[str] = (),
+    defined: Iterable[str] = (),
+) -> frozenset[str]:
+    """That of Python's names which the test takes from the solution, if there is one; of other names there is no doubt. It is one
+    alone, so that a solution does not bring what it is compared with: one that the task's text names (`named`), that all tests
+    have, or that comes first. Beside other names it is what the solution has `defined` and no tool for these.
+
+    `known`: Python's names and what they stand for. Raises `SyntaxError`, and `ValueError` if the test asks nothing of the
+    solution."""
     if calls:
         return frozenset({calls})
     tree = ast.parse(test)
     bound = set(bound_in(tree))
-    if (_loaded(tree) - bound - known.keys()) or _imports_solution(tree):
+    if _imports_solution(tree):
         return frozenset()
-    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    mine = {name for name in called - bound - TOOLS if name in known}
+    places = _places(tree)
+    mine = {name for name in places.keys() - bound - TOOLS if callable(known.get(name))}
     classes = {name for name in mine if isinstance(known[name], type)}
-    builtin = {name for name in mine if getattr(known[name], "__module__", "") == "builtins"}
-    for found in (mine - classes - builtin, mine - classes, classes - builtin):
+    builtin = {name for name in mine if name in vars(builtins)}
+    if others := _loaded(tree) - bound - known.keys():
+        return frozenset(each for each in (mine - builtin) & {*defined} if each in named or not _serves(each, others, tree))
+    for found in (mine & named - builtin, mine - classes - builtin, mine - classes, classes - builtin):
         if found:
-            return frozenset(found)
+            common = [_loaded(ast.parse(each)) for each in tests] if len(found) > 1 else []
+            shared = {name for name in found if all(name in names for names in common)} or found
+            return _of_one_side(min(shared, key=places.__getitem__), found, tree)
     raise ValueError("a test names nothing that a solution would define")
+
+
+def _serves(name: str, others: set[str], tree: ast.AST) -> bool:
+    """Whether a function works for the test: it is compared with one of the others, or given what one returns."""
+    functions = {each for each in others if not each.lstrip("_")[:1].isupper()}
+    for node in ast.walk(tree):
+        called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+        if called and any(functions & _loaded(each) for each in node.args):  # type: ignore[attr-defined]
+            return True
+        if _faces(functions, name, node, others | {name}, tree):
+            return True
+    return False
+
+
+def _of_one_side(first: str, found: set[str], tree: ast.AST) -> frozenset[str]:
+    """The first, and those that are never compared with it: a solution does not bring both sides of a comparison."""
+    taken = {first}
+    for other in sorted(found - taken):
+        if not any(_faces(taken, other, node, found, tree) for node in ast.walk(tree)):
+            taken.add(other)
+    return frozenset(taken)
+
+
+def _faces(taken: set[str], other: str, node: ast.AST, found: set[str], tree: ast.AST) -> bool:
+    if isinstance(node, ast.Compare):
+        sides = [node.left, *node.comparators]
+    elif isinstance(node, ast.BinOp):
+        sides = [node.left, node.right]
+    elif isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in found):
+        sides = node.args
+    else:
+        return False
+    names = [_behind(_loaded(side), tree) for side in sides]
+    return any(other in one and taken & two for i, one in enumerate(names) for j, two in enumerate(names) if i != j)
+
+
+def _behind(names: set[str], tree: ast.AST) -> set[str]:
+    """With what the variables among them have been made of."""
+    made = [node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.NamedExpr | ast.For)]
+    known = set[str]()
+    while names - known:
+        known |= names
+        for node in made:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(each, ast.Name) and each.id in names for target in targets for each in ast.walk(target)):
+                names = names | _loaded(node.iter if isinstance(node, ast.For) else node.value)
+    return names
+
+
+def _places(tree: ast.AST) -> dict[str, tuple[int, int]]:
+    """Where each name is first read."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    return {node.id: (node.lineno, node.col_offset) for node in sorted(nodes, key=lambda n: (-n.lineno, -n.col_offset))}
+
+
+def classes_in(tests: Iterable[str]) -> frozenset[str]:
+    """Names that the tests use as those of classes: they derive from them, ask for an instance, take something from them; and all
+    that have a capital, where a test asks objects for what no value of Python's own types has."""
+    found, capitals, asks = set[str](), set[str](), False
+    tests = list(tests)
+    for node in (node for test in tests for node in ast.walk(ast.parse(test))):
+        if isinstance(node, ast.ClassDef):
+            found |= {base.id for base in node.bases if isinstance(base, ast.Name)}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found.add(node.value.id)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
+            found |= _loaded(node.args[1]) if len(node.args) == 2 else set()
+        elif isinstance(node, ast.Name) and node.id.lstrip("_")[:1].isupper():
+            capitals.add(node.id)
+        asks = asks or (isinstance(node, ast.Attribute) and not _is_of_values(node.attr))
+    found |= {name for test in tests for name in _changed(ast.parse(test))}
+    return frozenset({name for name in found if name.lstrip("_")[:1].isupper()} | (capitals if asks else set()))
+
+
+def _changed(tree: ast.AST) -> Iterator[str]:
+    """Names that are called for an object of which a method is called for what it does."""
+    made = {
+        target.id: node.value.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        call = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
+            yield made.get(call.func.value.id, "")
+
+
+def objects_in(tests: Iterable[str]) -> frozenset[str]:
+    """Names of which the tests ask something."""
+    nodes = (node for test in tests for node in ast.walk(ast.parse(test)))
+    return frozenset(node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
+
+
+def needs_a_runner(test: str) -> str:
+    """What among the tests is more than functions to be called without arguments; empty if nothing is."""
+    for each in ast.parse(test).body:
+        if isinstance(each, ast.ClassDef) and _has_tests(each):
+            return f"the methods of {each.name}"
+        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) or not each.name.startswith("test"):
+            continue
+        if isinstance(each, ast.AsyncFunctionDef) or len(each.args.args) > len(each.args.defaults):
+            return f"{each.name}, which is asynchronous or has parameters"
+    return ""
+
+
+def raises_in(tree: ast.AST) -> frozenset[int]:
+    """Lines of statements that raise."""
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
+    return frozenset(line for node in statements for line in range(node.lineno, (node.end_lineno or node.lineno) + 1))
+
+
+def calls_results(tree: ast.AST) -> bool:
+    """Whether it calls what a call has returned."""
+    return any(isinstance(node, ast.Call) and isinstance(node.func, ast.Call) for node in ast.walk(tree))
+
+
+def cuts_short(tree: ast.AST) -> bool:
+    """Whether it gives up what it waits for: the tester cannot, while the solution computes."""
+    names = (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in ast.walk(tree))
+    return any(name in ("wait_for", "timeout_at") for name in names)
+
+
+def _is_of_values(name: str) -> bool:
+    """Whether values of Python's own types have it, or it compares: then a function may be what the task asks for."""
+    return name in OF_VALUES or any(word in name.lower() for word in COMPARES)
+
+
+def named_in(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Functions and classes that a task's text defines, or shows as code."""
+    functions = (one or other for one, other in re.findall(r"\bdef\s+(\w+)|`(\w+)\(", text))
+    return frozenset(functions), frozenset(re.findall(r"\bclass\s+`?(\w+)", text))
+
+
+def writes_files(tree: ast.AST) -> bool:
+    """The solution's process does not see them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
+            modes = [
+                each.value for each in (*node.args[1:], *(key.value for key in node.keywords)) if isinstance(each, ast.Constant)
+            ]
+            if any(isinstance(mode, str) and {*mode} & {*"wax+"} for mode in modes):
+                return True
+        if (isinstance(node, ast.Name) and node.id == "tempfile") or (
+            isinstance(node, ast.arg) and node.arg in ("tmp_path", "tmpdir")
+        ):
+            return True
+        if isinstance(node, ast.Attribute) and node.attr in ("write_text", "write_bytes", "makedirs", "mkdtemp"):
+            return True
+    return False
+
+
+def ignored_calls(tree: ast.AST) -> frozenset[tuple[int, int, int, int]]:
+    """Where calls stand whose values nobody uses."""
+    calls = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    return frozenset((each.lineno, each.end_lineno or 0, each.col_offset, each.end_col_offset or 0) for each in calls)
 
 
 def helpers_in(test: str, calls: str, known: Iterable[str]) -> frozenset[str]:

@@ -6,11 +6,13 @@ at the other end of descriptor 4 asks for its functions. Nothing in this process
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import builtins
 import importlib
 import json
 import linecache
+import os
 import socket
 import sys
 import threading
@@ -18,7 +20,9 @@ import traceback
 import types
 from typing import Any
 
-from roll.rewards.sandbox.object_proxy import METHODS, Peer
+from roll.rewards.sandbox import exceptions
+from roll.rewards.sandbox.object_proxy import Peer
+from roll.rewards.sandbox.surroundings import Asked, Printed, run_together
 
 NAME = "solution"
 FILE = f"{NAME}.py"
@@ -59,9 +63,13 @@ def _run(message: dict[str, Any]) -> None:
     vars(module).update(names)
     sys.modules[module.__name__] = module
     linecache.cache[FILE] = (0, None, message["source"].splitlines(True), FILE)
-    exec(compile(message["source"], FILE, "exec"), vars(module))  # in the sandbox, whose purpose this is
+    peer = None
     if not message["is_program"]:
-        Peer(socket.socket(fileno=4), Loaded(module, names), frozenset(METHODS)).serve()
+        peer = Peer(socket.socket(fileno=4), Loaded(module, names), lambda *_: True)
+        peer.printed, sys.stdin = Printed(), Asked(peer)
+    exec(compile(message["source"], FILE, "exec", dont_inherit=True), vars(module))  # in the sandbox, whose purpose this is
+    if peer is not None:
+        peer.serve()
         return
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
@@ -74,18 +82,39 @@ class Loaded:
 
     def __init__(self, module: types.ModuleType, given: dict[str, object]) -> None:
         self._module, self._given = module, given
+        self._patched: dict[tuple[str, str], Any] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def names(self) -> tuple[dict[str, Any], dict[str, list[str]]]:
-        """What it defines: its functions, classes and values by name, and its exceptions with what they derive from."""
-        names, errors = {}, {}
+    def names(self) -> dict[str, Any]:
+        """What it defines: its functions, classes and values by name."""
+        names = {}
         for name, value in vars(self._module).items():
             if name.startswith("__") or self._given.get(name) is value or isinstance(value, types.ModuleType):
                 continue
             if isinstance(value, type) and issubclass(value, Exception):
-                errors[name] = [cls.__name__ for cls in value.__mro__]
-            else:
-                names[name] = value
-        return names, errors
+                exceptions.register(value)
+            names[name] = value
+        return names
+
+    def value(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    def set(self, name: str, value: Any) -> None:
+        setattr(self._module, name, value)
+
+    def patch(self, module: str, name: str, value: list[Any]) -> None:
+        """What the test has put in the place of something in a module; nothing: what was there is there again."""
+        here = importlib.import_module(module)
+        self._patched.setdefault((module, name), getattr(here, name, None))
+        setattr(here, name, value[0] if value else self._patched.pop((module, name)))
+
+    def environment(self, variables: dict[str, str]) -> None:
+        os.environ.clear()
+        os.environ.update(variables)
+
+    def run(self, coroutines: list[Any]) -> list[list[Any]]:
+        self._loop = self._loop or asyncio.new_event_loop()
+        return run_together(coroutines, self._loop)
 
     def function(self, name: str) -> Any:
         """A function of the module, or a method of its class `Solution`."""

@@ -1,42 +1,62 @@
 """Puts a solution, which runs in another process, to the test. Its process holds the tests, which the solution never sees.
 
-Descriptor 3 brings {"function", "cases": [[arguments, expected], ...]} or {"tests": [code], "calls": what check() gets}, and
-"go_on" after a failure; 5 takes {"passed", "why"} or {"unable"}; 4 leads to the solution. The code of a test comes from the data
-set; it is isolated as a solution is.
+Descriptor 3 brings {"function", "cases": [[arguments, expected], ...]} or {"tests": [code], "calls": what check() gets, "named"
+and "classes": functions and classes of the task's text}, and "go_on" after a failure; 5 takes {"passed", "why"} or {"unable"};
+4 leads to the solution. The code of a test comes from the data set; it is isolated as a solution is.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import json
 import math
 import os
+import re
 import socket
 import sys
 import types
+from functools import cache
 from typing import Any
 
 from roll.errors import PeerGone, boundary
-from roll.rewards.sandbox.object_proxy import Peer, Remote, error_class
-from roll.rewards.sandbox.read_tests import asked_of_solution, bound_in
+from roll.rewards.sandbox.object_proxy import Peer, Unable
+from roll.rewards.sandbox.proxies import Remote, RemoteType
+from roll.rewards.sandbox.proxy_classes import set_own
+from roll.rewards.sandbox.questions import open_to_solutions
+from roll.rewards.sandbox.read_tests import (
+    asked_of_solution,
+    bound_in,
+    calls_results,
+    classes_in,
+    cuts_short,
+    ignored_calls,
+    objects_in,
+    raises_in,
+    writes_files,
+)
+from roll.rewards.sandbox.run_tests import run_all
 from roll.rewards.sandbox.solution import NAME, prelude
-
-
-class Unable(Exception):
-    """A test cannot be made here, whatever the solution."""
+from roll.rewards.sandbox.surroundings import Console, Patches, SolutionModule
+from roll.rewards.sandbox.verdicts import Watch
 
 
 def main() -> None:
     with open(3, "rb") as given:
         message = json.load(given)
-    peer = Peer(socket.socket(fileno=4), None, frozenset({"call"}))
+    console = Console()
+    peer = Peer(socket.socket(fileno=4), console, lambda of, method, given: _may_ask(console, of, method, given))
     try:
         passed, why = _called(peer, message) if "cases" in message else _tested(peer, message)
         answer = {"passed": passed, "why": why}
     except Unable as error:
         answer = {"unable": str(error)}
     os.write(5, json.dumps(answer).encode())
+
+
+def _may_ask(console: object, of: object, method: str, given: list[Any]) -> bool:
+    return method in ("read", "run") if of is console else open_to_solutions(of, method, given)
 
 
 def _called(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
@@ -57,7 +77,7 @@ def same(given: Any, expected: Any) -> bool:
     """Whether what a function has returned is what JSON says; a tuple is a list there, and keys are text."""
     if isinstance(given, Remote):
         given = given.roll_plain
-    if type(given).__name__ == "ndarray":
+    if type(given).__name__ in ("ndarray", "Tensor"):
         given = given.tolist()
     if isinstance(given, tuple):
         given = list(given)
@@ -79,43 +99,69 @@ def same(given: Any, expected: Any) -> bool:
 
 
 def _tested(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
-    passed, why = 0, ""
+    tests, passed, why = message["tests"], 0, ""
+    _look_through_proxies(peer)
+    peer.watch = Watch(frozenset())
+    peer.evident = frozenset(message.get("classes", ())) | classes_in(tests)
     try:
-        names, errors = peer.ask(0, "names")
-        names |= {name: error_class(types_) for name, types_ in errors.items()}
-        names = {name: value for name, value in names.items() if name.isidentifier() and not name.startswith("__")}
-        for name, value in names.items():
-            if isinstance(value, Remote):
-                value.roll_named(name)
+        names = {name: value for name, value in peer.ask(0, "names").items() if name.isidentifier() and not name.startswith("__")}
+        peer.named = frozenset(value.roll_handle for value in names.values() if isinstance(value, Remote))
+        peer.named |= {value.roll_number for value in names.values() if isinstance(value, RemoteType)}
+        asked = objects_in(tests)
+        for name in names:
+            if isinstance(names[name], Remote) and name in asked and not names[name].roll_told.get("function"):
+                set_own(names[name], roll_made=True)
+            elif isinstance(names[name], list | dict | set) and any(re.search(rf"\b{name}\b", test) for test in tests):
+                names[name] = peer.ask(0, "value", name)
     except Exception as error:  # boundary: what the solution says
         return 0, f"the solution cannot be loaded: {_shown(error)}"
-    for test in message["tests"]:
+    for test in tests:
         try:
-            _run(test, names, message["calls"])
+            _run(peer, test, names, message)
             passed += 1
         except ModuleNotFoundError as error:
             if error.name is not None and error.name != NAME:  # the solution's own have no name, or it lacks one
                 raise Unable(str(error)) from error
             why = why or _shown(error)
-            if not message["go_on"]:
-                break
         except Unable:
             raise
-        except (Exception, SystemExit) as error:  # boundary: a test fails by any exception
+        except BaseException as error:  # boundary: a test fails by any exception
+            if type(error).__name__ == "Skipped" and type(error).__module__ != NAME:  # pytest's
+                raise Unable(f"a test is skipped: {error}") from error
             why = why or _shown(error)
-            if not message["go_on"] or isinstance(error, PeerGone):
+            if isinstance(error, PeerGone):
                 break
+        if peer.unable:
+            raise Unable(peer.unable)
+        if why and not message["go_on"]:
+            break
+    return (0, why) if passed == 0 else _weighed(peer, passed, why)
+
+
+def _weighed(peer: Peer, passed: int, why: str) -> tuple[int, str]:
+    try:
+        cheats, doubtful = peer.watch.verdict()
+    except (Exception, SystemExit) as error:  # boundary: what the solution says
+        return 0, _shown(error)
+    if cheats:
+        return 0, cheats
+    if doubtful and not why:
+        raise Unable(doubtful)
     return passed, why
 
 
-def _run(test: str, names: dict[str, Any], calls: str) -> None:
+def _run(peer: Peer, test: str, names: dict[str, Any], message: dict[str, Any]) -> None:
     """A test's own lines, then each of its functions test_..., then check(candidate) if it has one."""
-    prelude_names = prelude()
-    known = prelude_names | vars(builtins)
+    calls = message["calls"]
+    known = _known()
     try:
-        asked = asked_of_solution(test, known, calls)
+        asked = asked_of_solution(test, known, calls, frozenset(message.get("named", ())), message["tests"], names)
         tree = ast.parse(test)
-        bound, code = {*bound_in(tree)}, compile(tree, "tests.py", "exec")
+        if writes_files(tree):
+            raise ValueError("a test writes files, which a solution does not see")
+        if cuts_short(tree):
+            raise ValueError("a test cuts short what it waits for")
+        bound, code = {*bound_in(tree)}, compile(tree, "tests.py", "exec", dont_inherit=True)
     except SyntaxError as error:
         raise Unable(f"a test is no Python: {error}") from error
     except ValueError as error:
@@ -124,45 +170,72 @@ def _run(test: str, names: dict[str, Any], calls: str) -> None:
         raise AssertionError(f"it does not define {min(asked)}")
     # Python's own names are the tests' own: a solution's `abs` or `sorted` decides nothing.
     theirs = {name: value for name, value in names.items() if name in asked or name not in known}
-    module = types.ModuleType(NAME)
-    vars(module).update(names, __all__=list(theirs.keys() - bound))  # with "*", the test's own helpers stay its own
+    module = SolutionModule(NAME)
+    vars(module).update(
+        names, roll_peer=peer, __all__=list(theirs.keys() - bound)
+    )  # with "*", the test's own helpers stay its own
     sys.modules[NAME] = module
-    own = {name: value for name, value in prelude_names.items() if name not in asked}
-    space = {**own, **theirs, "__name__": "tests"}
-    exec(code, space)  # in the sandbox
-    for name, value in list(space.items()):
-        if name.startswith("test") and isinstance(value, types.FunctionType):
-            for arguments in _parameters(value):
-                value(**arguments)
-    if calls and isinstance(space.get("check"), types.FunctionType):
-        space["check"](space[calls])
+    space = {name: value for name, value in prelude().items() if name not in asked} | theirs | {"__name__": "tests"}
+    sys.modules["tests"] = types.ModuleType("tests")
+    peer.watch.ignored = ignored_calls(tree)
+    peer.keeps_types, peer.raises, peer.broken = calls_results(tree), raises_in(tree), None
+    streams = sys.stdin, sys.stdout, sys.stderr
+    peer.before = Patches(peer, test)
+    try:
+        exec(code, space)  # in the sandbox
+        run_all(space)
+        if calls and isinstance(space.get("check"), types.FunctionType):
+            space["check"](space[calls])
+        if peer.broken is not None:
+            raise peer.broken
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = streams
 
 
-def _parameters(test: Any) -> list[dict[str, Any]]:
-    """What pytest.mark.parametrize gives the function; one call without it."""
-    rows: list[dict[str, Any]] = [{}]
-    for mark in getattr(test, "pytestmark", []):
-        if mark.name == "parametrize":
-            given, values = _of_mark(*mark.args, **mark.kwargs)
-            names = [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
-            rows = [row | dict(zip(names, _row(each, len(names)), strict=True)) for row in rows for each in values]
-    required = test.__code__.co_argcount - len(test.__defaults__ or ())
-    if not rows:
-        raise Unable(f"{test.__name__} is given no parameters")
-    if lacking := [name for name in test.__code__.co_varnames[:required] if name not in rows[0]]:
-        raise Unable(f"{test.__name__} asks for the fixture {lacking[0]}")
-    return rows
+@cache
+def _known() -> dict[str, Any]:
+    """Python's names; a flag such as `re.A` is none that a test would mean."""
+    return {name: value for name, value in (prelude() | vars(builtins)).items() if not isinstance(value, re.RegexFlag)}
 
 
-def _of_mark(argnames: object, argvalues: object, **_: object) -> tuple[Any, Any]:
-    return argnames, argvalues
+def _look_through_proxies(peer: Peer) -> None:
+    """`inspect` looks at types; of a proxy it is told."""
+    for name in (
+        "isfunction",
+        "ismethod",
+        "isbuiltin",
+        "isroutine",
+        "isgeneratorfunction",
+        "iscoroutinefunction",
+        "isasyncgenfunction",
+    ):
+        setattr(inspect, name, _of_function(name, getattr(inspect, name)))
+    isgenerator = inspect.isgenerator
+    setattr(inspect, "isgenerator", lambda this: _kind(this) == "generator" or isgenerator(this))  # noqa: B010
+    for name in ("getsource", "getsourcelines", "getfile", "getsourcefile", "getmembers", "getfullargspec"):
+        setattr(inspect, name, _refusing(peer, name, getattr(inspect, name)))
 
 
-def _row(given: Any, names: int) -> Any:
-    """The values of as many names, as they are or as pytest.param."""
-    if type(given).__name__ == "ParameterSet":
-        return given.values
-    return given if names > 1 else (given,)
+def _kind(this: object) -> str:
+    return (this.roll_told or {}).get("kind", "") if isinstance(this, Remote) else ""
+
+
+def _of_function(name: str, asked: Any) -> Any:
+    def answer(this: Any) -> bool:
+        if isinstance(this, Remote):
+            return name in ((this.roll_told or {}).get("function") or {}).get("is", ())
+        return bool(asked(this))
+
+    return answer
+
+
+def _refusing(peer: Peer, name: str, asked: Any) -> Any:
+    def answer(this: Any, *arguments: Any, **named: Any) -> Any:
+        if isinstance(this, Remote | RemoteType):
+            peer.cannot(f"ask inspect.{name} of the solution")
+        return asked(this, *arguments, **named)
+
+    return answer
 
 
 def _shown(error: BaseException) -> str:

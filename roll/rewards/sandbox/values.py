@@ -6,13 +6,18 @@ that what comes from a solution can be compared by the reader's rules, not by th
 
 from __future__ import annotations
 
+import builtins
 import re
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
+from uuid import UUID
+
+from roll.rewards.sandbox.library_values import LIBRARIES, NAMES, from_library, to_library
 
 Export = Callable[[Any], Any]
 """From an object to its handle, in JSON."""
@@ -21,11 +26,17 @@ Import = Callable[[Any], Any]
 
 BASES: tuple[Any, ...] = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 """What an object is compared by whose class derives from one of them: a named tuple, a numeral of an enumeration."""
-KINDS = (*BASES, bytearray, deque, OrderedDict, Counter, Decimal, Fraction, datetime, date, timedelta)
+KINDS = (*BASES, bytearray, deque, OrderedDict, Counter, Decimal, Fraction, datetime, date, time, timedelta, range)
+_HOMES = ("builtins", "decimal", "fractions", "datetime", "uuid", "pathlib", "re")
 _SMALL = 1 << 53
-_NUMBERS = re.compile(r"[<|>][biuf]\d")
-_LISTS: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
+_LISTS: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 _MAPPINGS: dict[str, type] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
+_VIEWS: tuple[Any, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEW_OF: dict[str, Callable[[Any], Any]] = {
+    "dict_keys": lambda items: dict.fromkeys(items).keys(),
+    "dict_values": lambda items: dict(enumerate(items)).values(),
+    "dict_items": lambda items: dict(items).items(),
+}
 _TEXTS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     "int": (hex, lambda text: int(text, 16)),  # decimal digits would take quadratic time
     "float": (str, float),
@@ -36,6 +47,10 @@ _TEXTS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     "Fraction": (lambda value: f"{value.numerator:x}/{value.denominator:x}", lambda text: _fraction(text)),
     "datetime": (datetime.isoformat, datetime.fromisoformat),
     "date": (date.isoformat, date.fromisoformat),
+    "UUID": (lambda value: value.hex, UUID),
+    "PosixPath": (str, Path),
+    "Pattern": (lambda value: f"{value.flags} {value.pattern}", lambda text: _pattern(text)),
+    "time": (time.isoformat, time.fromisoformat),
     "timedelta": (lambda value: f"{value.days} {value.seconds} {value.microseconds}", lambda text: _timedelta(text)),
 }
 
@@ -48,18 +63,44 @@ def to_json(value: Any, export: Export) -> Any:
         return value
     if kind is list:
         return [to_json(each, export) for each in value]
-    name = "dict" if kind.__name__ == "defaultdict" else kind.__name__
+    name = kind.__name__
+    if kind is deque:
+        return {name: [[to_json(each, export) for each in value], value.maxlen]}
+    if kind is defaultdict:
+        return {"defaultdict": [to_json(value.default_factory, export), to_json(dict(value), export)]}
+    if kind in _VIEWS:
+        return {name: to_json(list(value), export)}
+    if value is ...:
+        return {"ellipsis": 0}
     if _LISTS.get(name) is kind:
         return {name: [to_json(each, export) for each in value]}
     if name in _MAPPINGS and issubclass(kind, dict) and kind.__module__ in ("builtins", "collections"):
         return {name: [[to_json(key, export), to_json(each, export)] for key, each in dict.items(value)]}
-    if kind.__module__ == "numpy" and name == "ndarray" and _NUMBERS.fullmatch(value.dtype.str):
-        return {name: [value.dtype.str, list(value.shape), to_json(value.ravel().tolist(), export)]}
     if kind.__module__ == "numpy" and hasattr(kind, "item") and name != "ndarray":
         return to_json(value.item(), export)  # a number of NumPy's is one
-    if name in _TEXTS and kind.__module__ in ("builtins", "decimal", "fractions", "datetime"):
+    if kind.__module__.partition(".")[0] in LIBRARIES:
+        known = _of_library(value, export)
+        if known is not None:
+            return known
+    if kind is slice or kind is range:
+        return {name: [to_json(each, export) for each in (value.start, value.stop, value.step)]}
+    if name in _TEXTS and (name != "Pattern" or isinstance(value.pattern, str)) and kind.__module__ in _HOMES:
         return {name: _TEXTS[name][0](value)}
+    if kind is type and _is_builtin(value):
+        return {"type": value.__name__}
     return {"handle": export(value)}
+
+
+def _is_builtin(cls: Any) -> bool:
+    known = cls.__module__ == "builtins" and vars(builtins).get(cls.__name__) is cls
+    return known and not issubclass(cls, BaseException)
+
+
+def _of_library(value: Any, export: Export) -> Any:
+    try:
+        return to_library(value, lambda inner: to_json(inner, export))
+    except Exception:  # boundary: a value of such a type that is none
+        return None
 
 
 def from_json(value: Any, receive: Import) -> Any:
@@ -69,6 +110,14 @@ def from_json(value: Any, receive: Import) -> Any:
     if not isinstance(value, dict):
         return value
     ((name, content),) = value.items()
+    if name == "deque":
+        return deque((from_json(each, receive) for each in content[0]), content[1])
+    if name == "defaultdict":
+        return defaultdict(from_json(content[0], receive), from_json(content[1], receive))
+    if name in _VIEW_OF:
+        return _VIEW_OF[name](from_json(content, receive))
+    if name == "ellipsis":
+        return ...
     if name in _LISTS:
         return _LISTS[name](from_json(each, receive) for each in content)
     if name in _MAPPINGS:
@@ -77,17 +126,25 @@ def from_json(value: Any, receive: Import) -> Any:
         return _TEXTS[name][1](content)
     if name == "handle":
         return receive(content)
-    if name == "ndarray":
-        return _array(content[0], content[1], from_json(content[2], receive))
+    if name == "type":
+        return _type(content)
+    if name in NAMES:
+        return from_library(name, content, lambda inner: from_json(inner, receive))
+    if name in ("slice", "range"):
+        return {"slice": slice, "range": range}[name](*(from_json(each, receive) for each in content))
     raise ValueError(f"{name} is not a type of value")
 
 
-def _array(numbers: str, shape: list[int], flat: list[Any]) -> Any:
-    import numpy
+def _type(name: str) -> type:
+    found = vars(builtins).get(name)
+    if not isinstance(found, type):
+        raise ValueError(f"{name} is no type")
+    return found
 
-    if not _NUMBERS.fullmatch(numbers):
-        raise ValueError(f"{numbers} is not a type of number")
-    return numpy.array(flat, numbers).reshape(shape)
+
+def _pattern(text: str) -> re.Pattern[str]:
+    flags, _, pattern = text.partition(" ")
+    return re.compile(pattern, int(flags))
 
 
 def _fraction(text: str) -> Fraction:

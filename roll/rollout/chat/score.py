@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from roll.data.numbers import plain_number
+from roll.data.untrusted import described
 from roll.errors import EpisodeFailed
 
 
@@ -21,19 +22,9 @@ def read_score(value: object, whose: str) -> Score:
     `EpisodeFailed`."""
     parts = dict(value) if isinstance(value, Mapping) else {"reward": value}
     reward, success = parts.pop("reward", None), parts.pop("success", None)
-    numbers = {str(name): _number(int(part) if isinstance(part, bool) else part) for name, part in parts.items()}
-    earned = _number(reward)
+    numbers = {str(name): plain_number(int(part) if isinstance(part, bool) else part) for name, part in parts.items()}
+    earned = plain_number(reward)
     if earned is None or not (success is None or isinstance(success, bool)) or None in numbers.values():
-        told = repr(value)
-        shown = told if len(told) <= 200 else f"{told[:200]}..."
         wanted = "a finite number, or {reward: number, success: true or false, name: number, ...}"
-        raise EpisodeFailed("scoring", f"{whose} says {shown}, not {wanted}")
+        raise EpisodeFailed("scoring", f"{whose} says {described(value)}, not {wanted}")
     return Score(earned, success, {name: number for name, number in numbers.items() if number is not None})
-
-
-def _number(value: object) -> float | None:
-    if hasattr(value, "item") and getattr(value, "size", 1) == 1:
-        value = value.item()
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from roll.data.numbers import LARGEST, plain_number
 from roll.data.sample import EpisodeEnd
 from roll.errors import Refused, TemplateRefusal
 from roll.rollout.chat.answer_text import new_id
@@ -163,23 +163,23 @@ class Session:
     def earn(self, value: object, call_id: object, success: object = None) -> None:
         """A reward of the episode, or of one call; the same once more changes nothing. Raises `Refused`."""
         self._refuse_late()
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise Refused(400, "value must be a finite number", "value")
+        if (number := plain_number(value)) is None:
+            raise Refused(400, f"value must be a finite number, at most {LARGEST:g} in size", "value")
         if success is not None and (not isinstance(success, bool) or call_id is not None):
             raise Refused(400, "success must be true or false, and of the episode: without call_id", "success")
         earlier = self.reward if call_id is None else self._rewarded.get(str(call_id))
         if earlier is not None:
-            if earlier != float(value) or success not in (None, self.success):
+            if earlier != number or success not in (None, self.success):
                 told = f"{earlier:g}" if call_id is not None or self.success is None else f"{earlier:g}, success {self.success}"
                 raise Refused(409, f"it has its reward already: {told}", code="rewarded_already")
             return
         if call_id is None:
-            self.reward, self.success = float(value), success
+            self.reward, self.success = number, success
             return
         answer = self.forest.find(call_id)
         if answer is None:
             raise Refused(400, "the episode has no such call", "call_id")
-        self._rewarded[str(call_id)] = answer.reward = float(value)
+        self._rewarded[str(call_id)] = answer.reward = number
 
     @property
     def rewarded(self) -> bool:
