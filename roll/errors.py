@@ -40,12 +40,8 @@ def contained(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """What foreign code returns; what it raises becomes an `Exception`. For threads, whose outcome a coroutine waits for."""
     try:
         return call(*arguments, **named)
-    except StopIteration as error:
-        raise Escaped(reason(error)) from error
-    except Exception:
-        raise
     except BaseException as error:
-        if _means_us(error):
+        if _means_us(error) or (isinstance(error, Exception) and not isinstance(error, StopIteration)):
             raise
         raise Escaped(reason(error)) from error
 
@@ -284,6 +280,10 @@ class SandboxFailed(RuntimeError):
     """The sandbox, not a program in it. `rewards/sandbox/sandbox.py` → `rewards/code_judge.py`, which begins another."""
 
 
+class Unable(BaseException):
+    """A test cannot be made here, whatever the solution: the judge's error. `rewards/sandbox/run_tests.py`, beside."""
+
+
 class PeerGone(Exception):
     """The solution in the sandbox has ended. `rewards/sandbox/object_proxy.py` → `rewards/sandbox/tester.py`: its tests fail."""
 
@@ -319,7 +319,7 @@ class DatabaseFailed(RuntimeError):
 
 
 class DatabaseAway(DatabaseFailed):
-    """The connection is lost, or the server is busy. `rollout/sql/database.py` → `rollout/sql/outage.py`: `peer_timeout`."""
+    """The connection is lost, or the server is busy. `rollout/sql/connecting.py` → `rollout/sql/outage.py`: `peer_timeout`."""
 
 
 class Expelled(RuntimeError):
@@ -327,7 +327,7 @@ class Expelled(RuntimeError):
 
 
 class Missed(Expelled):
-    """The others took this explorer for dead. `rollout/sql/news.py` → `pipeline/recovery.py`: it joins again."""
+    """The others took this explorer for dead. `rollout/sql/news.py` → `pipeline/failures.py`: it joins again."""
 
 
 class Alone(RuntimeError):

@@ -54,7 +54,12 @@ LIMITS = [  # the first whose pattern is found in a command counts
         r"^pip wheel ", "takes 30 s", "tests/packaging/test_wheel.py::test_the_wheel_has_every_module_and_what_the_commands_read"
     ),
     Limit(
-        r"^sbatch ",
+        r"^export RAY_AUTH_MODE=",
+        "sets a variable of the shell",
+        "tests/hosts/test_start.py::test_the_printed_commands_start_a_run",
+    ),
+    Limit(
+        r"^(ROLL_\w+=\S+ )*sbatch ",
         "needs a cluster",
         "tests/packaging/test_cluster_files.py::test_slurm_starts_the_run_in_the_cluster_that_it_makes",
     ),

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from io import BufferedRWPair
 from typing import Any
 
-from roll.errors import PeerGone
+from roll.errors import PeerGone, Unable
 from roll.rewards.sandbox import awaiting, exceptions
 from roll.rewards.sandbox.proxies import Remote, RemoteType
 from roll.rewards.sandbox.proxy_classes import set_own
@@ -35,10 +35,6 @@ _CHANGING = frozenset({"call", "make", "method of", "subclass"})
 """Questions with arguments that may be changed; what is compared may not."""
 _LENDING = ("getattr", "getitem", "value")
 _BAD = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, ArithmeticError, AssertionError)
-
-
-class Unable(BaseException):
-    """A test cannot be made here, whatever the solution. No test catches it as an error of the solution."""
 
 
 class Peer:

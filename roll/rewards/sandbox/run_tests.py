@@ -13,7 +13,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from roll.rewards.sandbox.object_proxy import Unable
+from roll.errors import Unable
 
 Captured = namedtuple("Captured", "out err")
 

@@ -20,8 +20,8 @@ import types
 from functools import cache
 from typing import Any
 
-from roll.errors import PeerGone, boundary
-from roll.rewards.sandbox.object_proxy import Peer, Unable
+from roll.errors import PeerGone, Unable, boundary
+from roll.rewards.sandbox.object_proxy import Peer
 from roll.rewards.sandbox.proxies import Remote, RemoteType
 from roll.rewards.sandbox.proxy_classes import set_own
 from roll.rewards.sandbox.questions import open_to_solutions
