@@ -37,7 +37,7 @@ def reason(error: BaseException) -> str:
 
 
 def contained(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """What foreign code returns; what it raises becomes an `Exception`. For threads, whose outcome a coroutine waits for."""
+    """Calls foreign code; what it raises becomes an `Exception`. For threads, whose outcome a coroutine waits for."""
     try:
         return call(*arguments, **named)
     except BaseException as error:

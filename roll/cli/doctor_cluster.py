@@ -34,10 +34,10 @@ COMPARED = ("python", "ray", "torch", "roll")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What every node is asked about."""
+    """Questions to every node."""
 
     folder: str
-    """Where runs are to be written."""
+    """Folder of the runs."""
     mark: str
     """A file that the driver has put there."""
     model: str
@@ -64,7 +64,7 @@ class Probe:
         }
 
     def reach(self, others: Sequence[tuple[str, int]]) -> list[str]:
-        """Of each an error, or none."""
+        """Returns an error, or none, for each."""
         return [_error(*other) for other in others]
 
     def speed(self, address: str, port: int) -> float:
@@ -87,7 +87,7 @@ class Probe:
 
 
 def fingerprint(folder: Path) -> str:
-    """Of a model's files: names, sizes, beginnings. Empty if there is no such folder."""
+    """Hash of a model's files: names, sizes, beginnings. Empty if there is no such folder."""
     if not folder.is_dir():
         return ""
     found = hashlib.sha256()

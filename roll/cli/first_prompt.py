@@ -17,7 +17,7 @@ from roll.data.hub import cached, is_hub_name
 from roll.errors import EpisodeFailed
 
 MOST_LINES, MOST_CHARACTERS = 40, 4000
-"""Of a prompt that are printed."""
+"""The part of a prompt that is printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class FirstPrompt:
 
 
 def first_prompts(config: RLVRConfig | AgenticConfig) -> Iterator[FirstPrompt]:
-    """What cannot be known here is said so: a run may be meant for another machine. Nothing where no tokenizer is here."""
+    """Says so where something cannot be known: a run may be meant for another machine. Nothing where no tokenizer is here."""
     name = config.model_folder(config.actor_train)
     folder = cached(name) if is_hub_name(name) else Path(name)
     if not config.has_engines or not name or folder is None or not (folder / "tokenizer_config.json").is_file():

@@ -109,7 +109,7 @@ class Run:
 
     @property
     def over(self) -> bool:
-        """Whether it has done all its steps: one that a callback has ended says why, and leaves groups that it can go on with."""
+        """True if it has done all its steps: one that a callback has ended says why, and leaves groups that it can go on with."""
         return self.summary is not None and self.summary.get("status") == "finished" and not self.summary.get("reason")
 
 
@@ -138,7 +138,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _left(checkpoints: Path) -> Iterator[str]:
-    """What lies among the checkpoints and is none: a kill has cut its writing, or its deletion."""
+    """Remains of checkpoints whose writing or deletion a kill has cut."""
     for path in sorted(checkpoints.glob(".step-*")):
         yield f"checkpoints/{path.name} is what a kill has left of a checkpoint: the next start of the run removes it, or you may"
     for path in sorted(checkpoints.glob("step-*")):

@@ -7,7 +7,7 @@ HIGHEST = 65_535
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Of `host`, `host:port`, `[fd00::1]:port` or an IPv6 address; port 0: the system chooses. Raises `ValueError`."""
+    """Parses `host`, `host:port`, `[fd00::1]:port` or an IPv6 address; port 0: the system chooses. Raises `ValueError`."""
     host, port = address, ""
     if address.startswith("["):
         host, _, rest = address[1:].partition("]")

@@ -59,7 +59,7 @@ def import_failure(path: str, error: BaseException) -> str:
 
 
 def _hidden(name: str) -> str:
-    """Where a module of Python's, or of a package, has taken the place of the user's own; else empty."""
+    """Names a module of Python's, or of a package, that hides the user's own; empty if none does."""
     loaded = getattr(sys.modules.get(name), "__file__", None)
     own = PathFinder.find_spec(name, _own_folders()) if name in sys.modules else None
     places = [] if own is None else [own.origin, *(own.submodule_search_locations or ())]

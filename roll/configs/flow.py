@@ -1,4 +1,4 @@
-"""What a user adds to the flow of a run."""
+"""Additions of a user to the flow of a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CustomStageConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowConfig:
-    """What a user adds to a run: stages of their own between two others, and callbacks."""
+    """Additions of a user to a run: stages of their own between two others, and callbacks."""
 
     stages: list[CustomStageConfig] = option([], "Stages of your own. One whose half runs in another process is left out here.")
     callbacks: list[str] = option([], "Dotted paths of your own subclasses of Callback.")

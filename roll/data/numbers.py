@@ -51,5 +51,5 @@ def plain_number(value: Any) -> float | None:
 
 
 def are_equal(rewards: Iterable[float]) -> bool:
-    """Whether all have one value in float32, so that comparing them says nothing: 0.3 and 0.1 + 0.2 have."""
+    """True if all have one value in float32, so that comparing them says nothing: 0.3 and 0.1 + 0.2 have."""
     return len({*array("f", rewards)}) == 1

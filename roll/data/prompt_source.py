@@ -89,7 +89,7 @@ def tokenize_prompts(
 
 
 def _unknown_token(row: PromptRow, token: int, known: int, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
-    """What is wrong, and the fix."""
+    """The fault, and the fix."""
     name = tokenizer.convert_ids_to_tokens(token)
     message = f"{row.where}: the prompt has the token {name!r} ({token}), and the models know {known:,} tokens"
     return message, "model.resize_token_embeddings(len(tokenizer)) before the folder is saved, or leave the row out"

@@ -40,7 +40,7 @@ class Process:
 
     @classmethod
     def read(cls, found: object) -> Process | None:
-        """What `asdict` made of one, and who knows what has become of it."""
+        """Reads back `asdict` of a process; None for anything else."""
         kinds = {"host": str, "pid": int, "boot": str, "table": str, "ticks": int}
         if isinstance(found, dict) and {name: type(value) for name, value in found.items()} == kinds:
             return cls(**found)
@@ -51,7 +51,7 @@ class Process:
 
     @property
     def alive(self) -> bool | None:
-        """Whether it exists, stopped or not, as this machine's process table says; None: that table says nothing of it."""
+        """True if it exists, stopped or not, as this machine's process table says; None: that table says nothing of it."""
         if not self.boot or not self.table or (self.boot, self.table) != (boot_id(), process_table()):
             return None
         try:
@@ -71,7 +71,7 @@ def boot_id() -> str:
 
 
 def process_table() -> str:
-    """Which numbers of processes, and which times of their starts, are seen here; empty where that cannot be read."""
+    """Namespaces of process numbers and of start times; empty where that cannot be read."""
     return _spaces("pid", "time")
 
 
@@ -104,7 +104,7 @@ def _stat(pid: int) -> tuple[str, int]:
 
 
 def _hidden(pid: int) -> bool:
-    """Whether /proc hides the processes of others (hidepid), and there is one of this number."""
+    """True if /proc hides the processes of others (hidepid), and there is one of this number."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

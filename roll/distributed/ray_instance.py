@@ -95,7 +95,7 @@ class RayInstance:
         threading.Thread(target=self._end_stopped, name="ray", daemon=True).start()
 
     def _use_own_token(self, folder: Path) -> None:
-        """Who can read the token can run code here: it lies in the instance's folder and goes with it. In the user's own
+        """Makes a token, by which code can be run here: it lies in the instance's folder and goes with it. In the user's own
         (`~/.ray/auth_token`) it would close each cluster that is started later to nodes that do not know it."""
         token = folder / "token"
         token.write_text(generate_new_authentication_token())

@@ -125,7 +125,7 @@ def bundle(devices: int, inventory: Inventory) -> dict[str, float]:
 
 
 def more_room(sizes: Sequence[int], inventory: Inventory) -> str:
-    """What leaves devices to others. `sizes`: the devices that the run uses of each node."""
+    """Advice that leaves devices to others. `sizes`: the devices that the run uses of each node."""
     if inventory.kind == "cuda":
         return "fewer devices in device_mapping" if sum(sizes) > 1 else "another node, or devices that other runs leave"
     slots = inventory.per_node

@@ -36,7 +36,7 @@ class SilentEngines:
         self._since: dict[int, float] = {}
         self._returning: dict[int, asyncio.Task[None]] = {}
         self.seconds: list[float] = []
-        """Of each silence that ended with an answer."""
+        """Seconds of each silence that ended with an answer."""
 
     def heard(self, engine: int, silent: bool) -> None:
         """The engine has fallen silent, or answers again."""

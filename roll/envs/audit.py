@@ -114,7 +114,7 @@ def _is_judged(earned: Earned) -> bool:
 
 
 def _same(best: Mapping[str, Earned]) -> float | None:
-    """What everybody earns in every task; None: they do not earn the same, or some have no reward."""
+    """The reward that everybody earns in every task; None: they do not earn the same, or some have no reward."""
     if not all(map(_is_judged, best.values())):
         return None
     everything = {value for earned in best.values() for value in earned.known}

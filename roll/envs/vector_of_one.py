@@ -37,7 +37,7 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
 
     @property
     def inner(self) -> Any:
-        """What plays."""
+        """The player."""
         inner: Any = self.vector.unwrapped
         return inner.envs[0].unwrapped if hasattr(inner, "envs") else inner
 

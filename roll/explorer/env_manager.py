@@ -96,7 +96,7 @@ class EnvManager(ABC):
         policy raises, and `EpisodeFailed`."""
 
     def system(self) -> str:
-        """Where no template is written, the rules, unless the turns' template has them."""
+        """The rules where no template is written, unless the turns' template has them."""
         if (template := self.config.agent_system_template) is not None:
             return template.format(instructions=self._instructions)
         if not self._instructions or "{instructions}" in self.config.agent_template:

@@ -67,7 +67,7 @@ class GroupOutcome:
     """Failed episodes by kind, those that were played again included."""
     last_failure: str = ""
     causes: set[str] = field(default_factory=set)
-    """Of the failed episodes; empty for one that has had an answer of the policy."""
+    """Causes of the failed episodes; empty for one with an answer of the policy."""
     lost: int = 0
     """Episodes that failed for good."""
     aborted: int = 0

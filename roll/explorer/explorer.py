@@ -45,7 +45,7 @@ EXAMPLE = 100
 
 
 def example(group: SampleGroup) -> str:
-    """Which group it is, and what was said in it."""
+    """Names a group, with the beginning of a response."""
     said = " ".join(group.samples[0].response_text.split())
     return f"{group.prompt.uid}, e.g. {said[:EXAMPLE]!r}"
 

@@ -34,7 +34,7 @@ class Checked:
     plan: Plan
     machine: Machine
     misfits: tuple[Problem, ...]
-    """What keeps the model folders that are on this machine from being those of one run."""
+    """Reasons why the model folders on this machine cannot be those of one run."""
     remarks: tuple[str, ...]
     """What may be wrong here though the configuration is right: files and devices that are not on this machine, memory."""
 

@@ -129,7 +129,7 @@ def understand(
 
 
 def _untold(made: Translation, written: Mapping[str, object], cls: object) -> list[Note]:
-    """What ROLL means by keys of a file that is ROLL's to judge by its other keys, though it is not read with ROLL's meaning."""
+    """Notes on ROLL's meaning of the keys of a file that its other keys mark as ROLL's, though it is not read so."""
     return not_read_as_roll(written, cls) if made.aliased or made.without_effect else []
 
 

@@ -119,7 +119,7 @@ def lost_versions(error: Exception) -> bool:
 
 
 def was_missed(error: Exception) -> bool:
-    """Whether an explorer fails because it was silent for so long that the others took it for dead."""
+    """True if an explorer fails because it was silent for so long that the others took it for dead."""
     return isinstance(error, Missed) or isinstance(error.__cause__, Missed)
 
 

@@ -71,7 +71,7 @@ class RunLifecycle(ABC):
         """From the moment that all workers are up."""
         self._carried_over = CarriedOver(self.state.first_step)
         self._before = read_summary(prepared.run_dir) if prepared.continues and config.trains else {}
-        """What an earlier start of this run has left."""
+        """Remains of an earlier start of this run."""
         self.loss = roles.loss_spec(config, prepared.derived)
 
     # -- what a kind of run gives: `Any` is its own configuration and its own explorer -------------------------------------
@@ -211,7 +211,7 @@ class RunLifecycle(ABC):
 
     @property
     def stopped_in_order(self) -> bool:
-        """Whether a callback ends the run, with nothing more to be said against it."""
+        """True if a callback ends the run, with nothing more to be said against it."""
         return bool(self.state.callbacks.stopped) and not self.interrupted and self.state.record.alarms.stop is None
 
     def interrupt_from_thread(self) -> None:

@@ -131,7 +131,7 @@ class Prepared:
         return replace(self, checkpoint=checkpoint)
 
     def newest_checkpoint(self) -> Checkpoint | None:
-        """What the run would go on from now: its own newest good checkpoint, else what it began with. Raises `ValueError`."""
+        """The checkpoint to go on from now: the run's own newest good one, else what it began with. Raises `ValueError`."""
         again = replace(self.config, resume_from_checkpoint="auto")
         return resumable(CheckpointStore(self.checkpoints), again) or self.checkpoint
 
@@ -281,7 +281,7 @@ class Preparation:
 
 
 def check_database(config: PPOConfig, identity: RunIdentity | None, checkpoint: Checkpoint | None, own: bool) -> None:
-    """That the run's database can be used and joined. `own`: the checkpoint is this run's. Raises `ValueError`, `ConfigError`."""
+    """Checks that the run's database can be joined. `own`: the checkpoint is this run's. Raises `ValueError`, `ConfigError`."""
     try:
         from roll.pipeline import shared_groups
         from roll.rollout.sql.admittance import Claim

@@ -41,7 +41,7 @@ BROUGHT_BY = {
     "generate": "a configuration of rewards (RLVR)",
     "episodes": "a configuration of custom_envs (agents)",
 }
-"""What a run has to have for a stage that not every run has."""
+"""The key that brings a stage which not every run has."""
 
 
 class AsyncTrainingFlow:

@@ -60,7 +60,7 @@ class Callbacks:
 
     @property
     def stopped(self) -> str:
-        """Who ends the run in order, and why; empty if nobody does."""
+        """Callback that ends the run in order, and its reason; empty if none does."""
         who = ((type(each).__qualname__, each._stops) for each in self._callbacks)
         return next((f"{name}: {' '.join(why.split())}" for name, why in who if why is not None), "")
 
@@ -157,7 +157,7 @@ class Reports:
         self._heed()
 
     def _heed(self) -> None:
-        """What a callback asks for."""
+        """A callback's request."""
         if self._callbacks.stopped:
             self._stop()
 

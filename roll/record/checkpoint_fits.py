@@ -1,4 +1,4 @@
-"""Whether a run can go on from a checkpoint with the configuration that it has now; if not, which key to change, and to what."""
+"""True if a run can go on from a checkpoint with the configuration that it has now; if not, which key to change, and to what."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from roll.errors import Misfit
 from roll.weights.folder_files import CONFIG, read_json
 
 SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-"""Of a model's config.json: where these differ, so do the weights."""
+"""Keys of a model's config.json: where these differ, so do the weights."""
 
 
 class Found(Protocol):

@@ -32,7 +32,7 @@ class InvalidActions:
         self._tags: dict[str, _Counted] = {}
 
     def observe(self, groups: Iterable[SampleGroup]) -> list[str]:
-        """What is new with these groups."""
+        """Yields the news of these groups."""
         for group in groups:
             counted = self._tags.setdefault(group.prompt.tag, _Counted())
             for sample in group.samples:

@@ -86,7 +86,7 @@ def _as_json(counts: Counter[int]) -> dict[str, int]:
 
 
 class OffPolicyWarnings:
-    """What is worth telling of a step's distance from the policy that sampled it."""
+    """Warnings of a step's distance from the policy that sampled it."""
 
     def __init__(self, config: PPOConfig, loss: LossSpec) -> None:
         correction, tuning = config.train_infer_correction, config.staleness_tuning

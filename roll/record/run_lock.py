@@ -87,7 +87,7 @@ class RunLock:
                 raise Superseded(f"{self._run_dir} was taken over by {now}: this run may not write there any more")
 
     def close(self) -> None:
-        """Where nothing came of the run, as it was refused, what was made for the lock goes, too."""
+        """Removes what was made for the lock, too, where the run was refused."""
         for path in self._made if not self._run_dir.exists() else ():
             with suppress(OSError):  # a folder in which others are
                 path.rmdir() if path.is_dir() else path.unlink()
@@ -135,7 +135,7 @@ def _missing(place: Path) -> list[Path]:
 
 
 def _is_there(descriptor: int, path: Path) -> bool:
-    """Whether the open file is still the one of this name."""
+    """True if the open file is still the one of this name."""
     with suppress(OSError):
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     return False

@@ -196,7 +196,7 @@ def _judged(label: str, first: float, last: float, noise: float, steps: int) -> 
 
 
 def _obstacles(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Iterator[tuple[Kind, str]]:
-    """What keeps the last steps from teaching much, the gravest first; and what the run has lost by all its steps."""
+    """Obstacles to learning in the last steps, the gravest first; and the losses of the run in all its steps."""
     if (cut := _recent(curve(CUT))) is not None and cut >= MOST_CUT:
         yield "cut off", f"{cut:.0%} of the responses end at the length limit"
     if (valid := _recent(curve(LEAST_VALID))) is not None and valid < FEW_VALID:

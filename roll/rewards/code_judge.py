@@ -94,7 +94,7 @@ def _libraries(item: dict[str, Any]) -> set[str]:
 
 
 def _judge(sandbox: Sandbox, item: dict[str, Any]) -> dict[str, Any]:
-    """Where a library does not load within the limits, no solution is at fault."""
+    """Judges an item. A library that does not load within the limits is no solution's fault."""
     libraries = _libraries(item)
     sandbox.load(sorted(libraries - {LARGE}))
     found = _passed(sandbox, item)
@@ -105,7 +105,7 @@ def _judge(sandbox: Sandbox, item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _loads(sandbox: Sandbox, limits: Limits) -> bool:
-    """Whether a quarter of the time is enough for it: a solution and its tests load it side by side."""
+    """True if a quarter of the time is enough for it: a solution and its tests load it side by side."""
     ending = _run_program(sandbox, {"source": f"import {LARGE}"}, b"", replace(limits, wall_s=limits.wall_s / 4))
     return not ending.exceeded and not ending.code
 

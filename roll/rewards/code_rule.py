@@ -165,7 +165,7 @@ def _code(tests: list[str], calls: str, row: Mapping[str, object]) -> dict[str, 
 
 
 def _told(row: Mapping[str, object]) -> str:
-    """What a row tells the model: its columns of text, and messages."""
+    """Texts of a row that the model sees: its columns of text, and messages."""
     texts = [value for name, value in row.items() if isinstance(value, str) and name not in COLUMNS]
     messages = [each for value in row.values() if isinstance(value, list) for each in value if isinstance(each, Mapping)]
     return "\n".join([*texts, *(each["content"] for each in messages if isinstance(each.get("content"), str))])

@@ -23,7 +23,7 @@ from roll.rewards.worker import RewardWorker, worker_class
 TRIED = 8
 """Reference answers of a domain that are judged."""
 WRONG, MOST_WRONG = "I do not know.", 3
-"""What answers no prompt; how many wrong responses are judged."""
+"""A response that answers no prompt; the number of wrong responses that are judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class _Trial:
 
 
 def _wrong(prompts: Sequence[Prompt], worker: RewardWorker) -> Iterator[tuple[Prompt, str]]:
-    """What answers no prompt, and reference answers of others."""
+    """Responses that answer no prompt, and reference answers of others."""
     others = ((prompt, other.ground_truth) for prompt, other in pairwise(prompts) if other.ground_truth != prompt.ground_truth)
     yield from ((prompt, WRONG) for prompt in prompts[:1])
     solved = ((prompt, said) for prompt, truth in others if (said := worker.solution(truth)))

@@ -96,7 +96,7 @@ UNSEEN = (
 
 
 def unseen(rules: str, first: Observation | None) -> bool:
-    """Whether the rules are missing in a conversation that an environment keeps itself; texts are shown with them."""
+    """True if the rules are missing in a conversation that an environment keeps itself; texts are shown with them."""
     return isinstance(first, list) and bool(rules.strip()) and rules.strip() not in shown(first)
 
 

@@ -1,4 +1,4 @@
-"""Which groups are worth training: functions of a group's rewards, built in (pure) or the user's own."""
+"""Filters, by which groups are worth training: functions of a group's rewards, built in (pure) or the user's own."""
 
 from __future__ import annotations
 

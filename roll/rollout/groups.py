@@ -272,7 +272,7 @@ class Groups(OneProcess):
         self._trace.end_group(group.group_id, {**row, "tokens_by_version": group.tokens_by_version})
 
     async def _fetch(self, group_ids: Sequence[int]) -> None:
-        """What `_contents` is about to be asked for."""
+        """Groups that `_contents` is about to read."""
 
     async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
         """Groups with their samples; those that cannot be read are dropped, or not trained again, and left out."""

@@ -83,7 +83,7 @@ class Asked:
     stand_in: asyncio.Future[Answer] | None = None
     """The same request at another engine."""
     lost: bool = False
-    """Whether the engine has died over it."""
+    """True if the engine has died over it."""
 
 
 class RolloutClient:

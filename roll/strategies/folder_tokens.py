@@ -37,7 +37,7 @@ class FolderTokens:
     faults: tuple[str, ...]
     """Sources whose entry is no token id."""
     whole: bool
-    """Whether the tokenizer's end of text is known, or known to be missing."""
+    """True if the tokenizer's end of text is known, or known to be missing."""
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -132,7 +132,7 @@ def _optional(path: Path) -> dict[str, Any]:
 
 
 def _vocabulary(tokenizer: Mapping[str, Any]) -> dict[str, int]:
-    """Of `tokenizer.json`: a mapping, or, of Unigram models, pairs of a token and its score in the order of their ids."""
+    """Vocabulary of `tokenizer.json`: a mapping, or, of Unigram models, pairs of token and score in the order of their ids."""
     model = tokenizer.get("model")
     listed = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(listed, list):

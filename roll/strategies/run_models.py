@@ -36,11 +36,11 @@ class UsedModel:
     """Names the folder."""
     folder: str
     tokens: int
-    """Of the longest text that it is given."""
+    """Length of the longest text that it is given."""
     reads_policy: bool = False
     """It is given the token ids of the policy, and no text."""
     sampling: Mapping[str, GeneratingArguments] = field(default_factory=dict)
-    """How its answers are sampled, by key; empty: it writes none."""
+    """Sampling of its answers, by key; empty: it writes none."""
     engine: str = ""
     native: bool = True
     """It is asked by its chat template."""
@@ -49,7 +49,7 @@ class UsedModel:
 
 
 def used_models(config: PPOConfig) -> list[UsedModel]:
-    """That of `actor_train`, whose tokenizer is used, or of the role in its place, comes first."""
+    """Lists them, `actor_train`'s first, whose tokenizer is used, or that of the role in its place."""
     models, longest = list[UsedModel](), config.lengths().sequence
     for name, role in config.roles().items():
         key = f"{name}.model_args.model_name_or_path" if role.model_args.model_name_or_path else "pretrain"
@@ -91,7 +91,7 @@ class Models:
 
     @cached_property
     def ends(self) -> tuple[int, ...]:
-        """What ends an answer of the policy, by its folder."""
+        """Tokens that end an answer of the policy, by its folder."""
         return self._of(self._models[0]).ends
 
     @property
@@ -100,7 +100,7 @@ class Models:
         return min((rows for each in self._policy() if (rows := self._of(each).rows) is not None), default=None)
 
     def check(self) -> Fit:
-        """What does not fit. Raises `OSError`, `ValueError` for a folder that cannot be read."""
+        """Yields what does not fit. Raises `OSError`, `ValueError` for a folder that cannot be read."""
         for each in once(self._models):
             self._vocabulary(each, self._of(each))
             self._context(each)
@@ -173,7 +173,7 @@ class Models:
             self.fit.remarks += [line] if line not in self.fit.remarks else []
 
     def _end_of_turn(self, model: UsedModel, tokens: FolderTokens) -> None:
-        """That of its chat template, where that is one token. Only a tokenizer that is loaded tells."""
+        """End of turn of its chat template, where that is one token. Only a tokenizer that is loaded tells."""
         tokenizer = self._loaded.get(model.folder)
         if not model.native or tokenizer is None or not tokenizer.chat_template:
             return
@@ -192,7 +192,7 @@ class Models:
             self._warn(model.key, model.folder, f"a sequence may have {model.tokens:,} tokens, {beyond}")
 
     def _stored(self, model: UsedModel) -> None:
-        """What its weights say of themselves."""
+        """Compares the stored weights with the configuration."""
         files, config = weight_files(Path(model.folder)), read_json(Path(model.folder) / CONFIG)
         stored = _tensors(model.folder)
         odd = {tensor.dtype for name, tensor in stored.items() if name.endswith(".weight")} & _NO_NUMBERS
@@ -268,7 +268,7 @@ def _count(found: Collection[object], what: str) -> str:
 
 
 def models_here(config: PPOConfig) -> Fit:
-    """What does not fit of the folders that are on this machine, before anything is loaded."""
+    """Yields what does not fit among the folders on this machine, before anything is loaded."""
     here = [model for each in used_models(config) for model in _here(each)]
     models = Models(here)
     try:

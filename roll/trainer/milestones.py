@@ -1,4 +1,4 @@
-"""How far the trainer is: what each step has behind it, and whether the weights are those of a whole step."""
+"""Milestones of the trainer: how far each step is, and if the weights are those of a whole step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from roll.rollout.groups import Groups
 
 
 class Milestone(StrEnum):
-    """What a step can have behind it, in words for people: "step 3 is trained and written down"."""
+    """Milestones of a step, in words for people: "step 3 is trained and written down"."""
 
     BEGUN = "begun"
     """Its weights change."""
@@ -25,7 +25,7 @@ class Milestones:
         """`first_step`: steps that are done already."""
         self._groups = groups
         self._behind = Counter(dict.fromkeys(Milestone, first_step))
-        """How many steps have that milestone behind them."""
+        """Number of steps that have reached that milestone."""
 
     def passed(self, milestone: Milestone, count: int) -> None:
         """By `count` steps."""
@@ -34,7 +34,7 @@ class Milestones:
 
     @property
     def whole(self) -> bool:
-        """Whether weights, optimiser and accounts are those between two steps: only then they are worth a checkpoint."""
+        """True if weights, optimiser and accounts are those between two steps: only then they are worth a checkpoint."""
         return self._behind[Milestone.RECORDED] == self._behind[Milestone.BEGUN]
 
     @property

@@ -34,7 +34,7 @@ def if_(key: str, holds: Callable[[Any], bool]) -> Callable[[PPOConfig, Written]
 
 
 def where(key: str, when: str, note: str, holds: Callable[[Any], bool]) -> Difference:
-    """Of one key, for configurations that the condition holds for."""
+    """Difference of one key, for configurations that meet the condition."""
     return Difference(key, when, note, if_(key, holds))
 
 

@@ -63,8 +63,8 @@ def pipeline_of(mapping: Mapping[str, object], started: Pipeline | None = None) 
 
 
 def _by_lengths(mapping: Mapping[str, object]) -> Pipeline:
-    """Where nobody says, and neither prompts nor environments are written: an episode has one length, a prompt and its response
-    have two."""
+    """Guesses where nobody says, and neither prompts nor environments are written: an episode has one length, a prompt and its
+    response have two."""
     rlvr, agentic = hints(RLVRConfig).keys(), hints(AgenticConfig).keys()
     if mapping.keys() & (rlvr - agentic):
         return "rlvr"

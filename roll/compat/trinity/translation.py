@@ -82,7 +82,7 @@ PHRASES = {
     "auto or false": "true or false",
     "output_dir": "checkpoint_root_dir/project",
 }
-"""Of Trinity's, where a value has another form, too."""
+"""Fixes in Trinity's words, where a value has another form, too."""
 
 
 def words_of(

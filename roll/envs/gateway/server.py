@@ -213,7 +213,7 @@ async def _body(request: Request, most: int = LARGEST_BODY) -> bytes | None:
 
 
 async def _asking_body(request: Request, session: Session) -> bytes:
-    """Of a conversation, which its episode has to have room for. Raises `Refused`."""
+    """Reads the body of a conversation, for which its episode needs room. Raises `Refused`."""
     text = await _body(request, session.most_bytes)
     if text is None:
         raise session.out_of_context(f"the request has more than {session.most_bytes:,} bytes")

@@ -16,7 +16,7 @@ OTHERS = 24
 
 
 def told_apart(ask: Callable[[Any], Any], question: str, value: Any) -> tuple[Any, bool]:
-    """What it says of the value, and whether that says something of the value."""
+    """Asks about the value among others like it; returns the answer, and if it depends on the value."""
     others = [near for near in (_other(value, i) for i in range(OTHERS)) if near is not None]
     asked = [(each, False) for each in others]
     asked.insert(secrets.randbelow(len(asked) + 1), (value, True))

@@ -56,7 +56,7 @@ def register(cls: type[BaseException]) -> None:
 
 
 def told(error: BaseException, out: Callable[[Any], Any], depth: int = 0) -> dict[str, Any]:
-    """What is said of it."""
+    """Describes an error, for the other side: class, message, attributes."""
     attributes = {}
     for name, value in list(vars(error).items()):
         attributes[str(name)] = out(value)

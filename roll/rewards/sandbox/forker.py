@@ -88,7 +88,7 @@ class Forker:
         self._connection, self._isolated, self._free, self._place = connection, isolated, users, place
         self._processes = processes
         self._loaded_kb = [0, 0]
-        """What libraries have taken, which programs do not pay for: address space, and memory."""
+        """Address space and memory of libraries, for which programs do not pay."""
         self._numbers: dict[int, int] = {}
         """Process id -> number of the program."""
         self._users: dict[int, int] = {}

@@ -171,7 +171,7 @@ def _read_sympy(content: Any, read: Read) -> Any:
 
 
 def _built(node: ast.expr) -> Any:
-    """What SymPy's `srepr` has written; nothing is run but constructors of SymPy's own types."""
+    """Reads the output of SymPy's `srepr`; nothing is run but constructors of SymPy's own types."""
     sympy: Any = importlib.import_module("sympy")
     match node:
         case ast.Constant(value=value) if value is None or type(value) in (int, float, bool):

@@ -53,7 +53,7 @@ class Peer:
         """Handle, original, and what it was: the other side of `_shared`."""
         self._may_ask = may_ask
         self.printed: Callable[[], list[str]] = lambda: []
-        """What has been printed since it was last asked, and to where."""
+        """Text printed since the last question, and its stream."""
         self.before: Callable[[], None] = lambda: None
         """Called ahead of each question."""
         self.watch: Any = None
@@ -67,7 +67,7 @@ class Peer:
         self.broken: BaseException | None = None
         """An assertion that has failed where the solution called the test."""
         self.keeps_types = False
-        """Whether Python's types stay there, as they say yes to whatever they are called with."""
+        """True if Python's types stay there, as they say yes to whatever they are called with."""
         self.waiting: list[tuple[Any, Any]] = []
         """Coroutines over there that are waited for here, with what gets their results."""
 
@@ -105,7 +105,7 @@ class Peer:
         raise Unable(self.unable)
 
     def swallowed(self, error: BaseException | None, trace: Any, swallows: Any) -> Any:
-        """Whether a test's error ends here, because the solution says so: only one that the test has raised to see that."""
+        """True if a test's error ends here, because the solution says so: only one that the test has raised to see that."""
         if error is None or swallows is False or swallows is None or self.is_raised(trace):
             return swallows
         if not isinstance(error, AssertionError) and not isinstance(swallows, Remote) and swallows:
@@ -113,7 +113,7 @@ class Peer:
         return False
 
     def is_raised(self, trace: Any) -> bool:
-        """Whether an error comes from a statement of the test that raises it."""
+        """True if an error comes from a statement of the test that raises it."""
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
         return trace is not None and trace.tb_frame.f_code.co_filename == "tests.py" and trace.tb_lineno in self.raises
@@ -133,7 +133,7 @@ class Peer:
         self._proxies[handle] = proxy
 
     def truth(self, this: Any, value: Any) -> bool:
-        """Of an object, whose truth is a verdict if it is an answer itself."""
+        """Truth of an object, a verdict if it is an answer itself."""
         heard = None if self.watch is None else self.watch.weighed.get(this.roll_handle)
         if heard is not None:
             heard.answers[repr(value)] = None

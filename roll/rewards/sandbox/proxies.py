@@ -1,4 +1,4 @@
-"""What stands in a test for the objects and classes of a solution, and in a solution for a test's.
+"""Proxies, in a test for the objects and classes of a solution, and in a solution for a test's.
 
 A proxy can what its object can: it has the operators of the object's class and no others. Its class is the proxy of the object's
 class, so that `type`, `isinstance` and a test's own subclass work. (Names begin with `roll_`, as others are the object's.)
@@ -191,7 +191,7 @@ class Remote(metaclass=RemoteType):
         return believe(value) if self.roll_made else value
 
     def roll_asked(self, question: str, *given: Any) -> Any:
-        """What it says to an operator's question. A class that the test has named is believed where it distinguishes."""
+        """Its answer to an operator's question. A class that the test has named is believed where it distinguishes."""
         apart = question == "eq" if self.roll_made else self.roll_candidate and question not in ("lshift", "rshift")
         if apart and len(given) == 1 and not isinstance(given[0], Remote):
             value, tells = told_apart(lambda other: self.roll_peer.ask(self.roll_handle, question, other), question, given[0])
@@ -218,7 +218,7 @@ class Remote(metaclass=RemoteType):
         return self.roll_like(asks(question, *given))
 
     def roll_each(self) -> Iterator[Any]:
-        """What was there at the first look is there at the next, whatever the object now says."""
+        """Iterates over the elements; those of the first look are there at the next, whatever the object now says."""
         if self.roll_source is None:
             set_own(self, roll_source=self.roll_peer.ask(self.roll_handle, "iter"))
         position = 0

@@ -1,4 +1,4 @@
-"""What makes a proxy more than a name for its object: classes of a test that derive from a solution's, and what functions say."""
+"""Classes of a test that derive from a solution's, and signatures of functions: a proxy is more than a name for its object."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def set_own(this: Any, **values: object) -> Any:
 
 
 def of_function(this: Any, name: str) -> Any:
-    """What a function says of itself."""
+    """A function's description of itself."""
     if not (told := this.roll_told.get("function")):
         return None
     if name == "__signature__":

@@ -50,7 +50,7 @@ REFLECTED = {f"r{name}": asked for name, asked in _BINARY.items()}
 OPERATORS = FIRST | {*REFLECTED}
 OTHERS = frozenset({"call", "getitem", "setitem", "delitem", "exit", "aexit", "format", "round", "await"})
 QUESTIONS = OPERATORS | {*UNARY} | OTHERS
-"""What a class may know how to answer; what it does not know, its proxy does not know either."""
+"""Questions that a class may answer; its proxy answers no others."""
 
 
 def _signature(this: Any) -> list[Any] | None:
@@ -117,7 +117,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 
 
 def open_to_solutions(value: object, method: str, arguments: list[Any]) -> bool:
-    """Whether a solution may ask an object of the test's, so that it learns nothing of the test but what it was given."""
+    """True if a solution may ask an object of the test's, so that it learns nothing of the test but what it was given."""
     if method in ("call", "signature"):
         return callable(value)
     if isinstance(value, type):

@@ -23,7 +23,7 @@ TOOLS = frozenset(
 )
 """Functions of Python's that tests use, and tasks do not ask for."""
 OF_VALUES = frozenset(name for kind in KINDS for name in dir(kind))
-"""What a test asks values of Python's own types for."""
+"""Attributes that tests use of values of Python's own types."""
 COMPARES = (
     "equ",
     "same",
@@ -83,7 +83,7 @@ def asked_of_solution(
     tests: Iterable[str] = (),
     defined: Iterable[str] = (),
 ) -> frozenset[str]:
-    """That of Python's names which the test takes from the solution, if there is one; of other names there is no doubt. It is one
+    """The one of Python's names that the test takes from the solution, if there is one; others are in no doubt. It is one
     alone, so that a solution does not bring what it is compared with: one that the task's text names (`named`), that all tests
     have, or that comes first. Beside other names it is what the solution has `defined` and no tool for these.
 
@@ -110,7 +110,7 @@ def asked_of_solution(
 
 
 def _serves(name: str, others: set[str], tree: ast.AST) -> bool:
-    """Whether a function works for the test: it is compared with one of the others, or given what one returns."""
+    """True if a function works for the test: it is compared with one of the others, or given what one returns."""
     functions = {each for each in others if not each.lstrip("_")[:1].isupper()}
     for node in ast.walk(tree):
         called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
@@ -157,7 +157,7 @@ def _behind(names: set[str], tree: ast.AST) -> set[str]:
 
 
 def _places(tree: ast.AST) -> dict[str, tuple[int, int]]:
-    """Where each name is first read."""
+    """Place at which each name is first read."""
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
     return {node.id: (node.lineno, node.col_offset) for node in sorted(nodes, key=lambda n: (-n.lineno, -n.col_offset))}
 
@@ -203,7 +203,7 @@ def objects_in(tests: Iterable[str]) -> frozenset[str]:
 
 
 def needs_a_runner(test: str) -> str:
-    """What among the tests is more than functions to be called without arguments; empty if nothing is."""
+    """Tests that are more than functions without arguments; empty if there are none."""
     for each in ast.parse(test).body:
         if isinstance(each, ast.ClassDef) and _has_tests(each):
             return f"the methods of {each.name}"
@@ -221,18 +221,18 @@ def raises_in(tree: ast.AST) -> frozenset[int]:
 
 
 def calls_results(tree: ast.AST) -> bool:
-    """Whether it calls what a call has returned."""
+    """True if it calls what a call has returned."""
     return any(isinstance(node, ast.Call) and isinstance(node.func, ast.Call) for node in ast.walk(tree))
 
 
 def cuts_short(tree: ast.AST) -> bool:
-    """Whether it gives up what it waits for: the tester cannot, while the solution computes."""
+    """True if it gives up what it waits for: the tester cannot, while the solution computes."""
     names = (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in ast.walk(tree))
     return any(name in ("wait_for", "timeout_at") for name in names)
 
 
 def _is_of_values(name: str) -> bool:
-    """Whether values of Python's own types have it, or it compares: then a function may be what the task asks for."""
+    """True if values of Python's own types have it, or it compares: then a function may be what the task asks for."""
     return name in OF_VALUES or any(word in name.lower() for word in COMPARES)
 
 
@@ -261,7 +261,7 @@ def writes_files(tree: ast.AST) -> bool:
 
 
 def ignored_calls(tree: ast.AST) -> frozenset[tuple[int, int, int, int]]:
-    """Where calls stand whose values nobody uses."""
+    """Places of calls whose values nobody uses."""
     calls = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
     return frozenset((each.lineno, each.end_lineno or 0, each.col_offset, each.end_col_offset or 0) for each in calls)
 

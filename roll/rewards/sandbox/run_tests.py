@@ -80,7 +80,7 @@ def _required(test: Any) -> list[str]:
 
 
 def _parameters(test: Any) -> list[dict[str, Any]]:
-    """What pytest.mark.parametrize gives the function; one call without it."""
+    """Arguments of the function by pytest.mark.parametrize; one call without it."""
     rows: list[dict[str, Any]] = [{}]
     for mark in getattr(test, "pytestmark", []):
         if mark.name == "parametrize":

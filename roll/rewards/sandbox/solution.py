@@ -86,7 +86,7 @@ class Loaded:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def names(self) -> dict[str, Any]:
-        """What it defines: its functions, classes and values by name."""
+        """Its functions, classes and values by name."""
         names = {}
         for name, value in vars(self._module).items():
             if name.startswith("__") or self._given.get(name) is value or isinstance(value, types.ModuleType):
@@ -103,7 +103,7 @@ class Loaded:
         setattr(self._module, name, value)
 
     def patch(self, module: str, name: str, value: list[Any]) -> None:
-        """What the test has put in the place of something in a module; nothing: what was there is there again."""
+        """Puts the test's replacement into a module; without one, puts the original back."""
         here = importlib.import_module(module)
         self._patched.setdefault((module, name), getattr(here, name, None))
         setattr(here, name, value[0] if value else self._patched.pop((module, name)))

@@ -1,4 +1,4 @@
-"""What a test replaces around a solution for the time of a call, and what the solution prints and reads meanwhile.
+"""Replacements around a solution for the time of a call, and its input and output meanwhile.
 
 A test patches modules of its own process; before each question the tester tells the solution's process what has changed there.
 """

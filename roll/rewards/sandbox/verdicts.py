@@ -23,19 +23,19 @@ _ARITHMETIC = OPERATORS - {*ORDER, "contains"}
 
 @dataclass(slots=True)
 class Heard:
-    """What objects have answered to one question."""
+    """Answers of objects to one question."""
 
     question: str
     decides: bool = False
-    """Whether an object that the test has not made was told a value of the test's."""
+    """True if an object that the test has not made was told a value of the test's."""
     answers: dict[str, None] = field(default_factory=dict)
     repeats: list[tuple[Callable[..., Any], tuple[Any, ...], Any]] = field(default_factory=list)
-    """How it is asked again, what it was given, what it said."""
+    """The question, to be asked again, its arguments, the answer."""
     asked: list[tuple[Any, Any]] = field(default_factory=list)
     """Objects that were compared with others, and these."""
     content: bool = False
     distinguishes: bool = False
-    """Whether it has been asked among others, and told them apart."""
+    """True if it has been asked among others, and told them apart."""
 
 
 class Watch:
@@ -107,7 +107,7 @@ def _compares(question: str) -> bool:
 
 
 def _is_told(value: object) -> bool:
-    """Whether it is a value of the test's; functions are none."""
+    """True if it is a value of the test's; functions are none."""
     return not isinstance(value, Remote | RemoteType) and not callable(value)
 
 
@@ -119,7 +119,7 @@ def _true(value: Any) -> bool:
 
 
 def _equals_all(this: Any, other: Any) -> bool:
-    """Whether it says so of all objects of the class, however they differ."""
+    """True if it says so of all objects of the class, however they differ."""
     shown = repr(vars(this)), repr(vars(other))
     others = [each for each in this.roll_peer.known(type(other)) if each is not this and each is not other][:24]
     differ = [each for each in others if repr(vars(each)) not in shown][:8]

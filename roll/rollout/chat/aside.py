@@ -23,19 +23,19 @@ CHARACTERS_A_TOKEN = 1024
 """More than a token has: the longest of usual vocabularies are some hundred spaces."""
 BYTES_A_TOKEN = 4 * CHARACTERS_A_TOKEN
 FRAME_BYTES = 1 << 20
-"""Of a request, besides what is said: tools, and fields that no template shows."""
+"""Bytes of a request besides the messages: tools, and fields that no template shows."""
 
 _threads = ThreadPoolExecutor(THREADS, "requests")
 
 
 class Aside:
-    """Of one episode."""
+    """Long work of one episode, one after the other, beside the event loop."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
     async def __call__(self, size: int, work: Callable[..., T], *arguments: object) -> T:
-        """What `work` returns, or raises. `size`: of what it reads."""
+        """Runs `work`, on a thread if it is long. `size`: of its input."""
         if size <= SHORT:
             return work(*arguments)
         async with self._turn:

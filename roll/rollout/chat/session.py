@@ -65,7 +65,7 @@ class Session:
         self.reward: float | None = None
         self.success: bool | None = None
         self.refused = ""
-        """What the chat template has refused last."""
+        """The chat template's last refusal."""
         self.refused_reward = ""
         """Why the last reward that was posted was refused."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -121,7 +121,7 @@ class Session:
 
     @property
     def most_bytes(self) -> int:
-        """Of a request."""
+        """The largest request that fits the context."""
         return FRAME_BYTES + self._limits.context * BYTES_A_TOKEN
 
     async def context(self, asked: Asked) -> Context:

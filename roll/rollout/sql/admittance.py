@@ -194,7 +194,7 @@ class LifeSigns:
         """Process -> its last beat, and the seconds since in which another would have been heard."""
         self._looked: float | None = None
         self.was_deaf = False
-        """Whether it could not look for so long that the others, who could not be heard, have all their time anew."""
+        """True if it could not look for so long that the others, who could not be heard, have all their time anew."""
 
     def look(self, beats: Mapping[str, object], now: float, replaceable: Collection[str] = ()) -> list[str]:
         """`beats`: of all processes that are said to be alive, as they are now. `replaceable`: those without whom others go on,

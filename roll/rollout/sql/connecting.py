@@ -26,7 +26,7 @@ from roll.configs.redact import redact_text
 from roll.errors import DatabaseAway, DatabaseDamaged, DatabaseError, DatabaseFailed
 
 BUSY_S = 60.0
-"""How long a transaction of SQLite waits for those of others."""
+"""Time that a transaction of SQLite waits for those of others."""
 LONGEST_HELD_S = 5.0
 TRANSIENT = ("08", "40", "53", "57")
 """Classes of errors of a server that is away, full, or has ended what was under way."""
@@ -52,17 +52,17 @@ class Limits:
 
     @property
     def patience(self) -> float:
-        """Of this side, for what the server's own limits should have ended."""
+        """Limit of this side, for what the server's own limits should have ended."""
         return self.answer + self.held / 2
 
     def of_client(self) -> dict[str, int]:
-        """Of libpq, which counts in whole seconds."""
+        """Limits of libpq, which counts in whole seconds."""
         idle, between = max(1, round(self.held)), max(1, round(self.held / 4))
         keepalives = {"keepalives": 1, "keepalives_idle": idle, "keepalives_interval": between, "keepalives_count": 4}
         return {"connect_timeout": max(2, ceil(self.held)), "tcp_user_timeout": round(1000 * self.answer), **keepalives}
 
     def of_session(self) -> dict[str, str]:
-        """Of the server, for one connection."""
+        """Limits of the server, for one connection."""
         client = self.of_client()
         in_ms = {
             "idle_in_transaction_session_timeout": self.held,
@@ -176,7 +176,7 @@ def _write_ahead(cursor: sqlite3.Cursor) -> None:
 
 
 def failed(place: object, error: DBAPIError) -> DatabaseFailed:
-    """What a statement's error is for who runs it, without the statement and its values."""
+    """An error for people, without the statement and its values."""
     said, code = error.orig, getattr(error.orig, "sqlstate", None)
     if isinstance(said, sqlite3.Error):
         away = getattr(said, "sqlite_errorcode", 0) & 0xFF in BUSY

@@ -39,13 +39,13 @@ class Database:
         """Of the file, once it is there."""
         self._thread = ThreadPoolExecutor(1, "groups")
         self._turn = asyncio.Lock()
-        """Of who uses the thread."""
+        """Serves the thread's users one after the other."""
         self._open: Connection | None = None
         self._read: Connection | None = None
         self._sockets: list[int] = []
-        """Of the connections."""
+        """Those of the connections."""
         self._closing = threading.Lock()
-        """Of the sockets, whose numbers others may have afterwards."""
+        """Guards the sockets, whose numbers others may have afterwards."""
 
     async def begin(self, work: Callable[[Connection], T]) -> T:
         """Begins a transaction with `work`, whose result it returns."""
@@ -194,7 +194,7 @@ class Database:
         self._transaction.commit()
 
     def _rollback(self) -> None:
-        """Of a connection that is lost the server does it."""
+        """Rolls back, if the connection is there; of a lost one the server does it."""
         try:
             if self._open is not None:
                 self._open.rollback()

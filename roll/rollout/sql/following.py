@@ -1,4 +1,4 @@
-"""What a process knows of the groups in a database: it learns what others changed, by the verbs of the pure `Admission`."""
+"""Knowledge of a process about the groups in a database: it learns what others changed, by the verbs of the pure `Admission`."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ class FollowingGroups(Groups):
         self.known = -1
         """The number of the last change that is known here."""
         self._stale = False
-        """Whether what is known here includes changes that were not kept."""
+        """True if what is known here includes changes that were not kept."""
         self.branch = 0
         self._seq = 0
         """The number of the transaction that is open."""
         self._own: set[int] = set()
         """The groups that were started here and, when they were counted last, in flight."""
         self._fetched: dict[int, SampleGroup | PackingError] = {}
-        """What groups contain that a step may take."""
+        """Contents of groups that a step may take."""
         self._statements: list[Executable] = []
         self._fates: list[Fate] = []
-        """What the journal is told, once it is committed."""
+        """Rows for the journal, once they are committed."""
         self._ahead: set[int] = set()
         """Groups that have ended after the last change that is known here: a look is not of one moment."""
         self._peers = Peers()

@@ -173,7 +173,7 @@ class SqlGroups(FollowingGroups):
                 raise
 
     async def _was_committed(self) -> bool:
-        """Whether the transaction was kept whose answer is lost: it is over when this one has its turn."""
+        """True if the transaction was kept whose answer is lost: it is over when this one has its turn."""
 
         def last(connection: Connection) -> int | None:
             connection.execute(update(runs).values(seq=runs.c.seq + 1))

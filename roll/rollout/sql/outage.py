@@ -29,7 +29,7 @@ class Outage:
         """Nobody waits any more."""
 
     async def outlast(self, work: Callable[[], Awaitable[Any]], patience_s: float | None = None) -> Any:
-        """What `work` returns, which is begun again whenever the database was away. `patience_s`: if less than usual. Raises
+        """Returns the result of `work`, begun again whenever the database was away. `patience_s`: if less than usual. Raises
         `DatabaseFailed`."""
         began = monotonic()
         while True:

@@ -61,7 +61,7 @@ def response_text(tokenizer: Tokenizer, tokens: Sequence[int], sampling: Samplin
 
 
 def without_end(tokens: Sequence[int], sampling: SamplingParams, reason: str) -> list[int]:
-    """What a text is made of."""
+    """Tokens that make the text of a response: all but the end token that it was sampled with."""
     ended = reason == "stop" and len(tokens) > 0 and tokens[-1] in sampling.stop_token_ids
     return list(tokens[:-1] if ended else tokens)
 
