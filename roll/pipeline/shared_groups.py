@@ -95,7 +95,7 @@ def check_database(config: PPOConfig, address: str, claim: Claim, checkpoint: Ch
             fix = trainer if config.only_explores else "restore the file from a copy, or start over with another exp_name"
             raise ConfigError([Problem(key, given, f"the database is damaged: {error}", fix)]) from error
     except DatabaseError as error:
-        fix = "sqlite:///path/to/groups.db, or postgresql+psycopg://user@host/name"
+        fix = "a database that answers here: sqlite:///path/to/groups.db, or postgresql+psycopg://user@host/name"
         raise ConfigError([Problem(key, given, str(error), fix)]) from error
 
 
