@@ -91,7 +91,10 @@ def environments() -> dict[str, dict[str, Any]]:
 
 def configuration(out: Path, steps: int, group: int) -> dict[str, Any]:
     manager = "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager"
-    envs = {tag: {**env, "env_manager_cls": manager, "agent_system_template": "", "agent_template": TEMPLATE} for tag, env in environments().items()}
+    envs = {
+        tag: {**env, "env_manager_cls": manager, "agent_system_template": "", "agent_template": TEMPLATE}
+        for tag, env in environments().items()
+    }
     played = {"num_env_groups": len(envs), "group_size": group, "max_env_num_per_worker": 256}
     return {
         **{"exp_name": "multi_task", "output_dir": str(out / "output"), "pretrain": str(out / "model"), "audit": "required"},

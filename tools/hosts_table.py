@@ -1,6 +1,6 @@
 """The table of `docs_roll/cluster.md` from the records that the tests on hosts have left (`ROLL_HOSTS_RECORD`).
 
-    ROLL_HOSTS_RECORD=docs_roll/hosts.jsonl make test-hosts; python tools/hosts_table.py
+ROLL_HOSTS_RECORD=docs_roll/hosts.jsonl make test-hosts; python tools/hosts_table.py
 """
 
 from __future__ import annotations
