@@ -29,7 +29,7 @@ OF_TRAINING = (
 )  # fmt: skip
 """Figures of which a run that only evaluates has none."""
 OF_THE_TIME = (
-    "wall_s", "started_s", "throughput", "idle_share", "weight_updates", "device_turns", "engines", "resumed_from_step", "memory",
+    "wall_s", "started_s", "throughput", "idle_share", "weight_updates", "device_turns", "engines", "memory",
     "advice", "advised",
 )  # fmt: skip
 """Figures that are measured while steps are trained."""

@@ -6,7 +6,7 @@ A call that its caller gives up goes on in its worker, as in a process. A worker
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from roll.distributed.backend import OneNode, WorkerSpec
@@ -143,6 +143,11 @@ class SimulatedBackend(OneNode):
 
     def free_port(self, node: int) -> int:
         return 1  # nothing listens in a simulation
+
+    def check_nodes(self, devices: Collection[int]) -> None:
+        for name in sorted(self.without_node):
+            if name.rpartition("-")[0] in TRAINER:
+                raise NodeLost(f"the node of {name} is gone")
 
     async def start(self, spec: WorkerSpec) -> SimulatedHandle:
         if spec.name in self.without_node:

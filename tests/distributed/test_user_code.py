@@ -10,7 +10,7 @@ import pytest
 
 from roll.distributed import user_code
 from roll.distributed.user_code import UserThreads, in_thread
-from roll.errors import TooManyStuck
+from roll.errors import Escaped, TooManyStuck
 
 THERE: ContextVar[str] = ContextVar("there", default="")
 
@@ -21,7 +21,7 @@ def test_a_call_has_the_context_of_its_maker_and_returns():
 
 
 @pytest.mark.parametrize(
-    ("raised", "heard"), [(SystemExit(3), SystemExit), (KeyError("x"), KeyError), (StopIteration(), RuntimeError)]
+    ("raised", "heard"), [(SystemExit(3), Escaped), (KeyError("x"), KeyError), (StopIteration(), RuntimeError)]
 )
 def test_the_caller_hears_what_a_call_raises(raised, heard):
     """A `StopIteration`, as of `next()` of nothing, too: a coroutine that waits for it must not wait for ever."""

@@ -33,6 +33,12 @@ KL = {
 }
 
 
+@pytest.fixture
+def make_config(make_config):
+    """Answers do not end at the padding token: most are as long as they may be."""
+    return lambda changes=(), **keys: make_config({"actor_infer.generating_args.eos_token_id": 1, **dict(changes)}, **keys)
+
+
 @pytest.fixture(autouse=True)
 def _no_calls():
     CALLS.clear()

@@ -11,6 +11,7 @@ from roll.distributed.backend import LocalBackend
 from roll.pipeline.rlvr_run import RLVRRun, prepare
 
 PPO = {
+    "actor_infer.generating_args.eos_token_id": 1,
     "adv_estimator": "gae",
     "critic.device_mapping": "0",
     "critic.training_args.learning_rate": 0.01,

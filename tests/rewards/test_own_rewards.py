@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import signal
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,7 @@ number = 5
 def my_rewards(tmp_path, monkeypatch):
     (tmp_path / "my_rewards.py").write_text(REWARDS)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_rewards", raising=False)  # of another test
 
 
 def config(name, timeout_s=5.0):

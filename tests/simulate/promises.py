@@ -170,7 +170,7 @@ class Watch:
         if self.signalled and "actor_train" in reason:
             return True  # a run that is about to stop does not restart its trainer: it has failed, and can be resumed
         # Roles cannot all start without the node; a checkpoint that is not complete is none.
-        return status == "failed" and (reason.endswith("is gone") or DISK_FULL in reason)
+        return status == "failed" and ("is gone" in reason or DISK_FULL in reason)
 
     @property
     def found(self) -> list[str]:

@@ -235,7 +235,10 @@ NOTIFIES = {
     "ReplacedWorkers._replace": {**AHEAD, "synchronous_after": 1, "faults": deaths("judge dies")},
 }
 """Where those are woken that wait for a change, and what a schedule has that shows that it is lost."""
-SELDOM = ("Groups.start", "Groups._take", "PolicyCopy.scored", "EngineFleet._close", "EngineFleet._open")
+SELDOM = (
+    *("Groups.start", "Groups._take", "PolicyCopy.scored"),
+    *("EngineFleet._close", "EngineFleet._doubt", "EngineFleet._open"),
+)
 """Forty schedules have not shown what it costs if one of these is lost: another comes before anybody has slept for long."""
 OTHERS = {
     "Groups._changed": "each of its callers is above",
@@ -247,6 +250,7 @@ OTHERS = {
     "Groups.drop_all": "nobody waits any more",
     "SqlGroups.join": "processes",
     "SqlGroups._transaction": "processes",
+    "SqlGroups._tell": "processes",
     "SqlGroups.set_served": "processes",
     "SqlGroups.keep_in_sync": "processes",
     "FollowedWeights.follow": "processes",

@@ -117,7 +117,8 @@ class Host:
         return ["nsenter", "-t", str(self.init), "-n", "-u", "-m", "-p", "-i", "-T", *argv]
 
     def environment(self, given: Mapping[str, str] | None = None) -> dict[str, str]:
-        return {**os.environ, "HOME": "/mnt/home", "PYTHONPYCACHEPREFIX": "", **(given or {})}
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        return {**ours, "HOME": "/mnt/home", "PYTHONPYCACHEPREFIX": "", **(given or {})}
 
     def run(self, command: str, timeout: float = 120.0, **given: str) -> str:
         """Runs it in the host's shell; returns all that it printed. Raises `RuntimeError` if it fails."""

@@ -7,7 +7,7 @@ from train_specs import train_spec
 from roll.strategies.train.interface import RankContext
 
 pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")
-from roll.strategies.train.megatron import experts
+from roll.strategies.train.megatron import model as experts
 from roll.strategies.train.megatron.strategy import MegatronStrategy
 
 
