@@ -43,7 +43,7 @@ def import_failure(path: str, error: BaseException) -> str:
     """Why a path could not be imported: where its module was looked for, what the module has instead, or what it failed on."""
     *packages, name = path.replace(":", ".").split(".")
     module = ".".join(packages)
-    if hidden := _hidden(packages[0]):
+    if packages and (hidden := _hidden(packages[0])):
         return f"{error}; {hidden}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         if not f"{module}.".startswith(f"{error.name}."):

@@ -34,10 +34,12 @@ class Problem:
 
 
 def shown_value(key: str, value: object, most: int = 80) -> str:
-    """A value for a message: as Python writes it, cut, and `***` if it is a secret."""
+    """A value for a message: as Python writes it, cut, a path in its middle, and `***` if it is a secret."""
     if value is MISSING_VALUE:
         return "(missing)"
     shown = repr(redact_at(key, value))
+    if len(shown) > most and isinstance(value, str) and "/" in value:  # the end of a path says most
+        return f"{shown[: most // 4]}...{shown[most // 4 + 3 - most :]}"
     return shown if len(shown) <= most else shown[: most - 3] + "..."
 
 

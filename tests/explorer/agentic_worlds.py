@@ -33,7 +33,7 @@ class Letters:
         over = self.turn >= self.length
         info = self._info(action_is_valid=bool(action_text), action_is_effective=right, score=float(self.score))
         if over:
-            info["success"] = self.score == self.length
+            info["success"] = self.score >= self.length
         return self._show(), float(right), over, False, info
 
     def close(self) -> None:

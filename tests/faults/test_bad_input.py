@@ -116,7 +116,7 @@ def test_two_training_devices_need_ray(refused):
 def test_bad_row_is_named_by_file_and_line(refused, tmp_path, second, parts):
     path = prompts(tmp_path / "bad.jsonl", GOOD, second)
     line = refused(f"actor_train.data_args.file_name={path}")
-    assert "actor_train.data_args.file_name" in line and str(path) in line and ": line 2: " in line
+    assert "actor_train.data_args.file_name" in line and f"{path.name}': line 2: " in line
     assert all(part in line for part in parts), line
 
 
