@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from roll.distributed.cluster import Cluster
-from roll.errors import Expelled, Superseded, TakenBack
+from roll.errors import BackendLost, Expelled, Superseded, TakenBack
 from roll.flow.flow import one_line
 from roll.pipeline.failures import dead_rank
 from roll.trainer.checkpoint_writer import CheckpointWriter
@@ -38,10 +38,17 @@ async def why_lost(
     return ""
 
 
+def unreachable(error: Exception) -> bool:
+    """True if nothing can be asked of any worker: Ray ends a process that tries for long."""
+    return any(isinstance(cause, BackendLost) for cause in _causes(error))
+
+
 def _refusal(error: Exception, milestones: Milestones) -> str:
     causes = list(_causes(error))
     if any(isinstance(cause, OTHERS_NOW) for cause in causes):
         return "another process has taken over the run"
+    if unreachable(error):
+        return "no worker can be reached"
     if any(isinstance(cause, FloatingPointError) for cause in causes):
         return "the weights are not finite"
     if not milestones.whole:

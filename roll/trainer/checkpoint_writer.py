@@ -74,8 +74,10 @@ class CheckpointWriter:
         with self._busy("checkpoint_wait"):
             await self._written()
 
-    async def ended(self) -> None:
-        """As `settle`, whatever became of the last one."""
+    async def ended(self, given_up: bool = False) -> None:
+        """As `settle`, whatever became of the last one. `given_up`: at once."""
+        if given_up:
+            self.give_up()
         if self._writing is not None:
             await asyncio.wait([self._writing])
             self._writing = None
