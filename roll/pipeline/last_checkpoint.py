@@ -16,7 +16,7 @@ OTHERS_NOW = (Expelled, Superseded, TakenBack)
 """Another process goes on with the run, and its checkpoints are the run's."""
 
 
-async def why_lost(
+async def saved_or_why_not(
     save: Callable[[], Awaitable[None]],
     writer: CheckpointWriter,
     error: Exception,

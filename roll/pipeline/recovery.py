@@ -62,7 +62,7 @@ class TrainerRecovery(Recovery):
         devices = {device for role in run.restarts.roles for device in run.config.roles()[role].devices}
         while True:
             try:
-                return run.backend.check_nodes(devices)
+                return await asyncio.to_thread(run.backend.check_nodes, devices)
             except NodeLost as lost:
                 if (left := end - monotonic()) <= 0 or run.interrupted:
                     raise WorkersLost(f"{lost} within {within_s:g} s (device_timeout)") from lost

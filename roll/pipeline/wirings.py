@@ -31,7 +31,7 @@ from roll.flow.custom_stage import CustomStage, insert, singles
 from roll.flow.stage import AnyStage
 from roll.pipeline.apart import FollowedWeights, Publisher
 from roll.pipeline.bench import ModelsInTurn, check_complete, model_source
-from roll.pipeline.last_checkpoint import unreachable, why_lost
+from roll.pipeline.last_checkpoint import saved_or_why_not, unreachable
 from roll.pipeline.lifecycle import RunLifecycle
 from roll.pipeline.recovery import ExplorerRecovery, Recovery, TrainerRecovery
 from roll.pipeline.serving import served_at
@@ -182,7 +182,7 @@ class _WithTrainer(Wiring):
         await self._checkpoints.ended(given_up=unreachable(error))
         if state.record.step > state.saved_step:
             state.record.display.note(f"the run fails after step {state.record.step}, which is to have a checkpoint")
-            state.lost = await why_lost(self._save, self._checkpoints, error, milestones, self._clusters)
+            state.lost = await saved_or_why_not(self._save, self._checkpoints, error, milestones, self._clusters)
 
     async def _save(self) -> None:
         state, devices, checkpoints = self._run.state, self._run.devices, self._checkpoints

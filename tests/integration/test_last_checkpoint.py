@@ -12,7 +12,7 @@ from roll import BuiltIn, Callback, Drop, RLVRPipeline, create_role_state_machin
 from roll.distributed.backend import LocalBackend
 from roll.distributed.ray_backend import RayBackend
 from roll.errors import Expelled, FlowError, Superseded, TakenBack
-from roll.pipeline.last_checkpoint import why_lost
+from roll.pipeline.last_checkpoint import saved_or_why_not
 from roll.pipeline.rlvr_run import RLVRRun, prepare
 from roll.trainer import trainer as trainer_module
 
@@ -192,7 +192,7 @@ def test_a_run_that_others_have_taken_over_writes_nothing(cause):
     error = FlowError("supervision")
     error.__cause__ = cause
     whole = SimpleNamespace(whole=True, begun=3)
-    assert asyncio.run(why_lost(save, None, error, whole, {})) == "another process has taken over the run"
+    assert asyncio.run(saved_or_why_not(save, None, error, whole, {})) == "another process has taken over the run"
 
 
 def test_a_finished_run_says_nothing_of_checkpoints(make_config):
