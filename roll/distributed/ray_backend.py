@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import ray
 from ray._private import utils as ray_utils
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.configs.problems import ConfigError, Problem
@@ -222,7 +222,14 @@ class RayBackend:
         own, at = ray.get_runtime_context().get_node_id(), {device // self._inventory.per_node for device in devices}
         nodes = [node for number in sorted(at) if (node := self._node(number)).id != own]
         asked = [ray_nodes.task_on(node.id, function).remote(*args) for node in nodes]
-        answers: list[T] = ray.get(asked, timeout=ray_nodes.OTHER_NODE_S)
+        try:
+            answers: list[T] = ray.get(asked, timeout=ray_nodes.OTHER_NODE_S)
+        except GetTimeoutError:
+            waiting = set(ray.wait(asked, num_returns=len(asked), timeout=0)[1])
+            silent = " and ".join(str(node) for node, one in zip(nodes, asked, strict=True) if one in waiting)
+            why = f"{silent} gave no answer within {ray_nodes.OTHER_NODE_S:.0f} s"
+            fix = "look at the machine: a Ray worker has to start there"
+            raise ConfigError([Problem("RAY_ADDRESS", os.environ["RAY_ADDRESS"], why, fix)]) from None
         return dict(zip(map(str, nodes), answers, strict=True))
 
     def check_nodes(self, devices: Collection[int]) -> None:

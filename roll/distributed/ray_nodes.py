@@ -34,8 +34,8 @@ SETTLE_S = 2.0
 """For Ray to place what there is room for."""
 MOVE_S = 3.0
 """For Ray to place elsewhere what was reserved on a node of whose loss it knows."""
-OTHER_NODE_S = 60.0
-"""For what a process on another node has to find out, which starts first."""
+OTHER_NODE_S = 180.0
+"""For what a process on another node has to find out, which starts first: on a busy machine that takes more than a minute."""
 
 logger = logging.getLogger(__name__)
 

@@ -157,6 +157,8 @@ class Pipeline(ABC, Generic[Config, P]):
             self._ready = Ready(run, prepared, lock)
             yield self._ready
         except OSError as error:
+            if error.errno is None:  # of a connection, or a deadline: no disk has answered
+                raise
             raise ConfigError([cannot_write(config, error)]) from error
         finally:
             if self._ready is None:  # else the run has ended it

@@ -62,6 +62,14 @@ def _command() -> str:
     return os.path.relpath(beside) if beside.is_relative_to(Path.cwd()) else str(beside)
 
 
+def _steps(summary: dict[str, Any], steps: int, resumed: int) -> str:
+    if 0 < resumed == steps:  # the times are those of the start that trained them
+        return f"0 of {steps}: all were trained before this start"
+    of_all = f" of {steps}, resumed" if resumed else ""
+    started = f"; started in {duration(summary['started_s'])}" if summary.get("started_s") else ""
+    return f"{steps - resumed}{of_all} in {duration(summary.get('wall_s', 0.0))}{started}"
+
+
 def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     status = summary.get("status", "?")
     reason = f": {summary['reason']}" if summary.get("reason") else ""
@@ -69,10 +77,7 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if found := summary.get("verdict"):
         yield "verdict", f"{found['kind']}: {found['text']}"
     if "steps" in summary:
-        done = summary["steps"] - (resumed := summary.get("resumed_from_step", 0))
-        of_all = f" of {summary['steps']}, resumed" if resumed else ""
-        started = f"; started in {duration(summary['started_s'])}" if summary.get("started_s") else ""
-        yield "steps", f"{done}{of_all} in {duration(summary.get('wall_s', 0.0))}{started}"
+        yield "steps", _steps(summary, summary["steps"], summary.get("resumed_from_step", 0))
     if kept := summary.get("checkpoint"):
         yield "checkpoint", "; ".join(filter(None, (f"step {kept['step']}" if kept["step"] else "", kept["lost"]))) or "none"
     if "evaluation" in summary:

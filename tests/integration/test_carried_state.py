@@ -89,7 +89,7 @@ def test_a_run_that_has_more_steps_behind_it_than_it_is_to_have_says_that_it_tra
 
 
 @pytest.mark.parametrize("ends_before_a_step", [False, True])
-def test_a_start_that_trains_nothing_keeps_what_was_measured(lab, make_config, ends_before_a_step):
+def test_a_start_that_trains_nothing_keeps_what_was_measured(lab, make_config, capsys, ends_before_a_step):
     """A finished run that is started again; one with a step to go that fails before it."""
     first = lab.run(make_config(max_steps=2)).summary
     stage = {"after": "generate", "name": "fails", "worker": "integration_stages.divides_by_zero"}
@@ -97,10 +97,11 @@ def test_a_start_that_trains_nothing_keeps_what_was_measured(lab, make_config, e
     again = lab.run_local(make_config(more, resume_from_checkpoint="auto"))
     assert again.summary["status"] == ("failed" if ends_before_a_step else "finished")
     assert first["throughput"]["samples_per_s"] > 0
-    measured = ("throughput", "idle_share", "wall_s", "started_s", "weight_updates", "steps", "resumed_from_step")
+    measured = ("throughput", "idle_share", "wall_s", "started_s", "weight_updates", "steps")
     assert {name: again.summary[name] for name in measured} == {name: first[name] for name in measured}
     written = json.loads((again.run_dir / "summary.json").read_text())
     assert written["throughput"] == first["throughput"] and written["status"] == again.summary["status"]
+    assert "steps            0 of 2: all were trained before this start" in capsys.readouterr().out
 
 
 def test_the_figures_of_a_start_that_trains_are_its_own(lab, make_config):

@@ -223,7 +223,6 @@ OF_PARTIES = [an_explorer_that_is_killed_is_never_missed]
 NOTIFIES = {
     "Groups.complete": {},
     "Groups.drop": {},
-    "Groups.observe_step": {},
     "Groups.set_published": AHEAD,
     "Groups.set_served": {},
     "Groups.stop": {},
@@ -242,6 +241,7 @@ SELDOM = (
 """Forty schedules have not shown what it costs if one of these is lost: another comes before anybody has slept for long."""
 OTHERS = {
     "Groups._changed": "each of its callers is above",
+    "Groups.observe_step": "the step is counted right after it (Milestones.passed)",
     "Groups.trained": "the step is passed right after it (Milestones.passed)",
     "PolicyCopy.publish": "the version is published right after it",
     "Groups.go_synchronous": "nobody can go on because less may start",
