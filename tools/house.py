@@ -1,7 +1,8 @@
 """Measures the structure of `roll/`: python tools/house.py
 
-Lines of the rooms, of the spine (what a stranger reads to have the system) and of the core without its adapters; circles among
-modules; long files and functions; callables in constructors; `Any`. Imports inside functions count as imports.
+Lines of the rooms, of the spine (what a stranger reads to have the system) and of the core, which `[tool.house]` in
+pyproject.toml lists; load-time imports by which the core reaches an implementation; circles among modules; long files and
+functions; callables in constructors; `Any`. For circles, imports inside functions count as imports.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1] / "roll"
-ADAPTERS = ("strategies/infer/", "strategies/train/", "strategies/cpu_shims/")
 MOST_LINES, LONGEST_FUNCTION = 350, 40
 
 
@@ -23,11 +24,52 @@ def spine() -> list[str]:
     return re.findall(r"`roll/([\w/]+\.py)`", table)
 
 
-def annexes() -> tuple[str, ...]:
-    """The rooms that no other room imports at load time: one list, that of the contract in pyproject.toml."""
-    contracts = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (rooms,) = (each["forbidden_modules"] for each in contracts if each["name"].startswith("Annexes know the rooms"))
-    return tuple(f"{room.removeprefix('roll.')}/" for room in rooms)
+def limits() -> dict[str, Any]:
+    """`[tool.house]` of pyproject.toml: the files of the core, and what may fall, never rise."""
+    found: dict[str, Any] = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["tool"]["house"]
+    return found
+
+
+def core() -> list[Path]:
+    """The files of the core. Raises `ValueError` for a pattern without a file."""
+    found: dict[Path, None] = {}
+    for room, names in limits()["core"].items():
+        for name in names:
+            files = [path for path in sorted((ROOT / room).glob(f"{name}.py")) if path.name != "__init__.py"]
+            if not files:
+                raise ValueError(f"[tool.house] core: {room} has no {name}.py")
+            found |= dict.fromkeys(files)
+    return list(found)
+
+
+def reaches_out() -> list[str]:
+    """Load-time imports of the core that lead out of it, as "module -> module"."""
+    inside = core()
+    known, own = {module_of(path) for path in ROOT.rglob("*.py")}, {module_of(path) for path in inside}
+    found = []
+    for path in inside:
+        there = imports_of(ast.Module(list(_at_load_time(ast.parse(path.read_text()))), []), known) - own - {"roll"}
+        found += [f"{module_of(path)} -> {module}" for module in sorted(there)]
+    return found
+
+
+def _at_load_time(tree: ast.AST) -> Iterator[ast.stmt]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif not (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _is_type_checking(node)):
+            yield from _at_load_time(node)
+
+
+def lines_of(paths: Iterable[Path]) -> int:
+    return sum(path.read_text().count("\n") for path in paths)
+
+
+def anys(paths: Iterable[Path]) -> float:
+    """`Any` per 1,000 lines."""
+    paths = list(paths)
+    trees = (ast.parse(path.read_text()) for path in paths)
+    return 1000 * sum(isinstance(n, ast.Name) and n.id == "Any" for tree in trees for n in ast.walk(tree)) / lines_of(paths)
 
 
 def module_of(path: Path) -> str:
@@ -104,8 +146,9 @@ def main() -> None:
     print("lines by room:", ", ".join(f"{room} {count}" for room, count in sorted(rooms.items(), key=lambda item: -item[1])))
     print("roll/:", sum(lines.values()), "lines in", len(lines), "files")
     print("spine:", sum(lines[name] for name in spine()), "lines in", len(spine()), "files")
-    core = sum(count for name, count in lines.items() if not name.startswith((*ADAPTERS, *annexes(), "cli/")))
-    print("core without adapters, command line and annexes:", core, "lines")
+    inside = core()
+    print("core:", lines_of(inside), "lines in", len(inside), "files;", f"Any {anys(inside):.1f} per 1,000 lines")
+    print("load-time imports out of the core:", len(out := reaches_out()), *out, sep="\n  ")
     print("circles:", circles(graph) or 0)
     print("files over", MOST_LINES, "lines:", [name for name, count in lines.items() if count > MOST_LINES] or 0)
     spans = [(f.name, (f.end_lineno or 0) - f.lineno + 1, path) for path, tree in trees.items() for f in functions(tree)]
@@ -113,8 +156,7 @@ def main() -> None:
     print("functions over", LONGEST_FUNCTION, "lines:", len(long), *long, sep="\n  ")
     doors = [f"{path.relative_to(ROOT)}:{name}" for path, tree in trees.items() for name in callables(tree)]
     print("callables in constructors:", len(doors), *doors, sep="\n  ")
-    anys = sum(isinstance(n, ast.Name) and n.id == "Any" for tree in trees.values() for n in ast.walk(tree))
-    print(f"Any: {1000 * anys / sum(lines.values()):.1f} per 1,000 lines")
+    print(f"Any: {anys(texts):.1f} per 1,000 lines")
 
 
 if __name__ == "__main__":
