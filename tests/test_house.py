@@ -32,5 +32,5 @@ def test_an_import_at_load_time_counts_and_one_for_types_or_inside_a_function_do
     monkeypatch.setattr(house, "ROOT", root)
     assert house.reaches_out() == ["roll.inside.a -> roll.far"]
     (tmp_path / "pyproject.toml").write_text('[tool.house.core]\ninside = ["b"]\n')
-    with pytest.raises(ValueError, match="inside has no b.py"):
+    with pytest.raises(ValueError, match=r"inside has no b\.py"):
         house.core()
