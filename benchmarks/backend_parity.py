@@ -43,10 +43,10 @@ from roll.configs.arguments import FSDP2Config, ModelArguments, TrainBackendConf
 from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, ZeroConfig
 from roll.data.token_batch import TokenBatch
 from roll.distributed.ports import free_port
-from roll.strategies.train import make_train_strategy
+from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.logprobs import row_logprobs
-from roll.strategies.train.optimizer import lr_scale
+from roll.strategies.train.lr_schedule import lr_scale
 from roll.strategies.train.spec import Optimisation, TrainSpec
 from roll.trainer.batch import shares
 from roll.weights.experts import published

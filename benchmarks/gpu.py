@@ -45,7 +45,7 @@ from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, Zero
 from roll.data.token_batch import TokenBatch
 from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.infer.vllm.arguments import check_installed
-from roll.strategies.train import make_train_strategy
+from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.spec import Optimisation, TrainSpec
 

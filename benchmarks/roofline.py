@@ -42,7 +42,7 @@ from roll.configs.arguments import FSDP2Config, ModelArguments, TrainingArgument
 from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.infer.hf.slot_model import SlotModel
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
-from roll.strategies.train import make_train_strategy
+from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.spec import Optimisation, TrainSpec
 

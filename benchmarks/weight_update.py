@@ -39,7 +39,6 @@ from roll.distributed.devices import Inventory, detect, place
 from roll.distributed.ports import free_port
 from roll.distributed.ray_backend import RayBackend
 from roll.engines.engine_fleet import EngineFleet
-from roll.engines.weight_broadcast import WeightBroadcast
 from roll.pipeline import roles
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import Fleet
@@ -49,6 +48,7 @@ from roll.strategies.train.spec import TrainSpec
 from roll.weights.directory import DirectoryWeightStore, MemoryFolderStore, ServedWeightStore
 from roll.weights.store import Buckets, MemoryWeightStore, WeightStore
 from roll.weights.transport import gather_weights
+from roll.weights.weight_broadcast import WeightBroadcast
 
 DEADLINE_S = 900.0
 SLOTS_AND_UPDATES = {"1M": (16, 5), "50M": (16, 5), "500M": (8, 2), "1.5B": (8, 2), "7B": (8, 2)}

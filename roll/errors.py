@@ -190,7 +190,7 @@ class Unreachable(ConnectionError):
 
 
 class BroadcastError(RuntimeError):
-    """A member is gone, or too slow. `weights/broadcast.py` → `engines/weight_broadcast.py`: each engine pulls for itself."""
+    """A member is gone, or too slow. `weights/broadcast.py` → `weights/weight_broadcast.py`: each engine pulls for itself."""
 
 
 class VersionGone(LookupError):

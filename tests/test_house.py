@@ -1,7 +1,16 @@
 """The house keeps its measures: what a reader has to know does not grow, and it loads no implementation of its sockets."""
 
+import ast
+from collections import Counter
+from typing import get_args
+
 import house
 import pytest
+
+from roll.configs.arguments import FROZEN_STRATEGIES, TRAINING_STRATEGIES, StrategyName
+from roll.configs.dotted_path import named_object
+from roll.configs.engines import ENGINES
+from roll.strategies.infer.installed_engine import engine_package
 
 SLACK = {"lines": 100, "reaches_out": 0, "any_per_1000_lines": 0.3}
 """By so much a figure may lie below its limit, before the limit has to be lowered in pyproject.toml."""
@@ -34,3 +43,25 @@ def test_an_import_at_load_time_counts_and_one_for_types_or_inside_a_function_do
     (tmp_path / "pyproject.toml").write_text('[tool.house.core]\ninside = ["b"]\n')
     with pytest.raises(ValueError, match=r"inside has no b\.py"):
         house.core()
+
+
+def test_an_engine_is_named_in_its_folder_and_its_row():
+    """Beside these: as a value that a configuration may have, as the default, in the formats of other frameworks."""
+    elsewhere = Counter(
+        str(path.relative_to(house.ROOT))
+        for path in house.ROOT.rglob("*.py")
+        if not str(path.relative_to(house.ROOT)).startswith(("strategies/infer/", "compat/", "configs/engines.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in ENGINES
+    )
+    assert elsewhere == {"configs/arguments.py": 4, "configs/worker.py": 2, "cli/doctor.py": 2}
+    assert set(ENGINES) <= set(get_args(StrategyName)) and not set(ENGINES) & {*TRAINING_STRATEGIES, *FROZEN_STRATEGIES}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_the_code_that_a_row_names_is_there(name):
+    engine = ENGINES[name]
+    for path in filter(None, (engine.strategy, engine.scorer)):
+        assert callable(named_object(path))
+    package = engine_package(name)
+    assert package is None or package.SERIES in package.INSTALL

@@ -13,8 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +22,7 @@ from packaging.requirements import Requirement
 
 from roll.cli.findings import Finding, answer
 from roll.cli.options import Parser, answering
+from roll.configs.engines import ENGINES
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.sizes import GIB
@@ -30,8 +30,7 @@ from roll.distributed.machine import Machine, this_machine
 from roll.errors import SandboxFailed
 from roll.rewards.code_judge import state_here
 from roll.rewards.sandbox.sandbox import BUILT_IN, checked
-from roll.strategies.infer.sglang import arguments as sglang_arguments
-from roll.strategies.infer.vllm import arguments as vllm_arguments
+from roll.strategies.infer.installed_engine import EnginePackage, engine_package
 
 _WORKER = "CodeSandboxRewardWorker"
 _FIX = "allow user namespaces (in a container: its seccomp profile; Ubuntu: kernel.apparmor_restrict_unprivileged_userns=0), or "
@@ -223,23 +222,21 @@ def ports() -> Finding:
 
 
 def engines(vllm_python: str | None, sglang_python: str | None) -> Iterator[Finding]:
-    yield Finding("ok", "hf_infer", "built in")
-    check = partial(vllm_arguments.check_installed, vllm_python)
-    yield _engine("vllm", vllm_arguments.SERIES, check, vllm_arguments.INSTALL)
-    sglang_python = sglang_arguments.interpreter(sglang_python)
-    if sglang_python is None:
+    named = {"vllm": vllm_python, "sglang": sglang_python}
+    for name in ENGINES:
+        package = engine_package(name)
+        yield Finding("ok", name, "built in") if package is None else _engine(name, package, named.get(name))
+
+
+def _engine(name: str, package: EnginePackage, named: str | None) -> Finding:
+    python = package.interpreter(named)
+    if python is None and package.VARIABLE:
         text = "runs from an interpreter of its own, which was not named"
-        yield Finding("warn", "sglang", text, f"roll doctor --sglang_python PATH, or {sglang_arguments.VARIABLE}")
-    else:
-        check = partial(sglang_arguments.check_interpreter, sglang_python)
-        yield _engine("sglang", sglang_arguments.SERIES, check, sglang_arguments.INSTALL)
-
-
-def _engine(name: str, series: str, check: Callable[[], Path], fix: str) -> Finding:
+        return Finding("warn", name, text, f"roll doctor --{name}_python PATH, or {package.VARIABLE}")
     try:
-        return Finding("ok", name, f"{series} in {check()}")
+        return Finding("ok", name, f"{package.SERIES} in {package.check_installed(python)}")
     except ValueError as error:
-        return Finding("warn", name, str(error), fix)
+        return Finding("warn", name, str(error), package.INSTALL)
 
 
 def torch_starts(machine: Machine, limit_s: float) -> Finding:

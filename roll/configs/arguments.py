@@ -9,6 +9,7 @@ from posixpath import normpath
 from typing import Any, Literal, get_args
 
 from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
+from roll.configs.engines import ENGINES
 from roll.configs.fields import Bounds, option
 from roll.configs.sizes import Dtype
 
@@ -25,7 +26,6 @@ StrategyName = Literal[
     "megatron_train",
     "megatron_infer",
 ]
-ENGINES: tuple[StrategyName, ...] = ("hf_infer", "vllm", "sglang")
 TRAINING_STRATEGIES = tuple(name for name in get_args(StrategyName) if name.endswith("_train"))
 FROZEN_STRATEGIES = tuple(name for name in get_args(StrategyName) if name not in (*ENGINES, *TRAINING_STRATEGIES))
 Template = Literal["native", "none", "chatml"]
@@ -257,14 +257,10 @@ class FSDP2Config:
 
 PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 """Their product is the number of devices of one engine."""
-SLEEP_MODE = {"vllm": ("enable_sleep_mode",), "sglang": ("enable_memory_saver", "enable_weights_cpu_backup")}
-"""What lets an engine on accelerators give its memory back, weights too, while it sleeps."""
 REPLICAS = "data_parallel_size"
 """A number that has to divide that of the engines; they are replicas of one another anyway."""
 CACHE_BYTES = "kv_cache_memory_bytes"
 """Of vLLM: how large the KV cache of each device is."""
-CACHE_GIB = "VLLM_CPU_KVCACHE_SPACE"
-"""vLLM's variable, which counts more on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from roll.configs.arguments import SLEEP_MODE, EngineArguments, HFInferConfig
+from roll.configs.arguments import EngineArguments, HFInferConfig
 from roll.configs.backend_arguments import DeepSpeedConfig
+from roll.configs.engines import engine_of
 from roll.configs.losses import POLICY_LOSSES, PolicyLossArgs, loss_args
 from roll.configs.ppo import PPOConfig
 from roll.configs.sizes import BYTES, compute_dtype
@@ -140,14 +141,14 @@ def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
     if config.train_infer_correction.is_weight.enabled:
         return True, f"is_weight weighs them against the sampler's, pg_variant {variant} takes its ratio to them"
     engine = config.actor_infer.strategy_args.strategy_name
-    if loss is not None and loss.clips_noise and config.async_generation_ratio == 0 and engine != "hf_infer":
+    if loss is not None and loss.clips_noise and config.async_generation_ratio == 0 and not engine_of(engine).computes_as_trainer:
         return True, f"pg_variant {variant} would clip what {engine} and the trainer differ by"
     return False, f"pg_variant {variant} takes its ratio to the sampler's"
 
 
 def keeps_sampling_mask(config: PPOConfig) -> bool:
     """Whether samples carry what top_p and top_k kept."""
-    able = config.actor_infer.strategy_args.strategy_name in MASK_ENGINES
+    able = engine_of(config.actor_infer.strategy_args.strategy_name).sampling_mask
     return able and config.actor_infer.generating_args.truncates and config.keep_sampling_mask is not False
 
 
@@ -198,11 +199,6 @@ def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
     return BYTES[compute_dtype(dtype, accelerators)]
 
 
-MASK_ENGINES = ("hf_infer",)
-"""Those that say which tokens top_p and top_k kept."""
-ROUTE_ENGINES = ("hf_infer",)
-"""Those that say which experts they computed a token with."""
-
 C = TypeVar("C", bound=PPOConfig)
 
 
@@ -230,19 +226,15 @@ def with_default_devices(config: C, accelerators: int) -> C:
 
 def needed_on_accelerators(config: PPOConfig) -> dict[str, tuple[str, str]]:
     """The engines' own arguments that have to be true there: why, and what else would do."""
-    name = config.actor_infer.strategy_args.strategy_name
+    engine = engine_of(config.actor_infer.strategy_args.strategy_name)
     needed: dict[str, tuple[str, str]] = {}
     if config.engines_share_devices:
         why = "the engines take turns with other roles on their devices, and have to give the memory back meanwhile"
-        needed |= dict.fromkeys(SLEEP_MODE.get(name, ()), (why, "devices that no other role has"))
-    if name == "sglang" and config.weight_update_mode == "in_flight":
-        why = "SGLang would load weights while a token step runs, and stamp its tokens with their version"
-        needed["disable_overlap_schedule"] = (why, "weight_update_mode: interrupt")
+        needed |= dict.fromkeys(engine.sleep_arguments, (why, "devices that no other role has"))
+    if engine.in_flight_argument is not None and config.weight_update_mode == "in_flight":
+        argument, why = engine.in_flight_argument
+        needed[argument] = (why, "weight_update_mode: interrupt")
     return needed
-
-
-ADAPTER_ENGINES = ("hf_infer", "vllm")
-VLLM_LARGEST_RANK = 512
 
 
 def adapter_updates(config: PPOConfig) -> tuple[bool, str]:
@@ -256,18 +248,23 @@ def adapter_updates(config: PPOConfig) -> tuple[bool, str]:
         return trained.lora_update == "adapter", f"lora_update: {trained.lora_update}"
     if reason := adapter_obstacle(config):
         return False, reason
-    if config.actor_infer.strategy_args.strategy_name == "vllm":
-        return False, "vllm computes adapters beside their base: shorter updates, slower tokens; lora_update: adapter chooses it"
-    return True, "hf_infer merges them with the base that it has"
+    name = config.actor_infer.strategy_args.strategy_name
+    if engine_of(name).adapters == "beside":
+        return (
+            False,
+            f"{name} computes adapters beside their base: shorter updates, slower tokens; lora_update: adapter takes it",
+        )
+    return True, f"{name} merges them with the base that it has"
 
 
 def adapter_obstacle(config: PPOConfig) -> str:
     """Why the engines cannot take adapters; empty if they can."""
-    engine, rank = config.actor_infer.strategy_args.strategy_name, config.actor_train.model_args.adapter_rank
-    if engine not in ADAPTER_ENGINES:
-        return f"{engine} is not wired to take adapters"
-    if engine == "vllm" and rank > VLLM_LARGEST_RANK:
-        return f"vLLM serves adapters of rank {VLLM_LARGEST_RANK} at most, lora_rank is {rank}"
+    name, rank = config.actor_infer.strategy_args.strategy_name, config.actor_train.model_args.adapter_rank
+    engine = engine_of(name)
+    if engine.adapters == "none":
+        return f"{name} is not wired to take adapters"
+    if engine.largest_rank is not None and rank > engine.largest_rank:
+        return f"{name} serves adapters of rank {engine.largest_rank} at most, lora_rank is {rank}"
     base, served = config.model_folder(config.actor_train), config.model_folder(config.actor_infer)
     if base != served:
         return f"the engines start from '{served}', the trainer from '{base}'"

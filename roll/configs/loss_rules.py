@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.configs.derived import MASK_ENGINES, ROUTE_ENGINES, old_logprobs_recomputed, replays_routing, scores_ahead
+from roll.configs.derived import old_logprobs_recomputed, replays_routing, scores_ahead
 from roll.configs.dotted_path import DOTTED_PATH
+from roll.configs.engines import engine_of, engines_that
 from roll.configs.estimators import ESTIMATORS
 from roll.configs.losses import POLICY_LOSSES, anchor_of, knob_problems
 from roll.configs.ppo import PPOConfig
@@ -41,9 +42,10 @@ def _policy_loss(config: PPOConfig) -> Iterator[Problem]:
 
 def _sampling_mask(config: PPOConfig) -> Iterator[Problem]:
     engine = config.actor_infer.strategy_args.strategy_name
-    if config.keep_sampling_mask and engine not in MASK_ENGINES:
+    if config.keep_sampling_mask and not engine_of(engine).sampling_mask:
         message = f"{engine} does not say which tokens top_p and top_k kept"
-        fix = "actor_infer.strategy_args.strategy_name: hf_infer, or actor_infer.generating_args with top_p: 1 and top_k: 0"
+        able = " or ".join(engines_that("sampling_mask"))
+        fix = f"actor_infer.strategy_args.strategy_name: {able}, or actor_infer.generating_args with top_p: 1 and top_k: 0"
         yield Problem("keep_sampling_mask", True, message, fix)
 
 
@@ -52,9 +54,10 @@ def _router_replay(config: PPOConfig) -> Iterator[Problem]:
         return
     key, off = "actor_train.router_replay.mode", "router_replay.mode: disable"
     engine = config.actor_infer.strategy_args.strategy_name
-    if engine not in ROUTE_ENGINES:
+    if not engine_of(engine).routes:
         message = f"{engine} does not say here which experts it computed a token with"
-        yield Problem(key, "R3", message, f"actor_infer.strategy_args.strategy_name: {ROUTE_ENGINES[0]}, or {off}")
+        able = " or ".join(engines_that("routes"))
+        yield Problem(key, "R3", message, f"actor_infer.strategy_args.strategy_name: {able}, or {off}")
 
 
 def _clipping(config: PPOConfig) -> Iterator[Problem]:

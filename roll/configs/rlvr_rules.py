@@ -8,6 +8,7 @@ from dataclasses import fields
 from roll.configs.arguments import DataArguments
 from roll.configs.base import BaseConfig
 from roll.configs.dotted_path import DOTTED_PATH
+from roll.configs.engines import ENGINES, engine_of
 from roll.configs.estimators import unusable_estimator
 from roll.configs.ppo import set_key
 from roll.configs.problems import MISSING_VALUE, Problem
@@ -163,9 +164,11 @@ def _judging_models(key: str, reward: RewardConfig) -> Iterator[Problem]:
     for name, model in reward.models.items():
         strategy, what = model.strategy_args, f"{key}.{name}.strategy_args"
         if strategy.strategy_name not in model.engines:
-            message = "sglang serves no classifier here" if strategy.strategy_name == "sglang" else "is no engine"
+            message = (
+                f"{strategy.strategy_name} serves no classifier here" if strategy.strategy_name in ENGINES else "is no engine"
+            )
             yield Problem(f"{what}.strategy_name", strategy.strategy_name, message, " or ".join(model.engines))
-        elif strategy.strategy_name == "hf_infer":
+        elif not engine_of(strategy.strategy_name).package:
             for option, value in strategy.strategy_config.items():
                 yield Problem(f"{what}.strategy_config.{option}", value, "is not read for a model that judges", "remove it")
     if reward.models and reward.world_size != 1:

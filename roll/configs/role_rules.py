@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from roll.configs.arguments import (
-    ENGINES,
     FROZEN_STRATEGIES,
     PARALLEL_SIZES,
     REPLICAS,
@@ -17,6 +16,7 @@ from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, deep
 from roll.configs.derived import adapter_obstacle, adapter_updates, needed_on_accelerators
 from roll.configs.device_mapping import MAX_DEVICES
 from roll.configs.dotted_path import DOTTED_PATH
+from roll.configs.engines import ENGINES
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem
 from roll.configs.rlvr import RLVRConfig
@@ -24,7 +24,7 @@ from roll.configs.worker import JudgingModelConfig, RoleConfig, TrainedConfig, W
 
 _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
     "actor_train": TRAINING_STRATEGIES,
-    "actor_infer": ENGINES,
+    "actor_infer": tuple(ENGINES),
     "actor_log_prob": FROZEN_STRATEGIES,
     "reference": FROZEN_STRATEGIES,
     "critic": TRAINING_STRATEGIES,

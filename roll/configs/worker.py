@@ -6,19 +6,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from roll.configs.arguments import (
-    ENGINES,
     AttentionName,
     DataArguments,
     GeneratingArguments,
     ModelArguments,
     StrategyArguments,
-    StrategyName,
     TrainDataArguments,
     TrainingArguments,
 )
 from roll.configs.backend_arguments import MegatronConfig
 from roll.configs.device_mapping import parse_device_mapping
 from roll.configs.dotted_path import Code
+from roll.configs.engines import ENGINES, engines_that
 from roll.configs.fields import Bounds, option, required
 from roll.configs.losses import DEFAULT_LOSS, PolicyLossKnobs
 from roll.configs.sizes import Dtype
@@ -210,7 +209,7 @@ class ShapingConfig:
 class JudgingModelConfig:
     """A model that judges, on devices of its own. It stays in their memory for the whole run."""
 
-    engines: ClassVar[tuple[StrategyName, ...]]
+    engines: ClassVar[tuple[str, ...]]
 
     model_name_or_path: str = required("Folder of its Hugging Face checkpoint, or its name on the hub.", path="model")
     device_mapping: str | int | list[int] = required(
@@ -235,7 +234,7 @@ class JudgingModelConfig:
 class JudgeModelConfig(JudgingModelConfig):
     """A language model that is asked for a verdict."""
 
-    engines = ENGINES
+    engines = tuple(ENGINES)
 
     generating_args: GeneratingArguments = option(
         GeneratingArguments(temperature=0.0, max_new_tokens=512), "How its reply is sampled."
@@ -246,7 +245,7 @@ class JudgeModelConfig(JudgingModelConfig):
 class RewardModelConfig(JudgingModelConfig):
     """A sequence classifier with one output, which is the reward."""
 
-    engines = ("hf_infer", "vllm")
+    engines = engines_that("scorer")
 
     max_tokens_per_microbatch_in_infer: int = option(
         16384, "Tokens, padding included, of a batch of texts; a longer text is a batch of its own.", bounds=Bounds(ge=1)

@@ -17,14 +17,13 @@ from typing import Protocol
 from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
 from roll.engines.silent_engines import SilentEngines
-from roll.engines.weight_broadcast import WeightBroadcast
 from roll.engines.weight_sending import WeightSending
 from roll.errors import LOST, EngineError, EngineSilent, NodeLost, WorkerDied, WorkersLost, WorkerStartError
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import EngineState, Fleet
 from roll.strategies.infer.interface import EngineStats, WeightUpdateMode
 from roll.weights.bucket import WeightManifest
-from roll.weights.store import Buckets, WeightSource
+from roll.weights.store import Broadcast, Buckets, WeightSource
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ class EngineFleet:
         health_interval_s: float,
         health_timeout_s: float,
         rolling: bool,
-        broadcast: WeightBroadcast | None = None,
+        broadcast: Broadcast | None = None,
         start_empty: bool = False,
     ) -> None:
         self.engines = engines

@@ -10,11 +10,10 @@ import asyncio
 from collections.abc import Callable, Collection
 
 from roll.distributed.cluster import Cluster
-from roll.engines.weight_broadcast import WeightBroadcast
 from roll.errors import LOST, WorkerDied
 from roll.rollout.fleet import Fleet
 from roll.weights.bucket import WeightManifest
-from roll.weights.store import BucketRef, Buckets, Receive, WeightSource
+from roll.weights.store import Broadcast, BucketRef, Buckets, Receive, WeightSource
 
 
 class WeightSending:
@@ -23,7 +22,7 @@ class WeightSending:
         engines: Cluster,
         store: WeightSource,
         fleet: Fleet,
-        broadcast: WeightBroadcast | None,
+        broadcast: Broadcast | None,
         report: Callable[[int, Exception], None],
     ) -> None:
         """`broadcast`: None: each engine pulls. `report`: is told that an engine is gone."""

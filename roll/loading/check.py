@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from roll.configs.arguments import CACHE_BYTES, CACHE_GIB, StrategyArguments
+from roll.configs.arguments import CACHE_BYTES, StrategyArguments
 from roll.configs.derived import element_bytes
+from roll.configs.engines import engine_of
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import Problem
 from roll.configs.rlvr import RLVRConfig
@@ -77,9 +78,10 @@ def check(config: PPOConfig, machine: Machine, device_memory: int | None = None)
 
 
 def _with_cache_of_environment(config: PPOConfig) -> PPOConfig:
-    """As vLLM on a CPU reads it: its variable for the KV cache, in GiB, counts more than the argument."""
-    chosen, space = config.actor_infer.strategy_args, os.environ.get(CACHE_GIB, "")
-    if chosen.strategy_name != "vllm" or not space.isdecimal():
+    """As the engine reads it on a CPU: its variable for the KV cache, in GiB, counts more than the argument."""
+    chosen = config.actor_infer.strategy_args
+    space = os.environ.get(engine_of(chosen.strategy_name).cpu_cache_variable, "")
+    if not space.isdecimal():
         return config
     given = chosen.strategy_config | {CACHE_BYTES: int(space) * GIB}
     return replace(config, actor_infer=replace(config.actor_infer, strategy_args=replace(chosen, strategy_config=given)))

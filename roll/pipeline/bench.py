@@ -27,8 +27,7 @@ from roll.record.trace import Trace
 from roll.record.validation import ValidationResult
 from roll.rollout.groups import Groups
 from roll.rollout.schedule import StepSchedule
-from roll.weights.bucket import Bucket, WeightManifest, make_buckets, manifest_of
-from roll.weights.directory import BucketFile
+from roll.weights.bucket import Bucket, BucketFile, WeightManifest, make_buckets, manifest_of
 from roll.weights.folder_files import weight_files
 from roll.weights.store import Buckets, Receive
 

@@ -37,9 +37,8 @@ from roll.record.run_lock import RunLock
 from roll.record.validation import ValidationSet
 from roll.rollout.filters import GroupFilter
 from roll.rollout.tasks import TaskSource
-from roll.strategies.infer.installed_engine import engine_problems
+from roll.strategies.infer.installed_engine import engine_package, engine_problems
 from roll.strategies.infer.interface import sampling_params
-from roll.strategies.infer.vllm.arguments import check_cpu_folder
 from roll.strategies.installed_backend import backend_problems
 from roll.strategies.model_folder import open_classifier, open_model
 from roll.strategies.routers import check_replayable
@@ -340,8 +339,9 @@ def _run_by_others(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, o
         if isinstance(options, MegatronConfig) and find_spec("megatron"):
             check = partial(check_folder, folder, ParallelLayout.of(options), options.sequence_parallel, device_kind)
             yield f"{name}.strategy_args.strategy_config", chosen.strategy_config, check
-        elif chosen.strategy_name == "vllm" and device_kind == "cpu":
-            yield f"{name}.strategy_args.strategy_name", "vllm", partial(check_cpu_folder, folder)
+        elif package := engine_package(chosen.strategy_name):
+            check = partial(package.check_folder, folder, device_kind)
+            yield f"{name}.strategy_args.strategy_name", chosen.strategy_name, check
 
 
 def _check_writable(run_dir: Path) -> None:

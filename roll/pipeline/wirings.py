@@ -23,7 +23,6 @@ from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
 from roll.engines.engine_fleet import EngineFleet
 from roll.engines.policy_copy import ROLE, PolicyCopy
-from roll.engines.weight_broadcast import WeightBroadcast
 from roll.engines.weight_updates import EngineUpdates, UpdateStats, WeightUpdates
 from roll.errors import LOST
 from roll.explorer.explorer import Exploration, Explorer
@@ -43,7 +42,7 @@ from roll.trainer.checkpoint_writer import CheckpointWriter
 from roll.trainer.on_arrival import TrainerOnArrival
 from roll.trainer.trainer import Trainer
 from roll.weights.store import WeightSource, WeightStore
-from roll.weights.transport import broadcast_device, followed_weights, published_weights, weight_store
+from roll.weights.transport import broadcast, followed_weights, published_weights, weight_store
 
 Watchers = list[Coroutine[object, object, None]]
 
@@ -120,11 +119,7 @@ class Wiring(ABC):
 
     def _fleet(self, store: WeightSource, version: int, empty: bool) -> EngineFleet:
         """The engines, which are to begin with `version`. `empty`: they do not have its weights yet."""
-        run, config, clusters, broadcast = self._run, self._run.config, self._clusters, None
-        engines, device = clusters["actor_infer"], broadcast_device(config)
-        if device is not None and run.backend.isolated and (trainers := clusters.get("actor_train")) is not None:
-            at = run.backend.driver_address()
-            broadcast = WeightBroadcast(trainers, engines, at, config.engine_health_timeout_s, device)
+        run, config, engines = self._run, self._run.config, self._clusters["actor_infer"]
         return EngineFleet(
             engines,
             store,
@@ -136,7 +131,7 @@ class Wiring(ABC):
             health_interval_s=config.engine_health_interval_s,
             health_timeout_s=config.engine_health_timeout_s,
             rolling=config.weight_update_rolling,
-            broadcast=broadcast,
+            broadcast=broadcast(config, run.backend, self._clusters.get("actor_train"), engines),
             start_empty=empty,
         )
 

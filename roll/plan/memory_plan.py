@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from roll.configs.arguments import CACHE_BYTES, FSDP2Config, cpu_cache_tokens
 from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
 from roll.configs.derived import Derived, adapter_updates, element_bytes, optimizer_batch_size
+from roll.configs.engines import engine_of
 from roll.configs.ppo import PPOConfig
 from roll.configs.sizes import MIB, WINDOW
 from roll.configs.worker import ActorTrainConfig, CriticConfig, ScoringConfig, TrainedConfig, WorkerConfig
@@ -17,9 +18,6 @@ from roll.plan import memory
 from roll.plan.counts import RolePlan, prompt_sharing
 from roll.plan.memory import Microbatch, Model, ModelLayout, Part, total
 
-DEFAULT_SHARES = {"vllm": 0.92, "sglang": 0.84}
-"""The share of a device's memory that an engine takes unless it is configured: vLLM's default; SGLang's on a device of 80 GB,
-about, for it follows from the device."""
 CONTEXT, GRAPHS = 600 * MIB, 1024 * MIB
 """What a process that sleeps keeps on a device, about: CUDA's context and the libraries' workspaces, and an engine's graphs."""
 SHARED = "shared_memory"
@@ -115,13 +113,13 @@ def _on_the_way(config: PPOConfig, engines: RolePlan, per_node: int, version: in
     if config.mode == "explore":
         count = -(-_most_on_a_node(engines.devices, per_node) * engines.data // len(engines.devices))
         yield Part("arriving weights", count * WINDOW * bucket, f"{WINDOW} buckets for each of {count} engines")
-    if engines.strategy != "hf_infer" and config.model_update_transport != SHARED:
+    if engine_of(engines.strategy).package and config.model_update_transport != SHARED:
         yield Part("staged weights", version, "the version that the engines map until they flip")
 
 
 def _drops_weights(config: PPOConfig, engines: RolePlan) -> bool:
     """Asleep, of an accelerator."""
-    return engines.strategy == "vllm" and not adapter_updates(config)[0]
+    return engine_of(engines.strategy).drops_weights and not adapter_updates(config)[0]
 
 
 def _most_on_a_node(devices: Sequence[int], per_node: int) -> int:
@@ -189,17 +187,17 @@ class RoleMemories:
 
     def _engine(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
         """vLLM and SGLang take a share of the device and fill what weights leave of it with KV cache. Asleep they keep none of it
-        (`SLEEP_MODE`); on CPUs they keep all."""
-        if role.strategy == "hf_infer":
+        (`sleep_arguments`); on CPUs they keep all."""
+        engine = engine_of(role.strategy)
+        if engine.memory_share is None:
             weights = memory.engine_weights(model, element, shadow=True)
             cache = memory.kv_cache(model, self.derived.requests_per_engine, self.derived.sequence_length, element)
             return RoleMemory(role.role, (*weights, cache), (), weights[0].bytes)
-        if role.strategy == "vllm" and not self.accelerators:
+        if engine.cpu_cache_variable and not self.accelerators:
             return self._cpu_engine(role, worker, model, element)
         (served,) = memory.engine_weights(model, element, shadow=False, tensor=role.tensor)
         given = worker.strategy_args.strategy_config
-        default = DEFAULT_SHARES[role.strategy]
-        share = next((given[name] for name in _SHARES if isinstance(given.get(name), (int, float))), default)
+        share = next((given[name] for name in _SHARES if isinstance(given.get(name), (int, float))), engine.memory_share)
         asleep = (0, 0 if _drops_weights(self.config, role) else served.bytes) if self.accelerators else (served.bytes, 0)
         if self.device_bytes is None:
             return RoleMemory(role.role, (served,), (), *asleep, note=f"and KV cache up to {share:g} of the device")
@@ -240,8 +238,8 @@ def _turn(of_role: Mapping[str, RoleMemory], names: Sequence[str], active: str) 
 
 def _of_process(role: RolePlan, worker: WorkerConfig) -> int:
     """What is left of it on a device, besides what its model leaves there."""
-    given = worker.strategy_args.strategy_config
-    eager = role.strategy not in DEFAULT_SHARES or any(given.get(name) is True for name in _WITHOUT_GRAPHS)
+    given, engine = worker.strategy_args.strategy_config, engine_of(role.strategy)
+    eager = engine.memory_share is None or any(given.get(name) is True for name in _WITHOUT_GRAPHS)
     return CONTEXT + (0 if eager else GRAPHS)
 
 

@@ -13,6 +13,7 @@ from roll.algorithms.expected_left import ENGINES_NOISE, LEAST, expected, fix_of
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import Derived, derive
 from roll.configs.doubts import doubts
+from roll.configs.engines import engine_of
 from roll.configs.losses import anchor_of
 from roll.configs.ppo import PPOConfig
 from roll.configs.redact import redact_text
@@ -240,9 +241,9 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
 
 
 def _long_responses(config: PPOConfig, derived: Derived) -> Iterator[str]:
-    """What is expected to be left of a long response's gradient; nothing for hf_infer, which computes as the trainer does."""
+    """What is expected to be left of a long response's gradient; nothing for an engine that computes as the trainer does."""
     engine, tokens = config.actor_infer.strategy_args.strategy_name, derived.max_new_tokens
-    if engine == "hf_infer":
+    if engine_of(engine).computes_as_trainer:
         return
     given = (config.actor_train.pg_variant, derived.policy_loss, config.train_infer_correction)
     # Whether the loss takes its ratio to the sampler's log-probs.

@@ -19,8 +19,7 @@ from roll.rewards.worker import RewardResult
 from roll.simulate.costs import MIB, Costs
 from roll.simulate.engine import ScriptedEngine
 from roll.strategies.workers import InferWorker
-from roll.weights.bucket import Bucket, WeightManifest, checksum
-from roll.weights.directory import BucketFile
+from roll.weights.bucket import Bucket, BucketFile, WeightManifest, checksum
 from roll.weights.received import ReceivedBuckets
 
 SEEDS = 1 << 31

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.arguments import GeneratingArguments
+from roll.configs.engines import engine_of
 from roll.configs.ppo import PPOConfig, set_key
 from roll.configs.problems import Note, Problem
 from roll.configs.rlvr import RLVRConfig
@@ -148,8 +149,8 @@ class Models:
                 Problem(ids, args.eos_token_id, f"the model of {model.folder} has no token {unknown[0]}", fix)
             )
         missing = [end for end in tokens.ends if end not in args.end_ids]
-        if missing and model.engine == "sglang":
-            message = f"SGLang ends an answer at {tokens.shown(missing[0])}, too, by the folder {model.folder}"
+        if missing and engine_of(model.engine).ends_by_folder:
+            message = f"{model.engine} ends an answer at {tokens.shown(missing[0])}, too, by the folder {model.folder}"
             self.fit.problems.append(
                 Problem(ids, args.eos_token_id, message, f"{sorted({*args.end_ids, *tokens.ends})}, or vllm")
             )

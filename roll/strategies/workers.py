@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -17,8 +16,7 @@ from roll.algorithms.value_loss import ValueLossSpec
 from roll.data.token_batch import TokenBatch
 from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, InferStrategy, WeightUpdateMode
-from roll.strategies.train import make_train_strategy
-from roll.strategies.train.checkpoint_files import Snapshot
+from roll.strategies.train.backends import make_critic, make_train_strategy
 from roll.strategies.train.interface import (
     AccumulatingStrategy,
     BatchTotals,
@@ -27,15 +25,16 @@ from roll.strategies.train.interface import (
     RankContext,
     TrainStrategy,
 )
-from roll.strategies.train.process import resolve_dtype
-from roll.strategies.train.spec import TrainSpec
+from roll.strategies.train.spec import TrainSpec, resolve_dtype
 from roll.weights.adapter import AdapterSource
-from roll.weights.broadcast import BroadcastGroups, Member
-from roll.weights.bucket import Bucket, Readable, WeightManifest
-from roll.weights.delta import LastShare, Link
-from roll.weights.directory import BucketFile
-from roll.weights.node_files import host, node_file, path_of
+from roll.weights.bucket import Bucket, BucketFile, Readable, WeightManifest
 from roll.weights.received import ReceivedWeights
+from roll.weights.store import Link
+from roll.weights.transport import receiving_end, sending_end
+
+if TYPE_CHECKING:
+    from roll.strategies.train.checkpoint_files import Snapshot
+    from roll.weights.broadcast import Member
 
 
 class CheckpointedWorker:
@@ -77,9 +76,7 @@ class TrainWorker(CheckpointedWorker):
 
     def __init__(self, context: RankContext, spec: TrainSpec) -> None:
         self.strategy = make_train_strategy(context, spec)
-        self._export: Iterator[Bucket] | None = None
-        self._last_share = LastShare()
-        self._groups = BroadcastGroups()
+        self._sending = sending_end()
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
         return self.strategy.log_probs(batch)
@@ -102,25 +99,15 @@ class TrainWorker(CheckpointedWorker):
     def begin_export(self, bucket_bytes: int, link: Link | None = None) -> None:
         """This rank's share of the buckets comes with `next_bucket`, each gathered when it is asked for. `link`: they are those
         of a version in a chain."""
-        buckets = self.strategy.export_weights(bucket_bytes)
-        self._export = buckets if link is None else self._last_share.linked(link, buckets)
+        self._sending.begin(self.strategy.export_weights(bucket_bytes), link)
 
     def next_bucket(self, path: str = "") -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
-        """The next bucket of the share, which becomes a file if there is a path, and (names, checksum, bytes) of it; (None, None)
-        after the last. Gathering is a collective: it returns when the other ranks are asked, too."""
-        assert self._export is not None, "next_bucket before begin_export"
-        bucket = next(self._export, None)
-        if bucket is None:
-            self._export = None
-            return None, None
-        made = bucket.names, bucket.checksum, bucket.nbytes
-        if path:
-            BucketFile.write(bucket, Path(path))
-        return None if path else bucket, made
+        """As `SendingEnd.next`. Gathering is a collective: it returns when the other ranks are asked, too."""
+        return self._sending.next(path)
 
     async def broadcast(self, member: Member, *buckets: Bucket) -> None:
-        """Sends the buckets beside the training, in a thread of the event loop's pool."""
-        await asyncio.to_thread(self._groups.send, member, buckets)
+        """Sends the buckets beside the training."""
+        await self._sending.broadcast(member, *buckets)
 
 
 class InferWorker:
@@ -132,11 +119,7 @@ class InferWorker:
 
     def _serve(self, strategy: InferStrategy, devices: int) -> None:
         self.strategy, self._devices = strategy, devices
-        self._groups = BroadcastGroups()
-        self._receiving: int | None = None
-        """The version whose broadcast has not been given up."""
-        self._shared: list[int] = []
-        """Descriptors of the buckets that other engines may read."""
+        self._receiving = receiving_end()
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         return await self.strategy.generate(request)
@@ -145,33 +128,23 @@ class InferWorker:
         await self.strategy.abort(request_ids)
 
     async def receive_bucket(self, version: int, bucket: Readable) -> None:
-        self._receiving = None
+        self._receiving.give_up()
         await self.strategy.receive_bucket(version, await asyncio.to_thread(bucket.read))
 
     async def place(self) -> tuple[str, int]:
-        """Its host, whose workers can open each other's files under /proc, and how many devices it has there."""
-        return host(), self._devices
+        """Its host, and how many devices it has there."""
+        return self._receiving.host(), self._devices
 
     async def receive_broadcast(self, version: int, member: Member, count: int, shares: bool) -> list[BucketFile]:
         """Takes the place of `count` calls of `receive_bucket`. A caller that calls `receive_bucket`, or begins to broadcast
-        another version, has given this version's broadcasts up. `shares`: returns the buckets for other engines of the host,
-        which can read them until this one has loaded them."""
-        self._receiving, buckets = version, self._groups.receive(member, count)
-        shared: list[BucketFile] = []
-        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None and self._receiving == version:
-            if shares:
-                self._shared.append(await asyncio.to_thread(node_file, bucket))
-                shared.append(BucketFile(path_of(self._shared[-1]), bucket.names, bucket.checksum, bucket.nbytes))
-                bucket = await asyncio.to_thread(shared[-1].read)
-            await self.strategy.receive_bucket(version, bucket)
-        return shared
+        another version, has given this version's broadcasts up. Returns as `ReceivingEnd.receive`."""
+        return await self._receiving.receive(self.strategy.receive_bucket, version, member, count, shares)
 
     async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         try:
             return await self.strategy.activate_weights(manifest, mode)
         finally:
-            while self._shared:
-                os.close(self._shared.pop())
+            self._receiving.loaded()
 
     async def sleep(self) -> None:
         await self.strategy.sleep()
@@ -209,8 +182,6 @@ class CriticWorker(CheckpointedWorker):
     strategy: CriticStrategy
 
     def __init__(self, context: RankContext, spec: TrainSpec) -> None:
-        from roll.strategies.train.critic import make_critic  # it brings all back ends along
-
         self.strategy = make_critic(context, spec)
 
     def values(self, batch: TokenBatch) -> Tensor:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import torch
 import xxhash
+from safetensors.torch import load_file
 from torch import Tensor
 
-from roll.weights.layout import as_bytes
+from roll.errors import boundary
+from roll.weights.layout import MEMORY, PROCESSES, as_bytes, write_file
 
 
 class Described(Protocol):
@@ -189,3 +192,35 @@ class PinnedCopies:
 def host_copies(device: torch.device) -> PinnedCopies | None:
     """None where tensors are in host memory already."""
     return PinnedCopies(device) if device.type == "cuda" else None
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFile:
+    """A bucket that lies in a file."""
+
+    path: str
+    names: tuple[str, ...]
+    checksum: int
+    nbytes: int
+
+    @property
+    def argument(self) -> BucketFile:
+        return self
+
+    @classmethod
+    def write(cls, bucket: Bucket, path: Path) -> BucketFile:
+        try:
+            write_file(bucket.tensors, path)
+        except OSError as error:  # which names no file
+            raise OSError(f"weight bucket '{path}' cannot be written: {error}") from error
+        return cls(str(path), bucket.names, bucket.checksum, bucket.nbytes)
+
+    def read(self) -> Bucket:
+        """Reads the bucket; `verify` of the bucket detects changed bytes. `ValueError` if the file has other tensors, or is no
+        bucket file."""
+        with boundary(ValueError, f"weight bucket '{self.path}' cannot be read", say=str):
+            tensors = load_file(self.path)
+        if tensors.keys() != set(self.names):
+            raise ValueError(f"weight bucket '{self.path}' has tensors {sorted(tensors)} instead of {sorted(self.names)}")
+        file = self.path if any(map(Path(self.path).is_relative_to, (MEMORY, PROCESSES))) else None
+        return Bucket({name: tensors[name] for name in self.names}, self.checksum, file)

@@ -11,7 +11,6 @@ A link's bucket has, for each of its tensors, `hash:<name>` and one of: nothing 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,19 +19,11 @@ from torch import Tensor
 
 from roll.weights.bucket import Bucket, WeightManifest, checksum
 from roll.weights.layout import as_bytes
+from roll.weights.store import Link
 
 HASH, WHOLE, GAPS, VALUES = "hash:", "whole:", "gaps:", "values:"
 WORTH = 0.5
 """A tensor, or a version, is sent as its changes if these take at most so much of its bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """What a version is in its chain."""
-
-    version: int
-    base: int | None
-    """The version that it is the changes of; None: it is whole."""
 
 
 class Chain:

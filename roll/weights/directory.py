@@ -12,22 +12,19 @@ import logging
 import os
 import shutil
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TypedDict
 
-from safetensors.torch import load_file
-
 from roll.distributed.backend import Backend
 from roll.distributed.temp_folder import TempFolder
-from roll.errors import Unreachable, VersionGone, boundary
-from roll.weights.bucket import Bucket, WeightManifest
+from roll.errors import Unreachable, VersionGone
+from roll.weights.bucket import Bucket, BucketFile, WeightManifest
 from roll.weights.bucket_server import BucketServer, Endpoint, ServedBucket
-from roll.weights.delta import WORTH, Chain, Link
+from roll.weights.delta import WORTH, Chain
 from roll.weights.folder_files import stored_tensors, weight_files
-from roll.weights.layout import MEMORY, PROCESSES, write_file
-from roll.weights.store import BucketRef, Buckets, Receive
+from roll.weights.layout import MEMORY
+from roll.weights.store import BucketRef, Buckets, Link, Receive
 
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
 SERVER = "server.json"
@@ -49,38 +46,6 @@ class _Published(TypedDict):
     """The version that this one is the changes of; None: it is whole."""
     buckets: list[tuple[str, list[str], int, int]]
     """File, names of tensors, checksum, bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class BucketFile:
-    """A bucket that lies in a file."""
-
-    path: str
-    names: tuple[str, ...]
-    checksum: int
-    nbytes: int
-
-    @property
-    def argument(self) -> BucketFile:
-        return self
-
-    @classmethod
-    def write(cls, bucket: Bucket, path: Path) -> BucketFile:
-        try:
-            write_file(bucket.tensors, path)
-        except OSError as error:  # which names no file
-            raise OSError(f"weight bucket '{path}' cannot be written: {error}") from error
-        return cls(str(path), bucket.names, bucket.checksum, bucket.nbytes)
-
-    def read(self) -> Bucket:
-        """Reads the bucket; `verify` of the bucket detects changed bytes. `ValueError` if the file has other tensors, or is no
-        bucket file."""
-        with boundary(ValueError, f"weight bucket '{self.path}' cannot be read", say=str):
-            tensors = load_file(self.path)
-        if tensors.keys() != set(self.names):
-            raise ValueError(f"weight bucket '{self.path}' has tensors {sorted(tensors)} instead of {sorted(self.names)}")
-        file = self.path if any(map(Path(self.path).is_relative_to, (MEMORY, PROCESSES))) else None
-        return Bucket({name: tensors[name] for name in self.names}, self.checksum, file)
 
 
 class WeightFolder:

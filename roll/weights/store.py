@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from roll.configs.sizes import WINDOW
 from roll.errors import VersionGone
 from roll.weights.bucket import Described, Readable, WeightManifest
-from roll.weights.delta import Link
 
 
 class BucketRef(Described, Protocol):
@@ -89,6 +88,15 @@ class Buckets:
         self._changed = asyncio.Event()
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a version is in its chain."""
+
+    version: int
+    base: int | None
+    """The version that it is the changes of; None: it is whole."""
+
+
 class WeightSource(Protocol):
     """Where engines find versions."""
 
@@ -120,6 +128,17 @@ class WeightStore(WeightSource, Protocol):
 
     def close(self) -> None:
         """The trainer ends. Versions in a folder that outlives it stay."""
+
+
+class Broadcast(Protocol):
+    """A way to all engines of the same driver together."""
+
+    sent: int
+    failed: int
+    """Versions that reached all engines that they were sent to, and versions that did not."""
+
+    async def send(self, store: WeightSource, version: int, engines: Sequence[int]) -> bool:
+        """True if all of these engines have all buckets of the version; if not, each has to pull it."""
 
 
 class MemoryWeightStore:

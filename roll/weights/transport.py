@@ -1,11 +1,11 @@
 """How a version is gathered from the ranks of a trainer, each of which exports its share of the buckets, and which way it takes
-to the engines: decided here alone, from `model_update_transport`.
+to the engines: decided here alone, from `model_update_transport`. A way's code is imported only when it is used.
 
                    engines of the same driver, whole            explorers as processes of their own, whole or what changed
 object_store       references to the ranks' buckets             from the trainer's memory, over TCP
 shared_memory      files in this machine's memory
 checkpoint_dir     files in the run's folder                    the same
-collective, nccl   broadcast (`broadcast_device`); an engine
+collective, nccl   broadcast (`BROADCAST_DEVICES`); an engine
                    that misses it pulls as with object_store
 """
 
@@ -15,21 +15,27 @@ import asyncio
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from roll.configs.base import BaseConfig
 from roll.distributed.backend import Backend
 from roll.distributed.cluster import Cluster
-from roll.weights.assembled import AssembledWeights
-from roll.weights.bucket import WeightManifest, manifest_of
-from roll.weights.directory import BucketFile, DirectoryWeightStore, MemoryFolderStore, ServedWeightStore
-from roll.weights.store import BucketRef, Buckets, KeptBucket, MemoryWeightStore, WeightSource, WeightStore
+from roll.weights.bucket import BucketFile, WeightManifest, manifest_of
+from roll.weights.store import Broadcast, BucketRef, Buckets, KeptBucket, MemoryWeightStore, WeightSource, WeightStore
+
+if TYPE_CHECKING:
+    from roll.weights.ends import ReceivingEnd, SendingEnd
 
 WEIGHTS = "weights"
 """The folder of versions in that of the run."""
+BROADCAST_DEVICES = {"collective": "", "nccl": "cuda:0"}
+"""The device that versions are broadcast through, as each worker counts its own; empty: host memory."""
 
 
 def weight_store(config: BaseConfig) -> WeightStore:
     """Where a trainer leaves versions for engines of the same driver."""
+    from roll.weights.directory import DirectoryWeightStore, MemoryFolderStore
+
     if config.model_update_transport == "checkpoint_dir":
         return DirectoryWeightStore(_folder(config))
     return MemoryFolderStore() if config.model_update_transport == "shared_memory" else MemoryWeightStore()
@@ -38,6 +44,8 @@ def weight_store(config: BaseConfig) -> WeightStore:
 def published_weights(config: BaseConfig, backend: Backend, newest: int, run_id: str, host: str, port: int = 0) -> WeightStore:
     """Where a trainer leaves versions for explorers. `newest`: versions up to this one stay from an earlier process of the
     run. `host`, `port`: where they are served."""
+    from roll.weights.directory import DirectoryWeightStore, ServedWeightStore
+
     every = config.weight_anchor_interval
     if config.model_update_transport == "checkpoint_dir":
         return DirectoryWeightStore(_folder(config), newest, run_id, every)
@@ -47,12 +55,33 @@ def published_weights(config: BaseConfig, backend: Backend, newest: int, run_id:
 def followed_weights(config: BaseConfig, run_id: str, backend: Backend) -> WeightSource:
     """Where an explorer finds what `published_weights` has. A manifest says whether its buckets are files or served, and whether
     they are whole."""
+    from roll.weights.assembled import AssembledWeights
+
     return AssembledWeights(_folder(config), run_id, config.peer_timeout, backend)
 
 
-def broadcast_device(config: BaseConfig) -> str | None:
-    """The device that versions are broadcast through, as each worker counts its own; "": host memory; None: engines pull them."""
-    return {"collective": "", "nccl": "cuda:0"}.get(config.model_update_transport)
+def broadcast(config: BaseConfig, backend: Backend, trainers: Cluster | None, engines: Cluster) -> Broadcast | None:
+    """None: engines pull versions. `trainers`: None in a process that has engines alone."""
+    device = BROADCAST_DEVICES.get(config.model_update_transport)
+    if device is None or trainers is None or not backend.isolated:
+        return None
+    from roll.weights.weight_broadcast import WeightBroadcast
+
+    return WeightBroadcast(trainers, engines, backend.driver_address(), config.engine_health_timeout_s, device)
+
+
+def sending_end() -> SendingEnd:
+    """In the worker of a trainer's rank."""
+    from roll.weights.ends import SendingEnd
+
+    return SendingEnd()
+
+
+def receiving_end() -> ReceivingEnd:
+    """In an engine's worker."""
+    from roll.weights.ends import ReceivingEnd
+
+    return ReceivingEnd()
 
 
 def _folder(config: BaseConfig) -> Path:

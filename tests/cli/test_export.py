@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from roll.cli.export import main
 from roll.record.checkpoint import TRAINER, CheckpointStore
-from roll.strategies.train import make_train_strategy
+from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.interface import RankContext
 
 

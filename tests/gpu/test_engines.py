@@ -19,7 +19,7 @@ from train_specs import fsdp2_spec
 from roll.data.token_batch import TokenBatch
 from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult, InferStrategy
-from roll.strategies.train import make_train_strategy
+from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.interface import RankContext
 from roll.weights.bucket import make_buckets, manifest_of
 

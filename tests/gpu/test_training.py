@@ -20,7 +20,7 @@ from train_specs import train_spec
 
 from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
-from roll.strategies.train import make_train_strategy
+from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.checkpoint_files import Snapshot
 from roll.strategies.train.interface import RankContext
 

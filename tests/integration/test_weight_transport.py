@@ -17,7 +17,6 @@ from roll.distributed.device_locks import DeviceLocks
 from roll.distributed.devices import Inventory, place
 from roll.distributed.ports import free_port
 from roll.engines.engine_fleet import EngineFleet
-from roll.engines.weight_broadcast import WeightBroadcast
 from roll.pipeline import roles
 from roll.pipeline.rlvr_run import RLVRRun, prepare
 from roll.rollout.changes import Changes
@@ -30,6 +29,7 @@ from roll.weights.directory import DirectoryWeightStore, ServedWeightStore
 from roll.weights.layout import MEMORY
 from roll.weights.store import MemoryWeightStore
 from roll.weights.transport import gather_weights
+from roll.weights.weight_broadcast import WeightBroadcast
 
 BUCKET_BYTES = 1500
 """The model has 12 kB."""

@@ -22,7 +22,7 @@ from roll.data.token_batch import TokenBatch
 from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult, InferStrategy, SamplingParams
 from roll.strategies.infer.sglang.arguments import interpreter
-from roll.strategies.train import make_train_strategy
+from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.interface import RankContext
 
 HERE = Path(__file__).parent

@@ -18,8 +18,8 @@ from roll.data.sample import Prompt, Sample
 from roll.rewards.by_model import RewardModelWorker
 from roll.rewards.references import try_reward, unasked
 from roll.rewards.worker import RewardResult
+from roll.strategies.infer.hf.scorer import next_batch
 from roll.strategies.model_folder import open_classifier
-from roll.strategies.score import next_batch
 
 pytestmark = pytest.mark.slow
 

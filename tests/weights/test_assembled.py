@@ -13,10 +13,10 @@ import torch
 from roll.distributed.backend import LocalBackend
 from roll.errors import VersionGone
 from roll.weights.assembled import AssembledWeights
-from roll.weights.bucket import make_buckets, manifest_of
-from roll.weights.delta import LastShare, Link
-from roll.weights.directory import MANIFEST, BucketFile, DirectoryWeightStore, ServedWeightStore
-from roll.weights.store import KeptBucket
+from roll.weights.bucket import BucketFile, make_buckets, manifest_of
+from roll.weights.delta import LastShare
+from roll.weights.directory import MANIFEST, DirectoryWeightStore, ServedWeightStore
+from roll.weights.store import KeptBucket, Link
 
 EVERY = 4
 SIZE = 4096

@@ -22,9 +22,9 @@ from roll.strategies.infer.vllm.weights import ReceivedWeights
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext
 from roll.weights.broadcast import _pack, _unpack
-from roll.weights.directory import BucketFile
+from roll.weights.bucket import BucketFile
 from roll.weights.layout import MEMORY
-from roll.weights.received import StagedWeights
+from roll.weights.staged import StagedWeights
 
 pytestmark = pytest.mark.skipif(not MEMORY.is_dir(), reason="the machine has no /dev/shm")
 PAGE = Path(__file__).parents[2] / "docs_roll" / "weights.md"

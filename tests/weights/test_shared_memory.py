@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from tiny_models import numbered_tokenizer, tiny_qwen2
 
 from roll.strategies.infer.vllm.weights import ReceivedWeights
-from roll.weights.bucket import make_buckets, manifest_of
-from roll.weights.directory import BucketFile, MemoryFolderStore, check_room
+from roll.weights.bucket import BucketFile, make_buckets, manifest_of
+from roll.weights.directory import MemoryFolderStore, check_room
 from roll.weights.layout import MEMORY
-from roll.weights.received import StagedWeights
+from roll.weights.staged import StagedWeights
 
 pytestmark = pytest.mark.skipif(not MEMORY.is_dir(), reason="the machine has no /dev/shm")
 

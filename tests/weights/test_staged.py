@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from roll.weights.bucket import Bucket, make_buckets, manifest_of
-from roll.weights.received import StagedWeights
+from roll.weights.staged import StagedWeights
 
 
 def buckets_of(seed, size=64):

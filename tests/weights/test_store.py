@@ -9,8 +9,8 @@ import torch
 
 from roll.distributed.backend import LocalBackend
 from roll.errors import Unreachable, VersionGone
-from roll.weights.bucket import WeightManifest, make_buckets, manifest_of
-from roll.weights.directory import MANIFEST, SERVER, BucketFile, DirectoryWeightStore, ServedWeightStore, WeightFolder
+from roll.weights.bucket import BucketFile, WeightManifest, make_buckets, manifest_of
+from roll.weights.directory import MANIFEST, SERVER, DirectoryWeightStore, ServedWeightStore, WeightFolder
 from roll.weights.store import Buckets, KeptBucket, MemoryWeightStore
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]

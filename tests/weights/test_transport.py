@@ -9,10 +9,10 @@ import torch
 
 from roll.configs.base import TRANSPORTS_APART, WeightTransport
 from roll.distributed.backend import LocalBackend
-from roll.weights.bucket import make_buckets, manifest_of
-from roll.weights.directory import BucketFile
+from roll.distributed.cluster import Cluster
+from roll.weights.bucket import BucketFile, make_buckets, manifest_of
 from roll.weights.store import KeptBucket
-from roll.weights.transport import broadcast_device, followed_weights, published_weights, weight_store
+from roll.weights.transport import broadcast, followed_weights, published_weights, weight_store
 
 
 def configured(transport, folder):
@@ -21,6 +21,7 @@ def configured(transport, folder):
         shared_dir=str(folder),
         weight_anchor_interval=1,
         peer_timeout=10.0,
+        engine_health_timeout_s=10.0,
     )
 
 
@@ -66,5 +67,13 @@ def test_explorers_get_what_a_trainer_of_another_process_published(transport, tm
 
 
 def test_only_collectives_are_broadcast_and_nccl_from_device_to_device(tmp_path):
-    devices = {name: broadcast_device(configured(name, tmp_path)) for name in get_args(WeightTransport)}
+    class Apart(LocalBackend):
+        isolated = True
+
+    def device(name, backend):
+        found = broadcast(configured(name, tmp_path), backend, Cluster("actor_train", [], 1.0), Cluster("actor_infer", [], 1.0))
+        return None if found is None else found._device
+
+    devices = {name: device(name, Apart()) for name in get_args(WeightTransport)}
     assert {name: device for name, device in devices.items() if device is not None} == {"collective": "", "nccl": "cuda:0"}
+    assert device("collective", LocalBackend()) is None, "in one process weights travel by reference"

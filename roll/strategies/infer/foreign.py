@@ -1,6 +1,6 @@
 """An engine that runs in another interpreter (`strategy_config.python`), for packages that pin against those of the trainer.
 
-The process there makes the same class as would run here (`EngineHost`), with this project's code and that interpreter's
+The process there (`EngineHost`) makes the same class as would run here, with this project's code and that interpreter's
 packages. It ends with its worker, however that ends; when it is gone, calls raise `EngineError`. Requests, results and errors
 go through the child's messages. Weights do not: a bucket is a memory file, of which the call has the path.
 """
@@ -14,13 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
+from safetensors import safe_open
+
 from roll.data.extras import Extras
 from roll.data.sample import VersionSpan
 from roll.distributed.child import Child
 from roll.distributed.interpreters import environment
 from roll.distributed.temp_folder import own_package
 from roll.errors import CallFailed, ChildDied, EngineClosed, EngineError
+from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, SamplingParams, WeightUpdateMode
+from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.node_files import node_file, path_of
 
@@ -52,7 +56,7 @@ CLOSING_S = 30.0
 class OtherInterpreterEngine:
     """All methods belong to one event loop."""
 
-    host = "roll.strategies.infer.engines:EngineHost"
+    host = "roll.strategies.infer.foreign:EngineHost"
     """What the process there makes of a strategy's name and options."""
 
     def __init__(self, python: str, strategy_name: str, options: Mapping[str, object]) -> None:
@@ -130,3 +134,28 @@ class OtherInterpreterStrategy(OtherInterpreterEngine):
 
     async def stats(self) -> EngineStats:
         return EngineStats(**await self._call("stats"))
+
+
+class EngineHost:
+    """The strategy's methods, with arguments and results that JSON knows."""
+
+    def __init__(self, strategy_name: str, options: dict[str, Any]) -> None:
+        if options.get("adapters") is not None:
+            options["adapters"] = AdapterSource(**options["adapters"])
+        self._strategy = make_infer_strategy(strategy_name, options)
+        self.abort, self.close = self._strategy.abort, self._strategy.close
+        self.sleep, self.wake = self._strategy.sleep, self._strategy.wake
+
+    async def generate(self, request: dict[str, Any]) -> dict[str, Any]:
+        return asdict(await self._strategy.generate(request_of(request)))
+
+    async def receive_bucket(self, version: int, path: str, checksum: int) -> None:
+        with safe_open(path, framework="pt") as file:
+            bucket = Bucket({name: file.get_tensor(name) for name in file.offset_keys()}, checksum)
+        await self._strategy.receive_bucket(version, bucket)
+
+    async def activate_weights(self, manifest: dict[str, Any], mode: WeightUpdateMode) -> float:
+        return await self._strategy.activate_weights(WeightManifest(**manifest), mode)
+
+    async def stats(self) -> dict[str, Any]:
+        return asdict(await self._strategy.stats())

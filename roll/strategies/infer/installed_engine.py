@@ -3,32 +3,61 @@ files, imports nothing of the engine and no torch."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
 
-from roll.configs.arguments import CACHE_BYTES, CACHE_GIB, StrategyArguments
+from roll.configs.arguments import StrategyArguments
+from roll.configs.engines import engine_of
 from roll.configs.problems import MISSING_VALUE, Problem
-from roll.strategies.infer.sglang import arguments as sglang_arguments
-from roll.strategies.infer.vllm import arguments as vllm_arguments
+
+
+class EnginePackage(Protocol):
+    """The module of an engine that is another project's (`EngineTraits.package`). `python`: an interpreter; None: this one."""
+
+    SERIES: str
+    """The release that this project works with."""
+    INSTALL: str
+    VARIABLE: str
+    """The environment variable that names the interpreter of all engines; empty: it may be installed in the present one."""
+
+    def interpreter(self, named: str | None) -> str | None: ...
+
+    def check_installed(self, python: str | None) -> Path:
+        """The package's folder. Raises `ValueError`."""
+
+    def environment_problems(self) -> Iterable[Problem]: ...
+
+    def check_argument(self, python: str | None, name: str, value: object) -> None:
+        """Raises `ValueError`, with the reason, if a user may not give it."""
+
+    def check_folder(self, folder: str, device_kind: str) -> None:
+        """Raises `ValueError` if the engine cannot run that model there."""
+
+    def remarks(self, key: str, given: Mapping[str, Any], accelerators: bool) -> Iterable[str]:
+        """What it takes in the place of what the `strategy_args` of that key say, or leave open."""
+
+
+def engine_package(strategy_name: str) -> EnginePackage | None:
+    """None: a training back end, or an engine of this project."""
+    path = engine_of(strategy_name).package
+    return import_module(path) if path else None
 
 
 def engine_problems(key: str, chosen: StrategyArguments) -> list[Problem]:
     """`chosen`: the `strategy_args` of that key. Nothing is said of arguments whose engine is not found."""
-    given = chosen.strategy_config
-    python, named = given.get("python"), f"{key}.strategy_config.python"
-    if chosen.strategy_name == "vllm":
-        where, what = (f"{key}.strategy_name", "vllm") if python is None else (named, python)
-        missing = _complaint(where, what, lambda: vllm_arguments.check_installed(python), vllm_arguments.INSTALL)
-        check = partial(vllm_arguments.check_argument, python)
-        if (space := os.environ.get(CACHE_GIB, "0")) and not space.isdecimal():  # which vLLM does not name
-            missing.append(Problem(CACHE_GIB, space, "is no whole number of GiB", "e.g. 4, or unset it"))
-    elif chosen.strategy_name == "sglang":
-        what, python = given.get("python", MISSING_VALUE), sglang_arguments.interpreter(python)
-        missing = _complaint(named, what, lambda: sglang_arguments.check_interpreter(python), sglang_arguments.INSTALL)
-        check = partial(sglang_arguments.check_argument, python)
-    else:
+    given, package = chosen.strategy_config, engine_package(chosen.strategy_name)
+    if package is None:
         return []
+    where, what = f"{key}.strategy_config.python", given.get("python", MISSING_VALUE)
+    if "python" not in given and not package.VARIABLE:
+        where, what = f"{key}.strategy_name", chosen.strategy_name
+    python = package.interpreter(given.get("python"))
+    missing = _complaint(where, what, lambda: package.check_installed(python), package.INSTALL)
+    missing += package.environment_problems()
+    check = partial(package.check_argument, python)
     return missing or [
         problem
         for name, value in given.items()
@@ -36,17 +65,9 @@ def engine_problems(key: str, chosen: StrategyArguments) -> list[Problem]:
     ]
 
 
-def engine_remarks(key: str, chosen: StrategyArguments, accelerators: bool) -> Iterator[str]:
-    """What is taken here in the place of what the `strategy_args` of that key leave open, or say for other machines."""
-    given = chosen.strategy_config
-    if chosen.strategy_name == "vllm" and not accelerators:
-        for name, taken in vllm_arguments.for_a_cpu(given).items():
-            why = f"on a CPU vLLM keeps tokens in blocks of a multiple of {vllm_arguments.CPU_BLOCK_TOKENS}"
-            yield f"{key}.strategy_config.{name} = {given[name]}: read as {taken}: {why}"
-        if (name := "gpu_memory_utilization") in given:
-            yield f"{key}.strategy_config.{name} = {given[name]}: not read on a CPU: {CACHE_BYTES} says how large the KV cache is"
-    if chosen.strategy_name == "sglang" and "python" not in given and (found := sglang_arguments.interpreter(None)):
-        yield f"{key}: SGLang runs from {found}"
+def engine_remarks(key: str, chosen: StrategyArguments, accelerators: bool) -> Iterable[str]:
+    package = engine_package(chosen.strategy_name)
+    return () if package is None else package.remarks(key, chosen.strategy_config, accelerators)
 
 
 def _complaint(key: str, value: object, check: Callable[[], object], fix: str) -> list[Problem]:

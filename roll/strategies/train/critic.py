@@ -10,20 +10,16 @@ from transformers import PreTrainedModel
 
 from roll.algorithms.loss_metrics import Metrics
 from roll.algorithms.value_loss import ValueLossSpec, value_loss
-from roll.configs.arguments import FSDP2Config
-from roll.configs.backend_arguments import DeepSpeedConfig
 from roll.data.token_batch import Padded, TokenBatch
-from roll.strategies.train.deepspeed_zero import DeepSpeedStrategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.hf_train import HFTrainStrategy
-from roll.strategies.train.interface import BatchTotals, CriticStrategy, RankContext
+from roll.strategies.train.interface import BatchTotals
 from roll.strategies.train.layout import Layout
-from roll.strategies.train.spec import TrainSpec
 from roll.strategies.train.tensor_files import FilesOf
 from roll.strategies.train.value_head import load_value_model, write_value_model
 
 
-class _ValueModel(HFTrainStrategy):
+class ValueModel(HFTrainStrategy):
     """Checkpoints hold the value model in `model/` (see `value_head`) instead of a causal LM. All weights are trained."""
 
     metrics_of = "critic"
@@ -50,22 +46,5 @@ class _ValueModel(HFTrainStrategy):
         write_value_model(path, self._hollow, self._tokenizer, weights, files_of)
 
 
-class FSDP2Critic(_ValueModel, FSDP2Strategy):
+class FSDP2Critic(ValueModel, FSDP2Strategy):
     pass
-
-
-class DeepSpeedCritic(_ValueModel, DeepSpeedStrategy):
-    pass
-
-
-def make_critic(context: RankContext, spec: TrainSpec) -> CriticStrategy:
-    """`ValueError` for a frozen model."""
-    if not spec.trained:
-        raise ValueError("a critic is trained, and its specification has no optimisation")
-    if isinstance(spec.backend, FSDP2Config):
-        return FSDP2Critic(context, spec)
-    if isinstance(spec.backend, DeepSpeedConfig):
-        return DeepSpeedCritic(context, spec)
-    from roll.strategies.train.megatron.critic import MegatronCritic
-
-    return MegatronCritic(context, spec)

@@ -26,10 +26,10 @@ from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.layout import Layout, RankMicrobatch, rank_microbatches
 from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.optimizer import MOMENTS, RateScale, make_adamw, unscaled
-from roll.strategies.train.process import follow_cores, prepare_process, resolve_dtype
+from roll.strategies.train.process import follow_cores, prepare_process
 from roll.strategies.train.scorer import Call, Scorer
 from roll.strategies.train.sharding import Ranks
-from roll.strategies.train.spec import Optimisation, TrainSpec
+from roll.strategies.train.spec import Optimisation, TrainSpec, resolve_dtype
 from roll.strategies.train.tensor_files import FilesOf, ModelFiles, TensorFiles
 from roll.weights.adapter import BaseWeights, with_base
 from roll.weights.bucket import Bucket, host_copies, make_buckets

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from roll.algorithms.loss import LossSpec
 from roll.algorithms.value_loss import ValueLossSpec
 from roll.data.token_batch import TokenBatch
-from roll.strategies.train.checkpoint_files import Snapshot
 from roll.weights.bucket import Bucket
+
+if TYPE_CHECKING:
+    from roll.strategies.train.checkpoint_files import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

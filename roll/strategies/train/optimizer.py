@@ -1,17 +1,15 @@
-"""AdamW as every back end runs it, the clipping of its gradients, and the learning rate: a pure function of the number of
-optimiser steps taken, which a skipped step does not move."""
+"""AdamW as every back end runs it, and the clipping of its gradients."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from roll.configs.arguments import LRSchedulerType, TrainingArguments
+from roll.configs.arguments import TrainingArguments
 
 Moment = Literal["exp_avg", "exp_avg_sq"]
 MOMENTS: tuple[Moment, ...] = get_args(Moment)
@@ -33,56 +31,9 @@ def scale_to_norm(gradients: Sequence[Tensor], norm: float, max_norm: float) -> 
         torch._foreach_mul_(list(gradients), max_norm / norm)
 
 
-def warmup_length(total: int | None, warmup_steps: int, warmup_ratio: float) -> int:
-    """Optimiser steps of warm-up: `warmup_steps` if positive, else `warmup_ratio` of `total`, rounded up."""
-    if warmup_steps > 0 or warmup_ratio == 0:
-        return warmup_steps
-    if total is None:
-        raise ValueError("warmup_ratio needs the total number of optimiser steps")
-    return math.ceil(warmup_ratio * total)
-
-
-def lr_scale(step: int, total: int | None, kind: LRSchedulerType = "constant", warmup: int = 0) -> float:
-    """Factor on the peak learning rate of optimiser step `step` (the first is 0), in [0, 1].
-
-    Warm-up rises linearly to 1 at its last step; then `constant` stays, `linear` falls in a straight line and `cosine` along half
-    a cosine, both towards 0 at step `total`: no step within the run has a rate of 0. Beyond `total` the rate is 0.
-
-    Raises:
-        ValueError: unknown kind, or a falling schedule without a total.
-    """
-    if kind not in get_args(LRSchedulerType):
-        raise ValueError(f"unknown lr_scheduler_type '{kind}'; known: {', '.join(get_args(LRSchedulerType))}")
-    if kind != "constant" and total is None:
-        raise ValueError(f"lr_scheduler_type '{kind}' needs the total number of optimiser steps")
-    if step < warmup:
-        return (step + 1) / warmup
-    if kind == "constant" or total is None:
-        return 1.0
-    progress = min(1.0, (step - warmup) / max(1, total - warmup))
-    return 1.0 - progress if kind == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
-
-
 RateScale = Callable[[Mapping[str, float]], float]
 """The factor on the learning rate of an optimiser step, by its metrics."""
 
 
 def unscaled(metrics: Mapping[str, float]) -> float:
     return 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class LRSchedule:
-    """`lr_scale` with everything but the step fixed; raises what that raises."""
-
-    peak: float
-    kind: LRSchedulerType
-    total: int | None
-    warmup: int
-
-    def __post_init__(self) -> None:
-        self.at(0)
-
-    def at(self, step: int) -> float:
-        """The learning rate of optimiser step `step`, the first being 0."""
-        return self.peak * lr_scale(step, self.total, self.kind, self.warmup)

@@ -11,7 +11,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from roll.configs.sizes import TORCH_NAMES, Dtype, compute_dtype
 from roll.distributed.cores import Cores
 from roll.distributed.ports import join_store, open_store
 from roll.distributed.process_setup import warn_if_not_deterministic
@@ -41,12 +40,6 @@ def follow_cores(model: nn.Module, cores: Cores) -> None:
     for module in model.modules() if cores.borrows else ():
         if isinstance(module, GradientCheckpointingLayer):
             module.register_forward_hook(after)
-
-
-def resolve_dtype(name: Dtype, device: torch.device) -> torch.dtype:
-    """The number type that layers compute in."""
-    resolved: torch.dtype = getattr(torch, TORCH_NAMES[compute_dtype(name, device.type != "cpu")])
-    return resolved
 
 
 def init_process_group(context: RankContext, device: torch.device, timeout: timedelta) -> None:

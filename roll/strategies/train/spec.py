@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
+
 from roll.configs.arguments import ModelArguments, TrainBackendConfig, TrainingArguments
 from roll.configs.backend_arguments import DeepSpeedConfig
-from roll.configs.sizes import Dtype
-from roll.strategies.train.optimizer import LRSchedule, warmup_length
+from roll.configs.sizes import TORCH_NAMES, Dtype, compute_dtype
+from roll.strategies.train.lr_schedule import LRSchedule, warmup_length
 
 B = TypeVar("B", bound=TrainBackendConfig)
 
@@ -75,3 +77,9 @@ class TrainSpec:
         if not isinstance(self.backend, kind):
             raise TypeError(f"{kind.__name__} is needed, not {type(self.backend).__name__}")
         return self.backend
+
+
+def resolve_dtype(name: Dtype, device: torch.device) -> torch.dtype:
+    """The number type that layers compute in."""
+    resolved: torch.dtype = getattr(torch, TORCH_NAMES[compute_dtype(name, device.type != "cpu")])
+    return resolved

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from train_specs import fsdp2_spec
 
-from roll.strategies.train import make_train_strategy
+from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.interface import RankContext, TrainStrategy
 
 M_MMAP_THRESHOLD = -3

@@ -18,7 +18,7 @@ from saving import save
 from train_specs import train_spec
 
 from roll.record.checkpoint import TRAINER, CheckpointStore
-from roll.strategies.train import make_train_strategy
+from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.interface import RankContext
 
 SHARED = runpy.run_path(str(Path(__file__).with_name("rank_program.py")))

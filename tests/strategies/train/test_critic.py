@@ -25,7 +25,8 @@ from roll.algorithms.value_loss import ValueLossSpec, value_loss
 from roll.data.token_batch import TokenBatch
 from roll.distributed.ports import free_port
 from roll.strategies.model_folder import check_weights
-from roll.strategies.train.critic import FSDP2Critic, make_critic
+from roll.strategies.train.backends import make_critic
+from roll.strategies.train.critic import FSDP2Critic
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.value_head import load_value_model
 from roll.weights.folder_files import VALUE_HEAD

@@ -18,8 +18,8 @@ from roll.algorithms.policy_loss import traits_of
 from roll.algorithms.value_loss import ValueLossSpec
 from roll.configs.losses import POLICY_LOSSES
 from roll.data.token_batch import TokenBatch
-from roll.strategies.train import forest_attention, make_train_strategy
-from roll.strategies.train.critic import make_critic
+from roll.strategies.train import forest_attention
+from roll.strategies.train.backends import make_critic, make_train_strategy
 from roll.strategies.train.forest_attention import ForestAttention
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.layout import forest_row

@@ -11,7 +11,7 @@ from train_specs import train_spec
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from roll.distributed.ports import free_port
-from roll.strategies.train import make_train_strategy
+from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.checkpoint_files import TrainerState
 from roll.strategies.train.interface import RankContext
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from train_specs import train_spec
 
-from roll.strategies.train import make_train_strategy
+from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.interface import RankContext
 from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import WeightManifest

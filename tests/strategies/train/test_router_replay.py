@@ -10,7 +10,7 @@ from train_specs import train_spec
 from roll.algorithms.loss import LossSpec
 from roll.data.token_batch import TokenBatch
 from roll.strategies.routers import Routers
-from roll.strategies.train import make_train_strategy
+from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.layout import _without_samples
 

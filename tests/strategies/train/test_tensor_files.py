@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from roll.distributed.machine import process_memory
 from roll.strategies.model_folder import load_model
-from roll.strategies.train import make_train_strategy
+from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.interface import RankContext
 from roll.strategies.train.tensor_files import ModelFiles, untouched

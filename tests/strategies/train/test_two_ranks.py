@@ -251,7 +251,7 @@ def test_stage_0_in_bf16_is_refused_also_where_only_the_device_decides_the_type(
     pytest.importorskip("deepspeed", reason="needs requirements/deepspeed.txt")
     program = tmp_path / "program.py"
     program.write_text(
-        "import sys\nfrom train_specs import train_spec\nfrom roll.strategies.train import make_train_strategy\n"
+        "import sys\nfrom train_specs import train_spec\nfrom roll.strategies.train.backends import make_train_strategy\n"
         "from roll.strategies.train.interface import RankContext\n"
         "spec = train_spec('deepspeed_train', sys.argv[1], dtype='bf16', zero={'stage': 0})\n"
         "make_train_strategy(RankContext(), spec)"

@@ -6,10 +6,12 @@ SGLang lives in another interpreter, so the names are read from its source there
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from roll.configs.problems import Problem
 from roll.distributed.interpreters import inspect_interpreter, usual
 from roll.strategies.infer import engine_argument
 from roll.strategies.infer.engine_argument import EXACT_LOGPROBS
@@ -63,7 +65,7 @@ def interpreter(named: str | None) -> str | None:
     return named or os.environ.get(VARIABLE) or (None if found is None else str(found))
 
 
-def check_interpreter(python: str | None) -> Path:
+def check_installed(python: str | None) -> Path:
     """The folder of the SGLang that this interpreter has. `ValueError` if there is none, or one this project does not know."""
     if python is None:
         raise ValueError(f"SGLang runs from an interpreter of its own, which is not named, and there is no ./{USUAL}")
@@ -75,6 +77,20 @@ def check_interpreter(python: str | None) -> Path:
     return Path(seen["folder"])
 
 
+def environment_problems() -> Iterable[Problem]:
+    return ()
+
+
+def remarks(key: str, given: Mapping[str, Any], accelerators: bool) -> Iterator[str]:
+    """What is taken here in the place of what the `strategy_args` of that key leave open."""
+    if "python" not in given and (found := interpreter(None)):
+        yield f"{key}: SGLang runs from {found}"
+
+
+def check_folder(folder: str, device_kind: str) -> None:
+    pass
+
+
 def check_argument(python: str | None, name: str, value: object) -> None:
     """`ValueError` with the reason if the user may not give it. `python`: the interpreter that has the engine."""
     engine_argument.check_argument(name, value, argument_names(python), STRATEGY_KEYS, OURS, "SGLang's server")
@@ -83,7 +99,7 @@ def check_argument(python: str | None, name: str, value: object) -> None:
 @cache
 def argument_names(python: str | None) -> frozenset[str]:
     """The server's arguments, declared in groups by the interpreter's SGLang."""
-    return engine_argument.declared((check_interpreter(python) / "srt" / "arg_groups" / "fields").glob("*.py"))
+    return engine_argument.declared((check_installed(python) / "srt" / "arg_groups" / "fields").glob("*.py"))
 
 
 def server_arguments(

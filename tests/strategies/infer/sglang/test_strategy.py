@@ -14,7 +14,7 @@ import torch
 from roll.errors import EngineError
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, SamplingParams
 from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
-from roll.strategies.infer.sglang.arguments import check_argument, check_interpreter, server_arguments
+from roll.strategies.infer.sglang.arguments import check_argument, check_installed, server_arguments
 from roll.strategies.infer.sglang.server import SGLangServer, command_line
 from roll.strategies.infer.sglang.strategy import SGLangInferStrategy
 from roll.weights.bucket import WeightManifest, make_buckets, manifest_of
@@ -345,7 +345,7 @@ def test_a_request_that_is_aborted_while_the_server_queues_it_is_an_abort():
 
 @real
 def test_arguments_are_checked_without_starting_or_importing_anything():
-    check_interpreter(PYTHON)
+    check_installed(PYTHON)
     check_argument(PYTHON, "mem_fraction_static", 0.5)
     for name, message in (
         ("mem_fraction_statics", "is not an argument of SGLang's server; did you mean mem_fraction_static?"),
@@ -360,9 +360,9 @@ def test_arguments_are_checked_without_starting_or_importing_anything():
 
 def test_an_interpreter_without_sglang_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has no sglang"):
-        check_interpreter(sys.executable)
+        check_installed(sys.executable)
     with pytest.raises(ValueError, match="no-python"):
-        check_interpreter(str(tmp_path / "no-python"))
+        check_installed(str(tmp_path / "no-python"))
 
 
 def test_arguments_become_flags():

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.strategies.infer.hf.strategy import HFInferStrategy
 from roll.strategies.infer.interface import GenerateRequest, SamplingParams
-from roll.strategies.train import make_train_strategy
+from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.interface import RankContext
 from roll.weights.bucket import make_buckets, manifest_of
 

@@ -17,7 +17,7 @@ from roll.algorithms.loss import compute_loss
 from roll.distributed.ports import free_port
 from roll.strategies.train.critic import FSDP2Critic
 from roll.strategies.train.interface import RankContext
-from roll.strategies.train.optimizer import lr_scale
+from roll.strategies.train.lr_schedule import lr_scale
 from roll.strategies.train.value_head import VALUE_HEAD
 
 pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")

@@ -4,11 +4,10 @@ import asyncio
 
 import pytest
 
-from roll.engines.weight_broadcast import WeightBroadcast
 from roll.errors import WorkerDied
-from roll.weights.bucket import WeightManifest
-from roll.weights.directory import BucketFile
+from roll.weights.bucket import BucketFile, WeightManifest
 from roll.weights.store import KeptBucket
+from roll.weights.weight_broadcast import WeightBroadcast
 
 
 class Processes:

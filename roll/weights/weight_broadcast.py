@@ -18,7 +18,7 @@ from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
 from roll.errors import LOST, BroadcastError
 from roll.weights.broadcast import Member, Rendezvous
-from roll.weights.directory import BucketFile
+from roll.weights.bucket import BucketFile
 from roll.weights.store import BucketRef, KeptBucket, WeightSource
 
 T = TypeVar("T")

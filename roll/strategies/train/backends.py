@@ -1,0 +1,47 @@
+"""Training back ends by the class of their options: one row says by which names their code is loaded. A back end's packages are
+imported only when it is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roll.configs.arguments import FSDP2Config
+from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
+from roll.configs.dotted_path import named_object
+from roll.strategies.train.interface import CriticStrategy, RankContext, TrainStrategy
+from roll.strategies.train.spec import TrainSpec
+
+
+@dataclass(frozen=True, slots=True)
+class BackendTraits:
+    strategy: str
+    """Its `TrainStrategy`, by dotted path."""
+    critic: str
+    """Its `CriticStrategy`, by dotted path."""
+    package: tuple[str, str] | None = None
+    """The module that it needs, and the distribution that has it."""
+
+
+_TRAIN = "roll.strategies.train"
+BACKENDS: dict[type, BackendTraits] = {
+    FSDP2Config: BackendTraits(f"{_TRAIN}.fsdp2.FSDP2Strategy", f"{_TRAIN}.critic.FSDP2Critic"),
+    DeepSpeedConfig: BackendTraits(
+        f"{_TRAIN}.deepspeed_zero.DeepSpeedStrategy", f"{_TRAIN}.deepspeed_critic.DeepSpeedCritic", ("deepspeed", "deepspeed")
+    ),
+    MegatronConfig: BackendTraits(
+        f"{_TRAIN}.megatron.strategy.MegatronStrategy", f"{_TRAIN}.megatron.critic.MegatronCritic", ("megatron", "megatron-core")
+    ),
+}
+
+
+def make_train_strategy(context: RankContext, spec: TrainSpec) -> TrainStrategy:
+    strategy: TrainStrategy = named_object(BACKENDS[type(spec.backend)].strategy)(context, spec)
+    return strategy
+
+
+def make_critic(context: RankContext, spec: TrainSpec) -> CriticStrategy:
+    """`ValueError` for a frozen model."""
+    if not spec.trained:
+        raise ValueError("a critic is trained, and its specification has no optimisation")
+    critic: CriticStrategy = named_object(BACKENDS[type(spec.backend)].critic)(context, spec)
+    return critic
