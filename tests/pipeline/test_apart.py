@@ -189,7 +189,6 @@ def test_a_validation_that_ended_after_the_checkpoint_is_recorded_once(config, p
 
     class Record:
         validated = frozenset({0})
-        alarms = SimpleNamespace(stop=None)
 
         def __init__(self):
             self.added = []

@@ -1,21 +1,24 @@
-"""How a run is doing, in one line: the same in the live view, at its end, in `roll show RUN` and on the page. Pure.
+"""How a run is doing, in one line: the same in the live view, at its end, in `roll show RUN` and on the page.
 
 What ended a run, or keeps it from learning at all, is said before what it has learned; what slows it down comes last."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import pairwise
 from math import isfinite, sqrt
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
 
 from roll.configs.sizes import compact, counted
+from roll.record.episode_metrics import LEAST_VALID
 from roll.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE
-from roll.record.learning_curve import REWARD
+from roll.record.run_progress import RunProgress
+from roll.reports.learning_curve import REWARD
+from roll.reports.rows import OfRows
+from roll.rollout.progress import EXPECTED, UNJUDGED
 
 CUT, WITHOUT_SIGNAL = "tokens/response_length/clip", "rewards/groups_without_signal"
-LEAST_VALID = "env/least_valid"
 STEP_S, WAIT_S = "time/step_s", "time/wait_for_batch_s"
 NAMES = (REWARD, ACCURACY, SCORE, ERRORS, ROLLOUTS, CUT, LEAST_VALID, WITHOUT_SIGNAL, STEP_S, WAIT_S)
 """The metrics that are looked at."""
@@ -35,10 +38,6 @@ NOISY = 200
 STOPPED = ("failed", "crashed", "stopped", "interrupted")
 ERRORS_SAID = 2.0
 """Standard errors from which on a difference is more than noise."""
-UNJUDGED = ("reward_error", "rollout_failure", "environment_failure", "environment_worker_died")
-"""Reasons to drop a group that was not judged."""
-FATES = ("redundant", "surplus", "overtaken", "explorer_lost", "rolled_back")
-"""Reasons that say nothing about the group."""
 
 Kind = Literal["learning", "no gain", "worse", "no signal", "invalid", "not judged", "cut off", "idle", "stopped", "too early"]
 Level = Literal["good", "warning", "error", ""]
@@ -64,10 +63,13 @@ class Verdict(NamedTuple):
         return f"{self.kind}: {self.text}"
 
 
-class Curves:
-    """The curves of `NAMES`, from the rows of metrics.jsonl."""
+class Curves(OfRows):
+    """The curves of `NAMES`, and the verdict on the run that follows from them."""
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
         self._known: dict[str, tuple[list[int], list[float]]] = {name: ([], []) for name in NAMES}
 
     def add(self, step: int, row: Mapping[str, Any]) -> None:
@@ -78,6 +80,11 @@ class Curves:
 
     def curve(self, name: str) -> Curve:
         return Curve(*self._known[name])
+
+    def on_summary(self, summary: MutableMapping[str, Any], progress: RunProgress) -> None:
+        if "status" in summary:
+            kind, text = verdict(self.curve, summary["status"], summary["groups"])
+            summary["verdict"] = {"kind": kind, "text": text}
 
 
 def verdict(curve: Callable[[str], Curve], state: str = "running", groups: Mapping[str, Any] | None = None) -> Verdict:
@@ -138,7 +145,7 @@ def listed(counts: Mapping[str, int]) -> str:
 
 def wasted(groups: Mapping[str, Any]) -> str | None:
     """A clause where at least half of the groups that were judged were dropped by a rule."""
-    dropped = {reason: count for reason, count in _dropped(groups).items() if reason not in (*FATES, *UNJUDGED)}
+    dropped = {reason: count for reason, count in _dropped(groups).items() if reason not in (*EXPECTED, *UNJUDGED)}
     gone = sum(dropped.values())
     judged = gone + (groups.get("trained") or 0)
     if gone < max(FEW_GROUPS, MOST_DROPPED * judged):

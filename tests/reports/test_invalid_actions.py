@@ -3,7 +3,7 @@
 import pytest
 
 from roll.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn
-from roll.record.invalid_actions import FEWEST, InvalidActions
+from roll.reports.invalid_actions import FEWEST, InvalidActions
 
 RULES = {"lake": "You skate.\nChoose one action: Left, Right.", "box": ""}
 

@@ -1,12 +1,18 @@
-"""An agent that does not write what its environment asks for is told on, once a tag, with one of its texts."""
+"""A warning of an agent that does not write what its environment asks for, once a tag, with one of its texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from typing import Any
 
 from roll.data.sample import SampleGroup
-from roll.record.verdict import FEW_VALID
+from roll.record.callbacks import Callback
+from roll.record.run_progress import RunProgress
+from roll.reports.verdict import FEW_VALID
+
+logger = logging.getLogger(__name__)
 
 FEWEST = 32
 """Actions of a tag of which that can be said."""
@@ -23,13 +29,22 @@ class _Counted:
     told: bool = False
 
 
-class InvalidActions:
+class InvalidActions(Callback):
     """Counts the actions of all groups that were played, whether they were trained or dropped."""
 
     def __init__(self, asked: Mapping[str, str]) -> None:
         """`asked`: tag -> the rules of its environments, which end with what to write."""
         self._asked = asked
         self._tags: dict[str, _Counted] = {}
+        self._found: list[str] = []
+
+    def on_group(self, group: SampleGroup, reason: str | None) -> None:
+        for line in self.observe([group]):
+            self._found.append(line)
+            logger.warning(line)
+
+    def on_summary(self, summary: MutableMapping[str, Any], progress: RunProgress) -> None:
+        summary["warnings"] += self._found
 
     def observe(self, groups: Iterable[SampleGroup]) -> list[str]:
         """Yields the news of these groups."""

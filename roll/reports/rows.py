@@ -1,0 +1,26 @@
+"""A report of the rows of metrics.jsonl, those of earlier starts among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from roll.record.callbacks import Callback
+
+
+class OfRows(Callback):
+    def clear(self) -> None:
+        """Forgets all rows."""
+
+    def add(self, step: int, row: Mapping[str, Any]) -> None:
+        """A row of a step, or of its validation."""
+
+    def on_run_begin(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.clear()
+        for row in rows:
+            self.add(row["step"], row)
+
+    def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:
+        self.add(step, metrics)
+
+    on_validation = on_step
