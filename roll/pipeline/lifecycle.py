@@ -154,28 +154,23 @@ class RunLifecycle(ABC):
 
     async def _finish(self, status: Status, reason: str, wall_s: float) -> dict[str, Any]:
         """Writes the summary, and returns it."""
-        callbacks, progress = self.state.callbacks, self.state.record.progress()
+        reports = self.state.reports
         summary = {"status": status, "reason": reason} | self.figures(wall_s) | self._kept(status)
         try:
-            await callbacks.summarise(summary, progress)
-            summary |= self._measured_before()
-            await callbacks.tell("on_run_end", summary)
+            await reports.summarise(summary)
+            await reports.tell("on_run_end", summary | self._measured_before())
         except CallbackError as error:
             if status != "failed":  # the first reason counts
-                summary |= {"status": "failed", "reason": one_line(error)} | self.figures(wall_s)
-                callbacks.report("on_summary", summary, progress)
-            summary |= self._measured_before()
-        try:
-            callbacks.report("on_run_end", summary)
-        except (OSError, RuntimeError) as error:  # the run has its own reason, which may be the same one
-            summary["warnings"].append(f"not everything could be written at the end: {error}")
-        self.state.record.finish(summary)
+                summary |= {"status": "failed", "reason": one_line(error)}
+                reports.report("on_summary", summary, self.state.record.progress())
+        summary |= self._measured_before()
+        self.state.record.finish(summary, lambda: reports.report("on_run_end", summary))
         return summary
 
     def _orderly_end(self) -> tuple[Status, str]:
         """Status and reason of a run whose stages have come to their end."""
         reached = self.state.record.reached
-        why, status = self.state.callbacks.stop_request or ("", "finished")
+        why, status = self.state.reports.stop_request or ("", "finished")
         if self.interrupted:
             return "interrupted", f"stopped by a signal after {reached}"
         if status == "stopped" or self.stopped_by:
@@ -194,14 +189,13 @@ class RunLifecycle(ABC):
         found = figures(self.state, wall_s, self._components, self._carried_over, self.restarts, self.fallback.since)
         if failed := {stage.name: {stage.on_error: dict(stage.errors)} for stage in self.prepared.stages if stage.errors}:
             found["stage_errors"] = failed
-        found["warnings"] = [*self.prepared.warnings]
         return of_evaluation(found, self.prepared.benched, self.state.record.results) if self.prepared.benched else found
 
     async def figures_so_far(self) -> dict[str, Any]:
         """`figures`, with what callbacks add."""
         record = self.state.record
         found = self.figures(record.running_s()) | {"roles": record.roles()}
-        await self.state.callbacks.summarise(found, record.progress())
+        await self.state.reports.summarise(found)
         return found
 
     def _kept(self, status: str) -> dict[str, Any]:
@@ -230,12 +224,12 @@ class RunLifecycle(ABC):
     @property
     def ends_early(self) -> bool:
         """Whether the run can go on later from where it ends: it leaves what lies ready in its last checkpoint."""
-        return self.interrupted or self.state.callbacks.stop_request is not None
+        return self.interrupted or self.state.reports.stop_request is not None
 
     @property
     def stopped_in_order(self) -> bool:
         """True if a callback ends the run, with nothing more to be said against it."""
-        _, status = self.state.callbacks.stop_request or ("", "stopped")
+        _, status = self.state.reports.stop_request or ("", "stopped")
         return status == "finished" and not self.interrupted
 
     def interrupt_from_thread(self) -> None:

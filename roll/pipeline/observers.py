@@ -29,11 +29,12 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
     curves = Curves()
     display = LiveDisplay(config.logging_steps, curves.curve if config.trains else None)
     picture = LearningCurve(run_dir, config.exp_name, derived.staleness_bound, prepared.lock)
-    reports: list[Callback] = [InvalidActions(prepared.rules)]
+    warnings = Warnings([*table(config, loss_spec(config, derived))] if config.trains else (), prepared.warnings)
+    reports: list[Callback] = [trackers, warnings, InvalidActions(prepared.rules, warnings.add)]
     if config.trains:
-        reports += [curves, Warnings([*table(config, loss_spec(config, derived))])]
+        reports.append(curves)
     if not prepared.benched:
         tags = ByTag(derived.tag_to_domain)
         alarms = Alarms(config.alarms if config.trains else (), run_dir, display.note)
         reports += [tags, Adviser(config, inventory.kind, not backend.isolated, curves.curve), alarms]
-    return Observers((*reports, display, picture), (trackers,), display.note)
+    return Observers((*reports, display, picture), display.note)

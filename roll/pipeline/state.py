@@ -14,7 +14,7 @@ from roll.configs.staleness import deepest_pipeline
 from roll.distributed.clock import monotonic
 from roll.errors import DatabaseFailed
 from roll.pipeline.prepared import Prepared
-from roll.record.callbacks import Callbacks, Observers, Reports
+from roll.record.callbacks import Observers, Reports
 from roll.record.checkpoint import CheckpointStore
 from roll.record.group_log import GROUPS
 from roll.record.run_identity import RunIdentity, identify, write_identity
@@ -63,7 +63,8 @@ class RunState:
         )
         if prepared.continues:
             self.checkpoints.set_aside_after(self.first_step)
-        self.callbacks, self.note = Callbacks(prepared.callbacks, observers), observers.note
+        self.note = observers.note
+        self.reports = Reports(self.record, prepared.callbacks, observers, lambda: self.groups.stop())
         self.schedule = StepSchedule(
             last_step=config.max_steps,
             push_every=config.weight_push_interval,
@@ -79,10 +80,6 @@ class RunState:
         if checkpoint is not None:
             self.groups.restore(checkpoint.state, checkpoint.buffer)
             self.advantages.restore(checkpoint.state["advantages"])
-
-    @property
-    def reports(self) -> Reports:
-        return Reports(self.record, self.callbacks, self.groups.stop)
 
     @property
     def shared_groups(self) -> SqlGroups:

@@ -64,86 +64,13 @@ class Callback:
         """The run is over, whatever ended it: `summary` is that of summary.json."""
 
 
-def _silent(line: str) -> None:
-    """Prints nothing."""
-
-
 class Observers(NamedTuple):
-    """The reports of a run: callbacks that are called before those of the user, on the run's own thread, and must be quick."""
+    """Those who look at a run, besides the user's callbacks."""
 
     reports: Sequence[Callback] = ()
-    exporters: Sequence[Callback] = ()
-    """Called after those of the user, with the metrics that these have added."""
-    note: Callable[[str], None] = _silent
+    """Called on the run's own thread, so they must be quick; with the metrics that the user's callbacks have added."""
+    note: Callable[[str], None] = lambda line: None
     """Prints a line for people, on any thread."""
-
-
-class Callbacks:
-    def __init__(self, callbacks: Sequence[Callback], observers: Observers = Observers()) -> None:  # noqa: B008  (a plain value)
-        self._callbacks = callbacks
-        self._observers = observers
-        self.note = observers.note
-        self._thread = ThreadPoolExecutor(1, "callbacks")
-        self._names = OwnMetrics()
-
-    @property
-    def stop_request(self) -> tuple[str, StopStatus] | None:
-        """Reason, and status, with which a callback ends the run; one that says that something is wrong comes first."""
-        asked = [each._stops for each in self._observers.reports if each._stops is not None]
-        for each in self._callbacks:
-            if each._stops is not None:
-                reason, status = each._stops
-                asked.append((f"{type(each).__qualname__}: {' '.join(reason.split())}", status))
-        return min(asked, key=lambda each: each[1] != "stopped", default=None)
-
-    def report(self, event: Event, *told: object) -> None:
-        """Tells the run's own reports."""
-        for each in (*self._observers.reports, *self._observers.exporters):
-            getattr(each, event)(*told)
-
-    async def tell(self, event: Event, *told: object) -> None:
-        """Returns when all of the user's have been told. Raises `CallbackError`."""
-        for callback in self._callbacks:
-            await self._call(callback, event, *told)
-
-    async def call(self, event: Event, *told: object) -> None:
-        """`report`, then `tell`."""
-        self.report(event, *told)
-        await self.tell(event, *told)
-
-    async def call_with_metrics(self, event: Event, step: int, row: Mapping[str, float]) -> dict[str, float]:
-        """As `call`; returns the metrics that were added to those of the row."""
-        own: dict[str, float] = {}
-        for report in self._observers.reports:
-            getattr(report, event)(step, dict(row))
-        try:
-            for callback in self._callbacks:
-                before = {**row, **own}
-                given = dict(before)
-                try:
-                    await self._call(callback, event, step, given)
-                finally:
-                    own |= self._names.added(f"{type(callback).__qualname__}.{event}", before, given)
-        finally:
-            for exporter in self._observers.exporters:
-                getattr(exporter, event)(step, {**row, **own})
-        return own
-
-    async def summarise(self, summary: MutableMapping[str, Any], progress: RunProgress) -> None:
-        """Adds the entries of all. Raises `CallbackError`, also for an entry that is not JSON."""
-        self.report("on_summary", summary, progress)
-        for callback in self._callbacks:
-            given = dict(summary)
-            await self._call(callback, "on_summary", given, progress)
-            with boundary(CallbackError, f"{type(callback).__qualname__}.on_summary"):
-                own = json.loads(json.dumps({name: value for name, value in given.items() if name not in summary}))
-            summary.update(own)
-
-    async def _call(self, callback: Callback, event: Event, *told: object) -> None:
-        if getattr(type(callback), event) is not getattr(Callback, event):
-            with boundary(CallbackError, f"{type(callback).__qualname__}.{event}"):
-                call = getattr(callback, event)
-                await asyncio.get_running_loop().run_in_executor(self._thread, contained, call, *told)
 
 
 def own_callbacks(flow: FlowConfig, collect: Collector) -> tuple[Callback, ...]:
@@ -180,49 +107,95 @@ def checked(callback: Callback) -> Callback:
 
 
 class Reports:
-    """What happens in a run is recorded, and all callbacks are told."""
+    """What happens in a run is recorded, and all callbacks are told. What one of the user's raises is a `CallbackError`."""
 
-    def __init__(self, record: RunRecord, callbacks: Callbacks, stop: Callable[[], None]) -> None:
+    def __init__(self, record: RunRecord, callbacks: Sequence[Callback], observers: Observers, stop: Callable[[], None]) -> None:
         """`stop`: called when a callback is to end the run."""
-        self.record = record
-        self.note = callbacks.note
-        self._callbacks = callbacks
-        self._stop = stop
+        self.record, self.note = record, observers.note
+        self._callbacks, self._reports, self._stop = callbacks, observers.reports, stop
+        self._thread = ThreadPoolExecutor(1, "callbacks")
+        self._names = OwnMetrics()
+
+    @property
+    def stop_request(self) -> tuple[str, StopStatus] | None:
+        """Reason, and status, with which a callback ends the run; one that says that something is wrong comes first."""
+        asked = [each._stops for each in self._reports if each._stops is not None]
+        for each in self._callbacks:
+            if each._stops is not None:
+                reason, status = each._stops
+                asked.append((f"{type(each).__qualname__}: {' '.join(reason.split())}", status))
+        return min(asked, key=lambda each: each[1] != "stopped", default=None)
 
     async def begin(self) -> None:
         """The run has its journals, and no worker yet."""
-        await self._callbacks.call("on_run_begin", self.record.step, list(self.record.rows()))
-        self._heed()
+        await self._tell("on_run_begin", self.record.step, list(self.record.rows()))
 
     async def group(self, group: SampleGroup, reason: str | None) -> None:
         """A group was rolled out and judged. `reason`: why it is not to be trained; None if it is."""
         if reason is not None:
             self.record.add_dropped(group, reason)
-        await self._callbacks.call("on_group", group, reason)
-        self._heed()
+        await self._tell("on_group", group, reason)
 
     async def step(self, row: Mapping[str, float]) -> None:
         """The record has a step; `row`: its metrics."""
-        await self._tell("on_step", self.record.step, row)
+        await self._tell_metrics("on_step", self.record.step, row)
         await self.refresh()
 
     async def validation(self, result: ValidationResult, samples: Sequence[Sequence[Sample]]) -> None:
         """`samples`: of each validation set."""
-        await self._tell("on_validation", result.version, self.record.add_validation(result, samples))
+        await self._tell_metrics("on_validation", result.version, self.record.add_validation(result, samples))
 
     async def refresh(self) -> None:
-        await self._callbacks.call("on_refresh", self.record.progress())
+        await self._tell("on_refresh", self.record.progress())
+
+    async def summarise(self, summary: MutableMapping[str, Any]) -> None:
+        """Adds the entries of all; one of a user's has to be JSON."""
+        self.report("on_summary", summary, progress := self.record.progress())
+        for callback in self._callbacks:
+            given = dict(summary)
+            await self._call(callback, "on_summary", given, progress)
+            with boundary(CallbackError, f"{type(callback).__qualname__}.on_summary"):
+                own = json.loads(json.dumps({name: value for name, value in given.items() if name not in summary}))
+            summary.update(own)
+
+    async def tell(self, event: Event, *told: object) -> None:
+        """Tells the user's callbacks."""
+        for callback in self._callbacks:
+            await self._call(callback, event, *told)
+
+    def report(self, event: Event, *told: object) -> None:
+        for each in self._reports:
+            getattr(each, event)(*told)
+
+    async def _tell(self, event: Event, *told: object) -> None:
+        self.report(event, *told)
+        await self.tell(event, *told)
         self._heed()
 
-    async def _tell(self, event: Event, step: int, row: Mapping[str, float]) -> None:
-        own = await self._callbacks.call_with_metrics(event, step, row)
+    async def _tell_metrics(self, event: Event, step: int, row: Mapping[str, float]) -> None:
+        own: dict[str, float] = {}
+        try:
+            for callback in self._callbacks:
+                before = {**row, **own}
+                given = dict(before)
+                try:
+                    await self._call(callback, event, step, given)
+                finally:
+                    own |= self._names.added(f"{type(callback).__qualname__}.{event}", before, given)
+        finally:
+            self.report(event, step, {**row, **own})
         if own:
             self.record.add_own(step, own)
         self._heed()
 
+    async def _call(self, callback: Callback, event: Event, *told: object) -> None:
+        if getattr(type(callback), event) is not getattr(Callback, event):
+            with boundary(CallbackError, f"{type(callback).__qualname__}.{event}"):
+                call = getattr(callback, event)
+                await asyncio.get_running_loop().run_in_executor(self._thread, contained, call, *told)
+
     def _heed(self) -> None:
-        """A callback's request."""
-        if self._callbacks.stop_request is not None:
+        if self.stop_request is not None:
             self._stop()
 
 

@@ -44,7 +44,7 @@ class RunProgress:
     tokens_per_s: float | None = None
     roles: list[RoleLine] = field(default_factory=list)
     groups: Mapping[str, Any] = field(default_factory=dict)
-    """Counters: admitted, trained, buffered, in flight, dropped by reason, ..."""
+    """Counters: admitted, trained, buffered, in flight, dropped by reason, ...; like `roles`, as of the last look."""
     generating_s: float = 0.0
     """How long at least one rollout was under way."""
     places: Places | None = None

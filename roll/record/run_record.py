@@ -243,12 +243,13 @@ class RunRecord:
         self.journals.close()
         self.files.finish(None, self._ledger)
 
-    def finish(self, summary: dict[str, Any]) -> None:
-        """Writes the files for the last time, and closes everything."""
+    def finish(self, summary: dict[str, Any], end: Callable[[], None]) -> None:
+        """Writes the files for the last time, and closes everything. `end`: closes what others have opened."""
         try:
+            end()
             self.journals.close()
         except (OSError, RuntimeError) as error:  # the run has its own reason, which may be the same one
-            summary["warnings"].append(f"not everything could be written at the end: {error}")
+            summary.setdefault("warnings", []).append(f"not everything could be written at the end: {error}")
         with suppress(Superseded):
             self.files.finish(summary, self._ledger)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from roll.configs.base import AlarmConfig
 from roll.record.callbacks import Callback
 from roll.record.journal import JournalFile
 from roll.record.run_progress import RunProgress
-from roll.reports.table import Row, Table
+from roll.reports.table import Metrics, Row, Table
 
 ALARMS = "alarms.jsonl"
 """The journal of those that were given, one per row."""
@@ -32,62 +31,59 @@ class Alarms(Callback):
         """`note`: prints a line. Raises `OSError`."""
         self._rules, self._note = rules, note
         self._journal = JournalFile(run_dir / ALARMS) if rules else None
-        self._table: Table | None = None
-        self._watched = False
+        self._table = Table(())
+        self._begun = self._watched = False
         self.given: list[Alarm] = []
 
     def on_run_begin(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """After a restart of the trainer, alarms of steps that were taken back are taken back. In `rows` a value that is not a
         number is null."""
-        restarts, self._table, before = self._table is not None, Table([_row(rule) for rule in self._rules]), self.given
-        self._watched, self._stops, self.given = False, None, []
-        for row in rows if restarts else ():
+        self._table, before, self.given = Table([_row(rule) for rule in self._rules]), self.given, []
+        for row in rows if self._begun else ():
             self.judge(row["step"], {name: math.nan if value is None else value for name, value in row.items()})
+        self._begun, self._watched, self._stops = True, False, None
         self.given = [alarm for alarm in self.given if alarm in before]
-        self._heed(self.given)
+        self._heed()
         if self._journal is not None:
             self._journal.retain(lambda row: isinstance(row.get("step"), int) and row["step"] <= step)
 
     def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:
         self._watched = True
-        self._give(self.judge(step, metrics))
+        self.on_validation(step, metrics)
 
     def on_validation(self, step: int, metrics: Mapping[str, Any]) -> None:
-        self._give(self.judge(step, metrics))
+        for alarm in self.judge(step, metrics):
+            assert self._journal is not None
+            self._journal.append(alarm._asdict())
+            self._note(f"alarm: {alarm.text}{': the run stops' if alarm.action == 'stop' else ''}")
+        self._heed()
 
     def judge(self, step: int, metrics: Mapping[str, Any]) -> list[Alarm]:
         """The alarms that are new with these metrics. A metric that is not among them keeps its count."""
         new = []
-        for said in self._table.judge(metrics) if self._table is not None else ():
-            rule, finite = self._rules[said.row], said.value if math.isfinite(said.value) else None
-            new.append(Alarm(step, rule.metric, finite, rule.action, f"step {step}: {said.text}"))
+        for place, value, text in self._table.judge(metrics):
+            rule, finite = self._rules[place], value if math.isfinite(value) else None
+            new.append(Alarm(step, rule.metric, finite, rule.action, f"step {step}: {text}"))
         self.given += new
         return new
 
-    def _give(self, alarms: Sequence[Alarm]) -> None:
-        for alarm in alarms:
-            assert self._journal is not None
-            self._journal.append(alarm._asdict())
-            self._note(f"alarm: {alarm.text}{': the run stops' if alarm.action == 'stop' else ''}")
-        self._heed(alarms)
-
-    def _heed(self, alarms: Sequence[Alarm]) -> None:
+    def _heed(self) -> None:
         """The first that is to end the run gives the reason."""
-        for alarm in alarms:
-            if alarm.action == "stop" and self._stops is None:
-                self.stop(f"alarm: {alarm.text}", "stopped")
+        stops = [alarm.text for alarm in self.given if alarm.action == "stop"]
+        if stops and self._stops is None:
+            self.stop(f"alarm: {stops[0]}", "stopped")
 
     @property
     def never_seen(self) -> list[str]:
         """The metrics that no step and no validation had, in the order of the rules."""
-        seen = self._table.seen if self._table is not None else ()
-        return list(dict.fromkeys(rule.metric for place, rule in enumerate(self._rules) if place not in seen))
+        return list(dict.fromkeys(rule.metric for place, rule in enumerate(self._rules) if place not in self._table.seen))
 
     def on_summary(self, summary: MutableMapping[str, Any], progress: RunProgress) -> None:
         summary["alarms"] = [alarm._asdict() for alarm in self.given]
         if "status" in summary and self._watched:
-            lines = (f"alarms: no step and no validation had {metric}: nothing was watched" for metric in self.never_seen)
-            summary["warnings"] += lines
+            summary["warnings"] += [
+                f"alarms: no step and no validation had {each}: nothing was watched" for each in self.never_seen
+            ]
 
     def on_run_end(self, summary: Mapping[str, Any]) -> None:
         if self._journal is not None:
@@ -101,16 +97,9 @@ def out_of_range(rule: AlarmConfig, value: float) -> bool:
 
 
 def _row(rule: AlarmConfig) -> Row:
-    holds = partial(_holds, rule)
-    return Row(rule.metric, holds, partial(_text, rule), patience=rule.for_steps, said="again")
+    def text(name: str, value: float, _: Metrics) -> str:
+        limit = f"above {rule.above:g}" if rule.above is not None and not value <= rule.above else f"below {rule.below:g}"
+        lasting = f", {rule.for_steps} times in a row" if rule.for_steps > 1 else ""
+        return f"{name} is {value:.4g}, {limit}{lasting}"
 
-
-def _holds(rule: AlarmConfig, name: str, value: float, metrics: Mapping[str, Any]) -> bool:
-    return out_of_range(rule, value)
-
-
-def _text(rule: AlarmConfig, name: str, value: float, metrics: Mapping[str, Any]) -> str:
-    too_high = rule.above is not None and not value <= rule.above
-    limit = f"above {rule.above:g}" if too_high else f"below {rule.below:g}"
-    lasting = f", {rule.for_steps} times in a row" if rule.for_steps > 1 else ""
-    return f"{rule.metric} is {value:.4g}, {limit}{lasting}"
+    return Row(rule.metric, lambda value, _: out_of_range(rule, value), text, patience=rule.for_steps, said="again")

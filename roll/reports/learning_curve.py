@@ -7,7 +7,8 @@ import logging
 import time
 import warnings
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,23 +45,20 @@ class LearningCurve(Callback):
     def __init__(self, run_dir: Path, title: str, staleness_bound: int, lock: RunLock | None) -> None:
         self._run_dir, self._title, self._bound, self._lock = run_dir, title, staleness_bound, lock
         self._thread = ThreadPoolExecutor(1, "picture")
-        self._drawing: Future[float] | None = None
         self._due = time.monotonic() + FIRST_S / SHARE
         self._failed = False
 
     def on_refresh(self, progress: RunProgress) -> None:
-        if self._drawing is not None and self._drawing.done():
-            self._due = time.monotonic() + self._drawing.result() / SHARE
-            self._drawing = None
-        if self._drawing is None and time.monotonic() >= self._due:
-            self._drawing = self._thread.submit(self._draw)
+        if time.monotonic() >= self._due:
+            self._due = inf
+            self._thread.submit(self._draw)
 
     def on_run_end(self, summary: Mapping[str, Any]) -> None:
         self._thread.shutdown()
         self._draw()
 
-    def _draw(self) -> float:
-        """Returns the seconds that it kept a processor busy. A picture that cannot be drawn is a warning."""
+    def _draw(self) -> None:
+        """A picture that cannot be drawn is a warning."""
         began = time.thread_time()
         try:
             if self._lock is not None:
@@ -71,7 +69,7 @@ class LearningCurve(Callback):
             if not self._failed and not isinstance(error, Superseded):
                 logger.warning("%s is not up to date: %s", NAME, error)
             self._failed = True
-        return time.thread_time() - began
+        self._due = time.monotonic() + (time.thread_time() - began) / SHARE
 
 
 def plot(metrics_path: Path, out_path: Path, title: str, staleness_bound: int | None = None) -> bool:

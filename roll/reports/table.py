@@ -9,51 +9,47 @@ Metrics = Mapping[str, Any]
 
 
 class Row(NamedTuple):
-    metric: str
-    """Its name, or how the names of several begin: `actor/engine_mismatch/*`."""
-    holds: Callable[[str, float, Metrics], bool]
-    """Given the metric's name and value, and those of all."""
-    sentence: Callable[[str, float, Metrics], str]
+    metric: str | Sequence[str]
+    """Its name, or those of several, which count by themselves; `x/*`: of all that begin so."""
+    condition: Callable[[float, Metrics], bool]
+    """Given the metric's value, and all metrics."""
+    sentence: str | Callable[[str, float, Metrics], str]
+    """Text with `{name}` and `{value}`, or given these and all metrics."""
     fix: str = ""
     patience: int = 1
-    """Values in a row of which it has to hold."""
+    """Values in a row of which the condition has to hold."""
     said: Literal["once", "again", "always"] = "once"
     """In a run; after each time that it did not hold; with each value."""
     kept: bool = False
-    """It stands in summary.json."""
+    """In summary.json, too."""
 
-    def names(self, metrics: Metrics) -> Iterator[str]:
-        if self.metric.endswith("*"):
-            yield from (name for name in metrics if name.startswith(self.metric[:-1]))
-        elif self.metric in metrics:
-            yield self.metric
+    def names(self, metrics: Metrics) -> list[str]:
+        if isinstance(self.metric, str) and self.metric.endswith("*"):
+            return [name for name in metrics if name.startswith(self.metric[:-1])]
+        return [name for name in ([self.metric] if isinstance(self.metric, str) else self.metric) if name in metrics]
 
-
-class Said(NamedTuple):
-    row: int
-    """Its place in the table."""
-    value: float
-    text: str
+    def text(self, name: str, value: float, metrics: Metrics) -> str:
+        say = self.sentence
+        text = say.format(name=name, value=value) if isinstance(say, str) else say(name, value, metrics)
+        return f"{text}; fix: {self.fix}" if self.fix else text
 
 
 class Table:
     def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows = list(rows)
+        self.rows = rows
         self.seen: set[int] = set()
-        """The rows whose metrics there were."""
+        """Places of rows whose metrics there were."""
         self._in_a_row: dict[tuple[int, str], int] = {}
         self._over: set[int] = set()
-        """What was said once."""
 
-    def judge(self, metrics: Metrics) -> Iterator[Said]:
-        """Yields what is to be said with these metrics. One that is not among them keeps its count."""
+    def judge(self, metrics: Metrics) -> Iterator[tuple[int, float, str]]:
+        """Yields place, value and sentence of what is to be said. A metric that is not there keeps its count."""
         for place, row in enumerate(self.rows):
             for name in row.names(metrics):
                 self.seen.add(place)
                 value = float(metrics[name])
-                count = self._in_a_row.get((place, name), 0) + 1 if row.holds(name, value, metrics) else 0
+                count = self._in_a_row.get((place, name), 0) + 1 if row.condition(value, metrics) else 0
                 self._in_a_row[place, name] = count
-                reached = count == row.patience or (row.said == "always" and count > row.patience)
-                if reached and place not in self._over:
+                if (count == row.patience or (row.said == "always" and count > row.patience)) and place not in self._over:
                     self._over |= {place} if row.said == "once" else set()
-                    yield Said(place, value, row.sentence(name, value, metrics) + (f"; fix: {row.fix}" if row.fix else ""))
+                    yield place, value, row.text(name, value, metrics)

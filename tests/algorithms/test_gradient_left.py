@@ -126,9 +126,9 @@ def test_engine_noise_on_long_responses_is_warned_of_with_the_variant_and_its_fi
     spec = LossSpec(pg_variant="topr")
     left = left_by(spec, *noisy([200] * 60 + [6000] * 60, -1.0, 0.03))
     metrics = {f"{LEFT}/{name}": value for name, value in left.items()}
-    (said,) = Table([*vanishing_gradient("topr", fix_of("topr", spec.args, PLAIN))]).judge(metrics)
-    assert said.text.startswith("pg_variant topr leaves responses with A < 0 of more than 1,024 tokens ")
-    assert said.text.endswith("fix: actor_train.topr_ratio_level: token")
+    ((_, _, said),) = Table([vanishing_gradient("topr", "bad", fix_of("topr", spec.args, PLAIN))]).judge(metrics)
+    assert said.startswith("pg_variant topr leaves responses with A < 0 of more than 1,024 tokens ")
+    assert said.endswith("fix: actor_train.topr_ratio_level: token")
     by_token = LossSpec(pg_variant="topr", args=PolicyLossArgs(topr_ratio_level="token"))
     assert min(left_by(by_token, *noisy([200] * 60 + [6000] * 60, -1.0, 0.03)).values()) > 0.95
 

@@ -75,9 +75,10 @@ def test_a_run_that_is_stopped_leaves_the_step_that_is_ahead_to_the_one_that_res
     add_step = pipeline.state.record.add_step
 
     def add_and_interrupt(done, *args):
-        add_step(done, *args)
+        row = add_step(done, *args)
         if done == 1:
             pipeline.interrupt()
+        return row
 
     pipeline.state.record.add_step = add_and_interrupt
     assert asyncio.run(pipeline.run())["status"] == "interrupted"

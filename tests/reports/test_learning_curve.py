@@ -64,8 +64,7 @@ def run_dir(tmp_path):
 def refresh(report):
     """Waits for a picture that has begun."""
     report.on_refresh(RunProgress(1, 2))
-    if report._drawing is not None:
-        report._drawing.result()
+    report._thread.submit(bool).result()
 
 
 def test_the_picture_waits_until_it_costs_no_more_than_its_share_and_is_there_at_the_end(run_dir, monkeypatch):
