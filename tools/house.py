@@ -1,7 +1,7 @@
 """Measures the structure of `roll/`: python tools/house.py
 
-Lines of the rooms, of the spine (what a stranger reads to have the system) and of the core without its adapters and reports; circles among
-modules; long files and functions; callables in constructors; `Any`. Imports inside functions count as imports.
+Lines of the rooms, of the spine (what a stranger reads to have the system) and of the core without its adapters and reports;
+circles among modules; long files and functions; callables in constructors; `Any`. Imports inside functions count as imports.
 """
 
 from __future__ import annotations

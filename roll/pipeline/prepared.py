@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound="Prepared")
 
 
-def _unobserved(*_: object) -> Observers:
-    return Observers()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """A run that is ready to start."""
@@ -59,7 +55,7 @@ class Prepared:
     stages: tuple[CustomStage, ...] = ()
     """The user's own."""
     callbacks: tuple[Callback, ...] = ()
-    observers: Callable[[Prepared, Inventory, Backend], Observers] = _unobserved
+    observers: Callable[[Prepared, Inventory, Backend], Observers]
     """Makes the reports of the run."""
     lock: RunLock | None = None
     """Held by the driver; None where nothing else can write there (tests)."""

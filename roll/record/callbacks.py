@@ -9,13 +9,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from roll.configs.dotted_path import import_object
 from roll.configs.flow import FlowConfig
 from roll.configs.problems import OWN_CODE, Collector
-from roll.configs.validation import OF_EVERY_RUN, OF_SOME_RUNS
 from roll.data.sample import Sample, SampleGroup
 from roll.errors import CallbackError, boundary, contained
 from roll.record.run_progress import RunProgress
@@ -201,7 +200,12 @@ class Reports:
 
 logger = logging.getLogger(__name__)
 
-TAKEN = ("step", *OF_EVERY_RUN, *(pattern for patterns in OF_SOME_RUNS.values() for pattern in patterns))
+
+@cache
+def _taken() -> tuple[str, ...]:
+    from roll.configs.validation import OF_EVERY_RUN, OF_SOME_RUNS  # who reads a run needs no rules of its configuration
+
+    return ("step", *OF_EVERY_RUN, *(pattern for patterns in OF_SOME_RUNS.values() for pattern in patterns))
 
 
 class OwnMetrics:
@@ -233,7 +237,7 @@ class OwnMetrics:
 def _flaws(name: object, before: Mapping[str, float]) -> Iterator[str]:
     if not isinstance(name, str) or not name or "\0" in name or name != name.strip():
         yield "has no name that can be written"
-    elif name in before or any(fnmatchcase(name, pattern) for pattern in TAKEN):
+    elif name in before or any(fnmatchcase(name, pattern) for pattern in _taken()):
         yield "is the run's own, give yours another name"
 
 

@@ -16,11 +16,12 @@ from roll.errors import Superseded
 from roll.record.callbacks import Callback
 from roll.record.estimates import ACCURACY, SCORE
 from roll.record.journal import read_rows, write_atomically
-from roll.record.run_lock import RunLock
 from roll.record.run_progress import RunProgress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from roll.record.run_lock import RunLock
 
 REWARD = "critic/score/mean"
 STALENESS_MEAN = "staleness/mean"

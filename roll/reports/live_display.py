@@ -23,9 +23,8 @@ class LiveDisplay(OfRows):
         self.clear()
 
     def clear(self) -> None:
-        self._reward: float | None = None
-        self._cut: float | None = None
-        self._lag: float | None = None
+        self._step: Mapping[str, Any] = {}
+        """Metrics of the last one."""
         self._validation: list[Validated] = []
         self._new_step = False
 
@@ -40,11 +39,7 @@ class LiveDisplay(OfRows):
         super().on_run_begin(step, rows)
 
     def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:
-        self._reward, self._cut, self._lag = metrics.get(REWARD), metrics.get(CUT), metrics[STALENESS_MEAN]
-        self._new_step = True
-
-    def on_validation(self, step: int, metrics: Mapping[str, Any]) -> None:
-        self.add(step, metrics)
+        self._step, self._new_step = metrics, True
 
     def add(self, step: int, row: Mapping[str, Any]) -> None:
         if (found := Validated.of_row({**row, "step": step})) is not None:
@@ -66,9 +61,9 @@ class LiveDisplay(OfRows):
             known["groups"] = {**groups, "dropped": sum(groups["dropped"].values())}
         return RunSnapshot(
             **known,
-            reward=self._reward,
-            cut=self._cut,
+            reward=self._step.get(REWARD),
+            cut=self._step.get(CUT),
             validation=self._validation,
             verdict=verdict(self._curve, "running", groups) if self._curve is not None else None,
-            staleness_now=self._lag,
+            staleness_now=self._step.get(STALENESS_MEAN),
         )

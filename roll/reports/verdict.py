@@ -83,8 +83,7 @@ class Curves(OfRows):
 
     def on_summary(self, summary: MutableMapping[str, Any], progress: RunProgress) -> None:
         if "status" in summary:
-            kind, text = verdict(self.curve, summary["status"], summary["groups"])
-            summary["verdict"] = {"kind": kind, "text": text}
+            summary["verdict"] = verdict(self.curve, summary["status"], summary["groups"])._asdict()
 
 
 def verdict(curve: Callable[[str], Curve], state: str = "running", groups: Mapping[str, Any] | None = None) -> Verdict:
