@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
 from roll.errors import reason
 from roll.flow.flow import Flow, Suspect, item_name
+from roll.record.callbacks import Reports
 
 LOOK_S = 1.0
 """Time between two looks."""
@@ -23,12 +24,12 @@ ASKED_AT_ONCE = 16
 
 
 class HangWatch:
-    def __init__(self, flow: Flow, clusters: Mapping[str, Cluster], folder: Path, note: Callable[[str], None]) -> None:
-        """`folder`: where the stacks go, a file for each hang. `note`: prints a line, on any thread."""
+    def __init__(self, flow: Flow, clusters: Mapping[str, Cluster], folder: Path, reports: Reports) -> None:
+        """`folder`: where the stacks go, a file for each hang."""
         self._flow = flow
         self._clusters = clusters
         self._folder = folder
-        self._note = note
+        self._reports = reports
 
     async def run(self) -> None:
         """Runs as long as the run does, in a thread: what hangs may be the driver's event loop."""
@@ -48,7 +49,7 @@ class HangWatch:
                     where = f"its stacks cannot be written: {error}"
                 waits = self._flow.waits.get(suspect.stage)
                 why = f" and waits until {waits}" if waits else ""
-                self._note(f"{sentence(suspect)}{why}{silent}; {where}")
+                self._reports.note(f"{sentence(suspect)}{why}{silent}; {where}")
 
     def _silent(self, stage: str) -> str:
         """The call that is open longest, of the role that works for the stage if it has one."""

@@ -27,14 +27,14 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
     # First: a tracker that cannot start ends this.
     trackers = Trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, last_step)
     curves = Curves()
-    display = LiveDisplay(config.logging_steps, curves.curve if config.trains else None)
+    display = LiveDisplay(config.logging_steps, curves if config.trains else None)
     picture = LearningCurve(run_dir, config.exp_name, derived.staleness_bound, prepared.lock)
     warnings = Warnings([*table(config, loss_spec(config, derived))] if config.trains else (), prepared.warnings)
-    reports: list[Callback] = [trackers, warnings, InvalidActions(prepared.rules, warnings.add)]
+    reports: list[Callback] = [trackers, warnings, InvalidActions(prepared.rules, warnings)]
     if config.trains:
         reports.append(curves)
     if not prepared.benched:
         tags = ByTag(derived.tag_to_domain)
-        alarms = Alarms(config.alarms if config.trains else (), run_dir, display.note)
-        reports += [tags, Adviser(config, inventory.kind, not backend.isolated, curves.curve), alarms]
+        alarms = Alarms(config.alarms if config.trains else (), run_dir, display)
+        reports += [tags, Adviser(config, inventory.kind, not backend.isolated, curves), alarms]
     return Observers((*reports, display, picture), display.note)

@@ -86,7 +86,7 @@ class Run(RunLifecycle):
             self._refresh(flow, list(clusters)),
             record.files.keep(self.figures_so_far, flow.ledger),
             record.memory.run(clusters),
-            HangWatch(flow, clusters, record.run_dir / "stacks", self.state.note).run(),
+            HangWatch(flow, clusters, record.run_dir / "stacks", self.state.reports).run(),
         ]
 
     async def _refresh(self, flow: Flow, clusters: list[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from roll.configs.dotted_path import import_object
 from roll.configs.flow import FlowConfig
@@ -25,6 +25,10 @@ if TYPE_CHECKING:  # users import this file, and torch takes seconds
 
 Event = Literal["on_run_begin", "on_step", "on_validation", "on_group", "on_refresh", "on_summary", "on_run_end"]
 StopStatus = Literal["finished", "stopped"]
+MetricsRow: TypeAlias = Mapping[str, Any]
+"""Of metrics.jsonl, and what follows from it in memory."""
+Summary: TypeAlias = MutableMapping[str, Any]
+"""The contents of summary.json."""
 
 
 class Callback:
@@ -39,7 +43,7 @@ class Callback:
         changes nothing. `status`: that of the run; "stopped" if something is wrong with it."""
         self._stops = (str(reason), status)
 
-    def on_run_begin(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def on_run_begin(self, step: int, rows: Sequence[MetricsRow]) -> None:
         """The run begins, with no worker yet, or goes on from a checkpoint after its trainer died. `step`: how many steps it has;
         `rows`: their metrics."""
 
@@ -55,11 +59,11 @@ class Callback:
     def on_refresh(self, progress: RunProgress) -> None:
         """The run as it is now: twice a second, and after each step."""
 
-    def on_summary(self, summary: MutableMapping[str, Any], progress: RunProgress) -> None:
+    def on_summary(self, summary: Summary, progress: RunProgress) -> None:
         """summary.json is about to be written: every few seconds, and at the end, when it has a `status`. An entry that is added
         stands in it."""
 
-    def on_run_end(self, summary: Mapping[str, Any]) -> None:
+    def on_run_end(self, summary: Summary) -> None:
         """The run is over, whatever ended it: `summary` is that of summary.json."""
 
 
@@ -147,7 +151,7 @@ class Reports:
     async def refresh(self) -> None:
         await self._tell("on_refresh", self.record.progress())
 
-    async def summarise(self, summary: MutableMapping[str, Any]) -> None:
+    async def summarise(self, summary: Summary) -> None:
         """Adds the entries of all; one of a user's has to be JSON."""
         self.report("on_summary", summary, progress := self.record.progress())
         for callback in self._callbacks:

@@ -14,14 +14,14 @@ the other two holds the step up: G where 1 + α batches need more places than th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from roll.configs.ppo import PPOConfig
-from roll.record.callbacks import Callback
+from roll.record.callbacks import Callback, MetricsRow, Summary
 from roll.record.run_progress import ENGINES, Places, RunProgress
-from roll.reports.verdict import STEP_S, WAIT_S, Curve, waiting, wasted
+from roll.reports.verdict import STEP_S, WAIT_S, Curves, waiting, wasted
 
 LEAST_STEPS = 10
 """Fewer steps say nothing: the first ones wait until engines have warmed up."""
@@ -182,26 +182,26 @@ def _more_places(model: _Model, seen: Halves) -> tuple[Advice, _Model]:
 class Adviser(Callback):
     """Adds `advice`, sentences for people, and `advised`, settings by key; none of a run that is one half or has shown little."""
 
-    def __init__(self, config: PPOConfig, kind: str, one_process: bool, curve: Callable[[str], Curve]) -> None:
+    def __init__(self, config: PPOConfig, kind: str, one_process: bool, curves: Curves) -> None:
         """`kind`: of the devices. On CPUs a rollout takes longer the more others run, as if there were places for one batch and
         no more. `one_process`: where halves are in each other's way, only those that take turns can be told apart."""
-        self._config, self._kind, self._one_process, self._curve = config, kind, one_process, curve
+        self._config, self._kind, self._one_process, self._curves = config, kind, one_process, curves
         self._seen: list[tuple[float, float]] = []
         """How long each step took, and the wait for groups before it."""
 
-    def on_run_begin(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def on_run_begin(self, step: int, rows: Sequence[MetricsRow]) -> None:
         self._seen = []
 
-    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+    def on_step(self, step: int, metrics: MetricsRow) -> None:
         self._seen.append((metrics[STEP_S], metrics[WAIT_S]))
 
-    def on_summary(self, summary: MutableMapping[str, Any], progress: RunProgress) -> None:
+    def on_summary(self, summary: Summary, progress: RunProgress) -> None:
         summary["advice"] = []
         told_apart = not self._one_process or self._config.async_generation_ratio == 0
         steady = self._seen[1:]  # for the first everything is slow
         if self._config.trains and steady and told_apart and progress.places is not None:
             seen = self._halves(steady, progress.generating_s, progress.places)
-            summary["advice"] = [*sentences(seen, waiting(self._curve), wasted(summary["groups"]))]
+            summary["advice"] = [*sentences(seen, waiting(self._curves.curve), wasted(summary["groups"]))]
             summary["advised"] = {one.key: one.value for one in advise(seen)}
 
     def _halves(self, steady: Sequence[tuple[float, float]], generating_s: float, places: Places) -> Halves:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
+from roll.record.callbacks import MetricsRow, Summary
 from roll.record.run_progress import RunProgress
 from roll.reports.rows import OfRows
 
@@ -26,7 +27,7 @@ class ByTag(OfRows):
         self._curves: dict[tuple[str, str, str], list[float]] = {}
         """Of training or of validation, tag, figure -> its values."""
 
-    def add(self, step: int, row: Mapping[str, Any]) -> None:
+    def add(self, step: int, row: MetricsRow) -> None:
         for name, value in row.items():
             found = _OF_TAG.fullmatch(name)
             if found is None or value is None or found["tag"] == "all":
@@ -37,7 +38,7 @@ class ByTag(OfRows):
             elif (of == "val_correct") == (figure == "mean"):
                 self._curves.setdefault((of, tag, figure), []).append(value)
 
-    def on_summary(self, summary: MutableMapping[str, Any], progress: RunProgress) -> None:
+    def on_summary(self, summary: Summary, progress: RunProgress) -> None:
         summary["tags"] = self.figures()
 
     def figures(self) -> dict[str, dict[str, Any]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from roll.data.sample import SampleGroup
 from roll.record.callbacks import Callback
 from roll.reports.verdict import FEW_VALID
+from roll.reports.warnings import Warnings
 
 FEWEST = 32
 """Actions of a tag of which that can be said."""
@@ -27,9 +28,9 @@ class _Counted:
 class InvalidActions(Callback):
     """Counts the actions of all groups that were played, whether they were trained or dropped."""
 
-    def __init__(self, asked: Mapping[str, str], warn: Callable[[str], None]) -> None:
-        """`asked`: tag -> the rules of its environments, which end with what to write. `warn`: is given each warning."""
-        self._asked, self._warn = asked, warn
+    def __init__(self, asked: Mapping[str, str], warnings: Warnings) -> None:
+        """`asked`: tag -> the rules of its environments, which end with what to write."""
+        self._asked, self._warnings = asked, warnings
         self._tags: dict[str, _Counted] = {}
 
     def on_group(self, group: SampleGroup, reason: str | None) -> None:
@@ -45,7 +46,8 @@ class InvalidActions(Callback):
             wanted = f"; wanted: {_short(rules[-1])}" if rules else ""
             found = f"{counted.valid} of the first {counted.actions:,} actions are valid"
             example = f"the last one that is not: {_short(counted.example or '')!r}{wanted}"
-            self._warn(f"custom_envs.{tag}: {found}; {example} (roll check shows the first prompt, samples.jsonl has the texts)")
+            where = "roll check shows the first prompt, samples.jsonl has the texts"
+            self._warnings.add(f"custom_envs.{tag}: {found}; {example} ({where})")
 
 
 def _short(text: str) -> str:

@@ -6,14 +6,14 @@ import io
 import logging
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roll.errors import Superseded
-from roll.record.callbacks import Callback
+from roll.record.callbacks import Callback, Summary
 from roll.record.estimates import ACCURACY, SCORE
 from roll.record.journal import read_rows, write_atomically
 from roll.record.run_progress import RunProgress
@@ -54,7 +54,7 @@ class LearningCurve(Callback):
             self._due = inf
             self._thread.submit(self._draw)
 
-    def on_run_end(self, summary: Mapping[str, Any]) -> None:
+    def on_run_end(self, summary: Summary) -> None:
         self._thread.shutdown()
         self._draw()
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
-Metrics = Mapping[str, Any]
+from roll.record.callbacks import MetricsRow
 
 
 class Row(NamedTuple):
     metric: str | Sequence[str]
     """Its name, or those of several, which count by themselves; `x/*`: of all that begin so."""
-    condition: Callable[[float, Metrics], bool]
+    condition: Callable[[float, MetricsRow], bool]
     """Given the metric's value, and all metrics."""
-    sentence: str | Callable[[str, float, Metrics], str]
+    sentence: str | Callable[[str, float, MetricsRow], str]
     """Text with `{name}` and `{value}`, or given these and all metrics."""
     fix: str = ""
     patience: int = 1
@@ -23,12 +23,12 @@ class Row(NamedTuple):
     kept: bool = False
     """In summary.json, too."""
 
-    def names(self, metrics: Metrics) -> list[str]:
+    def names(self, metrics: MetricsRow) -> list[str]:
         if isinstance(self.metric, str) and self.metric.endswith("*"):
             return [name for name in metrics if name.startswith(self.metric[:-1])]
         return [name for name in ([self.metric] if isinstance(self.metric, str) else self.metric) if name in metrics]
 
-    def text(self, name: str, value: float, metrics: Metrics) -> str:
+    def text(self, name: str, value: float, metrics: MetricsRow) -> str:
         say = self.sentence
         text = say.format(name=name, value=value) if isinstance(say, str) else say(name, value, metrics)
         return f"{text}; fix: {self.fix}" if self.fix else text
@@ -42,7 +42,7 @@ class Table:
         self._in_a_row: dict[tuple[int, str], int] = {}
         self._over: set[int] = set()
 
-    def judge(self, metrics: Metrics) -> Iterator[tuple[int, float, str]]:
+    def judge(self, metrics: MetricsRow) -> Iterator[tuple[int, float, str]]:
         """Yields place, value and sentence of what is to be said. A metric that is not there keeps its count."""
         for place, row in enumerate(self.rows):
             for name in row.names(metrics):

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from roll.configs.redact import HIDDEN, redact, secrets
 from roll.errors import TrackerError, boundary, contained
-from roll.record.callbacks import Callback
+from roll.record.callbacks import Callback, MetricsRow, Summary
 from roll.record.live_files import Status
 from roll.reports.remote_trackers import MlflowTracker, SwanlabTracker, TensorBoardTracker, TrackedRun, WandbTracker
 
@@ -127,7 +127,7 @@ class Trackers(Callback):
     def _start(self) -> None:
         self.all = [Background(name, partial(make, self._run), self._hidden) for name, make in self._make.items()]
 
-    def on_run_begin(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    def on_run_begin(self, step: int, rows: Sequence[MetricsRow]) -> None:
         """Steps that are taken back are cut from their curves."""
         if self._begun:
             self.finish("interrupted")
@@ -135,13 +135,13 @@ class Trackers(Callback):
             self._start()
         self._begun = True
 
-    def on_step(self, step: int, metrics: Mapping[str, object]) -> None:
+    def on_step(self, step: int, metrics: MetricsRow) -> None:
         for tracker in self.all:
             tracker.log(step, metrics)
 
     on_validation = on_step
 
-    def on_run_end(self, summary: Mapping[str, Any]) -> None:
+    def on_run_end(self, summary: Summary) -> None:
         self.finish(summary["status"])
 
     def finish(self, status: Status) -> None:

@@ -4,18 +4,20 @@ What ended a run, or keeps it from learning at all, is said before what it has l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite, sqrt
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
 
 from roll.configs.sizes import compact, counted
+from roll.record.callbacks import MetricsRow, Summary
 from roll.record.episode_metrics import LEAST_VALID
 from roll.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE
 from roll.record.run_progress import RunProgress
 from roll.reports.learning_curve import REWARD
 from roll.reports.rows import OfRows
+from roll.reports.table import Row, Table
 from roll.rollout.progress import EXPECTED, UNJUDGED
 
 CUT, WITHOUT_SIGNAL = "tokens/response_length/clip", "rewards/groups_without_signal"
@@ -72,7 +74,7 @@ class Curves(OfRows):
     def clear(self) -> None:
         self._known: dict[str, tuple[list[int], list[float]]] = {name: ([], []) for name in NAMES}
 
-    def add(self, step: int, row: Mapping[str, Any]) -> None:
+    def add(self, step: int, row: MetricsRow) -> None:
         for name, (steps, values) in self._known.items():
             if (value := row.get(name)) is not None and isfinite(value):
                 steps.append(step)
@@ -81,7 +83,7 @@ class Curves(OfRows):
     def curve(self, name: str) -> Curve:
         return Curve(*self._known[name])
 
-    def on_summary(self, summary: MutableMapping[str, Any], progress: RunProgress) -> None:
+    def on_summary(self, summary: Summary, progress: RunProgress) -> None:
         if "status" in summary:
             summary["verdict"] = verdict(self.curve, summary["status"], summary["groups"])._asdict()
 
@@ -201,22 +203,26 @@ def _judged(label: str, first: float, last: float, noise: float, steps: int) -> 
     return Verdict(kind, f"{label} {compact(first)} → {compact(last)} ({compact(gain, '+')}) in {counted(steps, 'step')}")
 
 
+def _equal_rewards(_: str, same: float, recent: MetricsRow) -> str:
+    at = f" (mean {recent[REWARD]:.3g})" if REWARD in recent else ""
+    return f"in {same:.0%} of the groups all rewards are equal{at}"
+
+
+OBSTACLES: tuple[tuple[Kind, Row], ...] = (
+    ("cut off", Row(CUT, lambda cut, _: cut >= MOST_CUT, "{value:.0%} of the responses end at the length limit")),
+    ("invalid", Row(LEAST_VALID, lambda valid, _: valid < FEW_VALID, "{value:.0%} of the actions are valid")),
+    ("no signal", Row(WITHOUT_SIGNAL, lambda same, _: same >= MOST_WITHOUT_SIGNAL, _equal_rewards)),
+)
+"""By the mean of the last steps, the gravest first."""
+
+
 def _obstacles(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Iterator[tuple[Kind, str]]:
-    """Obstacles to learning in the last steps, the gravest first; and the losses of the run in all its steps."""
-    if (cut := _recent(curve(CUT))) is not None and cut >= MOST_CUT:
-        yield "cut off", f"{cut:.0%} of the responses end at the length limit"
-    if (valid := _recent(curve(LEAST_VALID))) is not None and valid < FEW_VALID:
-        yield "invalid", f"{valid:.0%} of the actions are valid"
-    if (same := _recent(curve(WITHOUT_SIGNAL))) is not None and same >= MOST_WITHOUT_SIGNAL:
-        reward = _recent(curve(REWARD))
-        at = "" if reward is None else f" (mean {reward:.3g})"
-        yield "no signal", f"in {same:.0%} of the groups all rewards are equal{at}"
+    """Obstacles to learning in the last steps, and the losses of the run in all its steps."""
+    latest = {name: curve(name).values[-RECENT:] for name in (CUT, LEAST_VALID, WITHOUT_SIGNAL, REWARD)}
+    recent = {name: fmean(values) for name, values in latest.items() if len(values)}
+    for place, _, text in Table([row for _, row in OBSTACLES]).judge(recent):
+        yield OBSTACLES[place][0], text
     if (lost := wasted(groups)) is not None:
         yield "no signal", lost
     if (waited := waiting(curve)) is not None and waited > MOST_WAITING:
         yield "idle", f"training waits for groups {waited:.0%} of the time"
-
-
-def _recent(curve: Curve) -> float | None:
-    values = curve.values[-RECENT:]
-    return fmean(values) if len(values) else None

@@ -7,7 +7,7 @@ responses; a correction leaves too few tokens; a target is set that no pipeline 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import isfinite
 from typing import Any
@@ -17,10 +17,10 @@ from roll.algorithms.expected_left import LEAST, fix_of
 from roll.algorithms.loss import LossSpec
 from roll.algorithms.loss_metrics import LEFT, LENGTHS
 from roll.configs.ppo import PPOConfig
-from roll.record.callbacks import Callback
+from roll.record.callbacks import Callback, MetricsRow, Summary
 from roll.record.run_progress import RunProgress
 from roll.reports.learning_curve import STALENESS_MAX
-from roll.reports.table import Metrics, Row, Table
+from roll.reports.table import Row, Table
 
 PATIENCE = 3
 """Steps in a row before a warning of what a single step may have by chance."""
@@ -71,7 +71,7 @@ def table(config: PPOConfig, loss: LossSpec) -> Iterator[Row]:
 def mismatched_engine(most: float) -> Row:
     """An engine, and the trainer, give a token different log-probs under the same weights."""
 
-    def sentence(name: str, nats: float, _: Metrics) -> str:
+    def sentence(name: str, nats: float, _: MetricsRow) -> str:
         return (
             f"the log-probs of actor_infer engine {name.rpartition('/')[2]} differ from the trainer's by {nats:.3g} nats a token "
             f"under the same weights (mismatch_alarm {most:g}): another dtype, or weights that are not what they should be"
@@ -85,11 +85,11 @@ def vanishing_gradient(variant: str, sign: str, fix: str) -> Row:
     are any."""
     shorter = {f"{LEFT}/{sign}_{name}": LENGTHS[before] for before, name in pairwise(LENGTHS)}
 
-    def condition(left: float, metrics: Metrics) -> bool:
+    def condition(left: float, metrics: MetricsRow) -> bool:
         least = min(metrics[name] for name in shorter if name in metrics)
         return bool(left == least < LEAST and 2 * left <= metrics.get(f"{LEFT}/{sign}_1k", 1.0))
 
-    def sentence(name: str, left: float, _: Metrics) -> str:
+    def sentence(name: str, left: float, _: MetricsRow) -> str:
         which = f"responses with A {'>' if sign == 'good' else '<'} 0 of more than {shorter[name]:,} tokens"
         return f"pg_variant {variant} leaves {which} {left:.0%} of their gradient ({name}), so they are hardly learned from"
 
@@ -100,7 +100,7 @@ def mismatch_advice(ratio: float, weighted: bool, bounded: bool) -> Row:
     """A distance between trained and sampling policy leaves too few tokens. `ratio`: how many batches rollouts may run ahead.
     `weighted`: tokens are weighted for the distance already. `bounded`: the depth follows the effective sample size already."""
 
-    def sentence(_: str, left: float, metrics: Metrics) -> str:
+    def sentence(_: str, left: float, metrics: MetricsRow) -> str:
         of_engines = metrics.get(ENGINES_K3)
         share = None if of_engines is None else min(1.0, of_engines / max(metrics[K3], 1e-12))
         said = f"importance weights leave {left:.0%} of the tokens ({ESS_TOKEN}), {PATIENCE} steps in a row; "
@@ -122,7 +122,7 @@ def unreachable_ess(target: float) -> Row:
     """No pipeline is shallow enough for `target_ess`: what follows the effective sample size stays held back."""
     fresh = f"though no sample is older than the weights (staleness_tuning.target_ess {target:g}), {PATIENCE} steps in a row"
 
-    def condition(ess: float, metrics: Metrics) -> bool:
+    def condition(ess: float, metrics: MetricsRow) -> bool:
         return ess < target and metrics[STALENESS_MAX] == 0
 
     return Row(ESS, condition, f"{{name}} is {{value:.2f}}, {fresh}", "a target_ess below what such steps have", PATIENCE)
@@ -139,9 +139,9 @@ class Warnings(Callback):
         logger.warning("%s", line)
         self.kept.append(line)
 
-    def on_step(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def on_step(self, step: int, metrics: MetricsRow) -> None:
         for place, _, text in self._table.judge(metrics):
             (self.add if self._table.rows[place].kept else logger.warning)(f"step {step}: {text}")
 
-    def on_summary(self, summary: MutableMapping[str, Any], progress: RunProgress) -> None:
+    def on_summary(self, summary: Summary, progress: RunProgress) -> None:
         summary["warnings"] = [*self.kept]

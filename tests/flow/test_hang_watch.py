@@ -63,7 +63,7 @@ async def hang_in(method: str, backend, folder: Path) -> tuple[list[str], list[s
     stage = Stage("work", work, role="role")
     flow.join([SourceStage("admit", following), stage])
     printed = Lines(released)
-    await flow.run([stage], [HangWatch(flow, {"role": cluster}, folder / "stacks", printed.note).run()])
+    await flow.run([stage], [HangWatch(flow, {"role": cluster}, folder / "stacks", printed).run()])
     return printed.lines, [path.read_text() for path in (folder / "stacks").iterdir()]
 
 

@@ -4,6 +4,7 @@ import json
 import math
 import random
 from itertools import groupby
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,7 @@ METRIC = "actor/ess"
 @pytest.fixture
 def alarms_of(tmp_path):
     def begun(*rules, printed=None):
-        alarms = Alarms(rules, tmp_path, (printed if printed is not None else []).append)
+        alarms = Alarms(rules, tmp_path, SimpleNamespace(note=(printed if printed is not None else []).append))
         alarms.on_run_begin(0, [])
         return alarms
 

@@ -4,6 +4,7 @@ import pytest
 
 from roll.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn
 from roll.reports.invalid_actions import FEWEST, InvalidActions
+from roll.reports.warnings import Warnings
 
 RULES = {"lake": "You skate.\nChoose one action: Left, Right.", "box": ""}
 
@@ -18,11 +19,11 @@ def played(tag, *turns):
 
 
 def said(*groups):
-    lines = []
-    actions = InvalidActions(RULES, lines.append)
+    warnings = Warnings(())
+    actions = InvalidActions(RULES, warnings)
     for group in groups:
         actions.on_group(group, None)
-    return lines
+    return warnings.kept
 
 
 def test_texts_that_are_no_actions_are_told_with_one_of_them_and_what_is_asked_for():
