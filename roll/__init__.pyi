@@ -72,6 +72,7 @@ from roll.errors import Refused as Refused, ToolFailed as ToolFailed
 from roll.explorer.own_rollouts import Chat as Chat
 from roll.pipeline.agentic_run import AgenticPipeline as AgenticPipeline
 from roll.record.callbacks import Callback as Callback
+from roll.record.run_progress import RunProgress as RunProgress
 from roll.flow.custom_stage import BuiltIn as BuiltIn
 from roll.flow.custom_stage import Drop as Drop
 from roll.flow.custom_stage import CustomStage as CustomStage

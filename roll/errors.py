@@ -104,7 +104,7 @@ class CheckpointError(ValueError):
 
 
 class TrackerError(Exception):
-    """A tracker that was asked for cannot start. `record/trackers.py` → `pipeline/pipeline.py`: a `ConfigError`."""
+    """A tracker that was asked for cannot start. `reports/trackers.py` → `pipeline/pipeline.py`: a `ConfigError`."""
 
 
 class DatabaseError(ValueError):

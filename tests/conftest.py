@@ -12,7 +12,7 @@ from forked import FORKS, SERVER, Forks, ForkServer, interpreter_of
 from made_models import of_all_processes, script
 from programs import RUN_IMPORTS, VLLM_ENVIRONMENT, VLLM_IMPORTS, environment
 
-from roll.record import learning_curve
+from roll.reports import learning_curve
 
 ADDRESS = "address of the fork server"
 STARTED: list[ForkServer] = []

@@ -15,15 +15,15 @@ from typing import Any
 
 from roll.cli.options import table
 from roll.configs.redact import redact_text, visible
+from roll.configs.sizes import duration
 from roll.configs.staleness import staleness_bound
-from roll.record.display import duration
 from roll.record.estimates import Validated
 from roll.record.journal import read_rows
-from roll.record.learning_curve import REWARD
-from roll.record.printed_summary import evaluation_lines, tag_lines
 from roll.record.run_identity import RunIdentity, groups_address, read_identity
-from roll.record.training_warnings import ALARMS
-from roll.record.verdict import CUT, STEP_S, STOPPED, WAIT_S
+from roll.reports.alarms import ALARMS
+from roll.reports.learning_curve import REWARD
+from roll.reports.printed_summary import evaluation_lines, tag_lines
+from roll.reports.verdict import CUT, STEP_S, STOPPED, WAIT_S
 from roll.view.journal import number
 from roll.view.metrics import panels
 from roll.view.run import RunReader

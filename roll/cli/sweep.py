@@ -24,7 +24,7 @@ from hydra.errors import HydraException
 from roll.cli.options import INTERRUPTED, table
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.redact import visible
-from roll.record.display import duration
+from roll.configs.sizes import duration
 from roll.view.journal import number
 from roll.view.run import RunReader
 from roll.view.runs import is_run, reached

@@ -201,8 +201,8 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
     if problem := too_few_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], local):
         raise ConfigError([problem])
     from roll.loading.check import check
-    from roll.record.printed_summary import print_advice
     from roll.record.run_lock import lock_run
+    from roll.reports.printed_summary import print_advice
 
     with closing(lock_run(config)) as lock:
         # Heavy imports come after the configuration and the lock: a typo and a run that is there already are answered first.
@@ -224,8 +224,8 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
 
 def _foretold(run_dir: Path, summary: dict[str, Any]) -> list[str]:
     """The advice's worth: simulated, in place of what was reckoned, in the summary, too; or as it was reckoned."""
-    from roll.record.advice import gains
     from roll.record.live_files import amend_summary
+    from roll.reports.advice import gains
     from roll.simulate.foretold import foretold
 
     reckoned = gains(summary)

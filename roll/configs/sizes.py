@@ -1,4 +1,4 @@
-"""Sizes in bytes: of numbers, whose types have the names that configurations use, and of memory."""
+"""Sizes in bytes, of numbers, whose types have the names that configurations use, and of memory; numbers as people read them."""
 
 from __future__ import annotations
 
@@ -33,3 +33,13 @@ def compact(value: float, sign: str = "") -> str:
 def counted(count: int, noun: str) -> str:
     """`1 step`, `2,000 steps`."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def duration(seconds: float) -> str:
+    """`7.2 s`, `3 min 05 s`, `2 h 04 min`."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -24,8 +24,8 @@ from roll.explorer.environment_worker import GroupTask
 from roll.explorer.explorer import Exploration, Explorer
 from roll.explorer.first_answers import FirstAnswers
 from roll.explorer.tag_mixture import MeasuredMixture, TagMixture
-from roll.record.advice import Places
 from roll.record.episode_metrics import episode_facts, episode_metrics
+from roll.record.run_progress import Places
 from roll.record.validation import FIRST, SetRollouts, ValidationSet
 from roll.rollout.tasks import TaskSource
 from roll.strategies.infer.interface import SamplingParams

@@ -17,8 +17,8 @@ from roll.data.sample import Sample, SampleGroup
 from roll.distributed.clock import monotonic
 from roll.engines.engine_fleet import Routing
 from roll.engines.weight_updates import EngineUpdates
-from roll.record.advice import Places
 from roll.record.callbacks import Reports
+from roll.record.run_progress import Places
 from roll.record.trace import Trace
 from roll.record.validation import SetRollouts, ValidationSet, summarise
 from roll.rollout.filters import GroupFilter

@@ -18,7 +18,7 @@ from roll.explorer.explorer import Exploration, Explorer
 from roll.explorer.first_answers import FirstAnswers
 from roll.explorer.own_rollouts import OwnRollouts, by_rollout, take_judgement
 from roll.explorer.reward_workers import Rewards
-from roll.record.advice import ENGINES, Places
+from roll.record.run_progress import ENGINES, Places
 from roll.record.validation import FIRST, SetRollouts, ValidationSet
 from roll.rollout.episode import PolicyAnswer
 from roll.rollout.rollout import RolloutClient

@@ -1,4 +1,4 @@
-"""A hang explains itself: the run's folder gets the stacks of the driver and of all workers, and the display one line."""
+"""A hang explains itself: the run's folder gets the stacks of the driver and of all workers, and people read one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
 from roll.errors import reason
 from roll.flow.flow import Flow, Suspect, item_name
-from roll.record.display import Display
+from roll.record.callbacks import Reports
 
 LOOK_S = 1.0
 """Time between two looks."""
@@ -24,12 +24,12 @@ ASKED_AT_ONCE = 16
 
 
 class HangWatch:
-    def __init__(self, flow: Flow, clusters: Mapping[str, Cluster], folder: Path, display: Display) -> None:
+    def __init__(self, flow: Flow, clusters: Mapping[str, Cluster], folder: Path, reports: Reports) -> None:
         """`folder`: where the stacks go, a file for each hang."""
         self._flow = flow
         self._clusters = clusters
         self._folder = folder
-        self._display = display
+        self._reports = reports
 
     async def run(self) -> None:
         """Runs as long as the run does, in a thread: what hangs may be the driver's event loop."""
@@ -49,7 +49,7 @@ class HangWatch:
                     where = f"its stacks cannot be written: {error}"
                 waits = self._flow.waits.get(suspect.stage)
                 why = f" and waits until {waits}" if waits else ""
-                self._display.note(f"{sentence(suspect)}{why}{silent}; {where}")
+                self._reports.note(f"{sentence(suspect)}{why}{silent}; {where}")
 
     def _silent(self, stage: str) -> str:
         """The call that is open longest, of the role that works for the stage if it has one."""

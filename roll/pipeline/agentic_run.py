@@ -30,7 +30,8 @@ from roll.explorer.environment_worker import toolbox
 from roll.explorer.explorer import Exploration
 from roll.flow.stage import AnyStage, Stage
 from roll.pipeline.pipeline import Pipeline
-from roll.pipeline.preparation import Preparation, Prepared
+from roll.pipeline.preparation import Preparation
+from roll.pipeline.prepared import Prepared
 from roll.pipeline.run import Run
 from roll.record.ledger import Ledger
 from roll.rollout.dialogue import Dialogue

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from roll.configs.ppo import PPOConfig
+from roll.configs.sizes import duration
 from roll.configs.worker import ActorInferConfig
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.clock import monotonic
@@ -19,8 +20,7 @@ from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
 from roll.distributed.devices import Inventory
 from roll.pipeline import roles
-from roll.pipeline.preparation import Prepared
-from roll.record.display import Display, duration
+from roll.pipeline.prepared import Prepared
 
 
 async def start_clusters(
@@ -29,13 +29,13 @@ async def start_clusters(
     own: Mapping[str, Sequence[WorkerSpec]],
     inventory: Inventory,
     backend: Backend,
-    display: Display,
+    note: Callable[[str], None],
     devices: DeviceLocks,
     only: Container[str] | None = None,
 ) -> dict[str, Cluster]:
     """The started clusters by role: those of the configuration that something uses, and the pipeline's `own`; of these `only`
-    some, if that is given. With a checkpoint, trainers and engines start from it. From here on `devices` has roles sleep and
-    wake."""
+    some, if that is given. `note`: prints a line. With a checkpoint, trainers and engines start from it. From here on `devices`
+    has roles sleep and wake."""
     checkpoint, began = prepared.checkpoint, monotonic()
     specs = {**_specs(config, prepared, inventory, backend), **own}
     specs = {role: of_role for role, of_role in specs.items() if only is None or role in only}
@@ -48,12 +48,12 @@ async def start_clusters(
         worker = config.roles().get(role)
         ranks = worker.data_parallel_ranks if worker is not None and not isinstance(worker, ActorInferConfig) else None
         cluster = await Cluster.start(role, backend, specs[role], config.rpc_timeout, ranks, **limits)
-        display.note(f"  {role} is ready: {_workers(len(cluster))} in {duration(monotonic() - began)}")
+        note(f"  {role} is ready: {_workers(len(cluster))} in {duration(monotonic() - began)}")
         if role in loaded:
-            await _load(cluster, str(loaded[role]), display)
+            await _load(cluster, str(loaded[role]), note)
         return cluster
 
-    display.note(f"starting {', '.join(specs)} ...")
+    note(f"starting {', '.join(specs)} ...")
     starting: list[asyncio.Task[Cluster]] = []
     starting += [asyncio.create_task(_in_turn(role, start, devices, starting)) for role in specs]
     return dict(zip(specs, await asyncio.gather(*starting), strict=True))
@@ -93,10 +93,10 @@ def _specs(config: PPOConfig, prepared: Prepared, inventory: Inventory, backend:
     return specs
 
 
-async def _load(cluster: Cluster, checkpoint: str, display: Display) -> None:
+async def _load(cluster: Cluster, checkpoint: str, note: Callable[[str], None]) -> None:
     began = monotonic()
     await cluster.call_all("load", checkpoint)
-    display.note(f"  {cluster.role} has loaded its checkpoint in {duration(monotonic() - began)}")
+    note(f"  {cluster.role} has loaded its checkpoint in {duration(monotonic() - began)}")
 
 
 async def settle(stayed: Mapping[str, Cluster]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from roll.configs.problems import Problem
 from roll.distributed.backend import Backend
-from roll.pipeline.preparation import Prepared
+from roll.pipeline.prepared import Prepared
 from roll.pipeline.roles import TRAINER
 
 SHARED = "a folder on a file system that all machines of the run see, at the same path"

@@ -105,7 +105,7 @@ class Fallback:
         await state.groups.until(lambda: self.is_due({role: cluster.restarts for role, cluster in clusters.items()}))
         if self.since is None:
             self.since = state.record.step
-            state.record.display.note(
+            state.note(
                 f"{self._after} workers had to be replaced (synchronous_after_failures): what is under way is trained, then the "
                 f"run goes on synchronously; resumed, it has async_generation_ratio {state.groups.admission.ratio:g} again"
             )

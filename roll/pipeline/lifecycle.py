@@ -23,6 +23,7 @@ from typing import Any
 
 from roll.configs.derived import decisions
 from roll.configs.ppo import PPOConfig
+from roll.configs.sizes import duration
 from roll.distributed.backend import Backend, WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
@@ -34,14 +35,13 @@ from roll.flow.stage import AnyStage
 from roll.pipeline import roles
 from roll.pipeline.clusters import device_locks, start_clusters
 from roll.pipeline.failures import Fallback, TrainerRestarts
-from roll.pipeline.preparation import Prepared
+from roll.pipeline.prepared import Prepared
 from roll.pipeline.state import RunState
-from roll.pipeline.summary import OF_THE_TIME, CarriedOver, RunComponents, advice, figures, of_evaluation
+from roll.pipeline.summary import OF_THE_TIME, CarriedOver, RunComponents, figures, of_evaluation
 from roll.record.ledger import Ledger
-from roll.record.live_files import amend_summary, is_running, read_summary
+from roll.record.live_files import Status, amend_summary, is_running, read_summary
 from roll.record.run_lock import RunLock
 from roll.record.run_record import Counter
-from roll.record.trackers import Status
 from roll.trainer.advantages import Advantages
 
 LEAVING_S = 5.0
@@ -58,7 +58,8 @@ class RunLifecycle(ABC):
     def __init__(self, config: PPOConfig, prepared: Prepared, inventory: Inventory, backend: Backend) -> None:
         self.inventory = inventory
         self.backend = backend
-        self.state = RunState(config, prepared, self.advantages(config))
+        self._observers = prepared.observers(prepared, inventory, backend)
+        self.state = RunState(config, prepared, self.advantages(config), self._observers)
         self.config = config
         self.prepared = prepared
         self.devices = device_locks(config)
@@ -105,7 +106,9 @@ class RunLifecycle(ABC):
     def begin(self, components: RunComponents, counter: Counter) -> None:
         """All workers are up, and the stages begin, for the first time or again."""
         self._components = components
-        self.state.record.begin(counter, components.flow.ledger)
+        places = components.explorer.places if components.explorer is not None else None
+        started_s = self.state.record.begin(counter, components.flow.ledger, places)
+        self.state.note(f"started in {duration(started_s)}")
         self.restarts.done(self.state.first_step)
 
     def go_back(self, prepared: Prepared) -> None:
@@ -115,23 +118,24 @@ class RunLifecycle(ABC):
         self._components = None
         self.state.record.interrupt()
         self.prepared = prepared
-        self.state = RunState(self.config, prepared, self.advantages(self.config), self.state.record)
+        self.state = RunState(self.config, prepared, self.advantages(self.config), self._observers, self.state.record)
 
     async def run(self) -> dict[str, Any]:
         self._heed_signals()
         self._task = asyncio.current_task()
-        display = self.state.record.display
+        note = self.state.note
         status: Status = "finished"
         reason = ""
         try:
+            await self.state.reports.begin()
             (self.prepared.run_dir / TRACEBACK).unlink(missing_ok=True)  # of an earlier start, which this one goes on from
             warnings = [f"warning: {line}" for line in self.prepared.warnings]
             for line in (*decisions(self.config, self.prepared.derived), *self.prepared.remarks, *warnings):
-                display.note(line)
+                note(line)
             if self.config.trains and (done := self.state.first_step) > (last := self.config.max_steps):
-                display.note(f"warning: nothing is trained: the run goes on from step {done}, and max_steps is {last}")
+                note(f"warning: nothing is trained: the run goes on from step {done}, and max_steps is {last}")
             own = self.own_specs() if self.config.has_engines else {}
-            parts = (own, self.inventory, self.backend, display, self.devices)
+            parts = (own, self.inventory, self.backend, note, self.devices)
             await self.work(await start_clusters(self.config, self.prepared, *parts))
             status, reason = self._orderly_end()
         except asyncio.CancelledError:
@@ -146,24 +150,32 @@ class RunLifecycle(ABC):
             self._task, wall_s = None, self.state.record.running_s()
             await self._leave(status, reason)
             await self.backend.shutdown()
-        summary = {"status": status, "reason": reason} | self.figures(wall_s) | self._kept(status) | self._measured_before()
+        return await self._finish(status, reason, wall_s)
+
+    async def _finish(self, status: Status, reason: str, wall_s: float) -> dict[str, Any]:
+        """Writes the summary, and returns it."""
+        reports = self.state.reports
+        summary = {"status": status, "reason": reason} | self.figures(wall_s) | self._kept(status)
         try:
-            await self.state.callbacks.call("on_run_end", summary)
+            await reports.summarise(summary)
+            await reports.tell("on_run_end", summary | self._measured_before())
         except CallbackError as error:
             if status != "failed":  # the first reason counts
                 summary |= {"status": "failed", "reason": one_line(error)}
-        self.state.record.finish(summary)
+                reports.report("on_summary", summary, self.state.record.progress())
+        summary |= self._measured_before()
+        self.state.record.finish(summary, lambda: reports.report("on_run_end", summary))
         return summary
 
     def _orderly_end(self) -> tuple[Status, str]:
         """Status and reason of a run whose stages have come to their end."""
-        record = self.state.record
+        reached = self.state.record.reached
+        why, status = self.state.reports.stop_request or ("", "finished")
         if self.interrupted:
-            return "interrupted", f"stopped by a signal after {record.reached}"
-        if why := f"alarm: {alarm.text}" if (alarm := record.alarms.stop) is not None else self.stopped_by:
-            return "stopped", why
-        why = self.state.callbacks.stopped
-        return "finished", f"after {record.reached}, as {why}" if why else ""
+            return "interrupted", f"stopped by a signal after {reached}"
+        if status == "stopped" or self.stopped_by:
+            return "stopped", why if status == "stopped" else self.stopped_by
+        return "finished", f"after {reached}, as {why}" if why else ""
 
     def _heed_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -177,9 +189,14 @@ class RunLifecycle(ABC):
         found = figures(self.state, wall_s, self._components, self._carried_over, self.restarts, self.fallback.since)
         if failed := {stage.name: {stage.on_error: dict(stage.errors)} for stage in self.prepared.stages if stage.errors}:
             found["stage_errors"] = failed
-        one_process = not self.backend.isolated
-        found |= advice(self.config, self.state.record, self._components, self.inventory.kind, one_process)
         return of_evaluation(found, self.prepared.benched, self.state.record.results) if self.prepared.benched else found
+
+    async def figures_so_far(self) -> dict[str, Any]:
+        """`figures`, with what callbacks add."""
+        record = self.state.record
+        found = self.figures(record.running_s()) | {"roles": record.roles()}
+        await self.state.reports.summarise(found)
+        return found
 
     def _kept(self, status: str) -> dict[str, Any]:
         """The newest checkpoint of a trainer that has not done all its steps; and, if it lacks some, why."""
@@ -207,12 +224,13 @@ class RunLifecycle(ABC):
     @property
     def ends_early(self) -> bool:
         """Whether the run can go on later from where it ends: it leaves what lies ready in its last checkpoint."""
-        return self.interrupted or self.state.record.alarms.stop is not None or self.stopped_in_order
+        return self.interrupted or self.state.reports.stop_request is not None
 
     @property
     def stopped_in_order(self) -> bool:
         """True if a callback ends the run, with nothing more to be said against it."""
-        return bool(self.state.callbacks.stopped) and not self.interrupted and self.state.record.alarms.stop is None
+        _, status = self.state.reports.stop_request or ("", "stopped")
+        return status == "finished" and not self.interrupted
 
     def interrupt_from_thread(self) -> None:
         """`interrupt`, called on another thread than the run's."""
@@ -225,7 +243,7 @@ class RunLifecycle(ABC):
         if self.interrupted or self._components is None:
             self._cancel()
         else:
-            self.state.record.display.note("stopping after this step; once more to stop immediately")
+            self.state.note("stopping after this step; once more to stop immediately")
         self.interrupted = True
         self.state.groups.stop()
 
@@ -239,7 +257,7 @@ class RunLifecycle(ABC):
         if self._components is None or self.config.only_evaluates:
             self._cancel()
         else:
-            self.state.record.display.note(f"SIGTERM: stopping within {limit:g} s, with a checkpoint if this step ends by then")
+            self.state.note(f"SIGTERM: stopping within {limit:g} s, with a checkpoint if this step ends by then")
             asyncio.get_running_loop().call_later(patience_s(limit), self._cancel)
         self.interrupted = True
         groups.stop(hurried=True)

@@ -36,15 +36,15 @@ from roll.flow.custom_stage import CustomStage, custom_stages
 from roll.flow.flow import Flow
 from roll.pipeline.common_folders import not_common
 from roll.pipeline.outline import misplaced, outline
-from roll.pipeline.preparation import Prepared
+from roll.pipeline.prepared import Prepared
 from roll.pipeline.run import Run
-from roll.record.advice import gains
 from roll.record.callbacks import Callback, checked
 from roll.record.journal import write_atomically
 from roll.record.live_files import SUMMARY, amend_summary, announce_running
-from roll.record.printed_summary import print_advice
 from roll.record.run_lock import RunLock, cannot_write, lock_run
 from roll.record.run_record import archive_previous
+from roll.reports.advice import gains
+from roll.reports.printed_summary import print_advice, print_summary
 
 Config = TypeVar("Config", bound=PPOConfig)
 P = TypeVar("P", bound=Prepared)
@@ -61,7 +61,11 @@ class Ready:
     def to_the_end(self) -> dict[str, Any]:
         """The summary, which is written whatever ends the run."""
         try:
-            return asyncio.run(self.run.run())
+            summary = asyncio.run(self.run.run())
+            with suppress(Superseded):
+                self.lock.check()
+                print_summary(summary, self.prepared.run_dir)
+            return summary
         except BaseException as error:
             status = "interrupted" if isinstance(error, KeyboardInterrupt | asyncio.CancelledError) else "failed"
             summary = {"status": status, "reason": " ".join(f"{type(error).__name__}: {error}".split())}

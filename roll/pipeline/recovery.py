@@ -45,10 +45,12 @@ class TrainerRecovery(Recovery):
         await run.state.groups.leave()
         run.go_back(run.prepared.resumed(checkpoint))
         run.state.engines_are_stale = "actor_infer" not in restarted
-        display = run.state.record.display
-        display.note(f"{self._died}: the run goes on from step {run.state.first_step}, as if it had been resumed")
+        await run.state.reports.begin()
+        run.state.note(f"{self._died}: the run goes on from step {run.state.first_step}, as if it had been resumed")
         run.devices = device_locks(run.config)  # roles that stay share none with those that restart
-        started = await start_clusters(run.config, run.prepared, {}, run.inventory, run.backend, display, run.devices, restarted)
+        started = await start_clusters(
+            run.config, run.prepared, {}, run.inventory, run.backend, run.state.note, run.devices, restarted
+        )
         for role, cluster in started.items():
             cluster.restarts = clusters[role].restarts
         clusters |= started
@@ -68,7 +70,7 @@ class TrainerRecovery(Recovery):
                     raise WorkersLost(f"{lost} within {within_s:g} s (device_timeout)") from lost
                 if not told:
                     told = True
-                    run.state.record.display.note(f"{self._died}: {lost}; it is waited for, up to {left:.0f} s (device_timeout)")
+                    run.state.note(f"{self._died}: {lost}; it is waited for, up to {left:.0f} s (device_timeout)")
             await asyncio.sleep(min(NODE_LOOK_S, left))
 
     async def after(self, error: Exception) -> None:
@@ -94,4 +96,4 @@ class ExplorerRecovery(Recovery):
             raise error
         await asyncio.sleep(wait_s)
         why = "the others had taken this process for dead" if missed else "the trainer went on from a checkpoint"
-        self._run.state.record.display.note(f"{why}: exploring restarts with the trainer's version")
+        self._run.state.note(f"{why}: exploring restarts with the trainer's version")

@@ -34,7 +34,8 @@ from roll.explorer.reward_workers import Rewards
 from roll.explorer.rlvr import RLVRExplorer
 from roll.flow.stage import AnyStage, Stage
 from roll.pipeline.pipeline import Pipeline
-from roll.pipeline.preparation import Preparation, Prepared
+from roll.pipeline.preparation import Preparation
+from roll.pipeline.prepared import Prepared
 from roll.pipeline.roles import reward_specs
 from roll.pipeline.run import Run
 from roll.pipeline.state import new_admission

@@ -19,6 +19,7 @@ and in all cases `lifecycle.py` ends the workers and writes the summary.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Mapping
 
 from roll.distributed.clock import monotonic
@@ -29,6 +30,9 @@ from roll.pipeline.clusters import watch_deaths
 from roll.pipeline.lifecycle import RunLifecycle
 from roll.pipeline.summary import RunComponents
 from roll.pipeline.wirings import WIRINGS, Wiring
+
+REFRESH_S = 0.5
+"""Time between two looks at what each role does."""
 
 
 class Run(RunLifecycle):
@@ -77,10 +81,19 @@ class Run(RunLifecycle):
 
     def onlookers(self, flow: Flow, clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
         """What shows people how the run is doing, and changes nothing."""
-        groups, record = self.state.groups, self.state.record
+        record = self.state.record
         return [
-            record.refresh(flow.ledger, list(clusters), groups.changes.waits, groups.admission.counts),
-            record.files.keep(lambda: self.figures(record.running_s()) | {"roles": record.roles()}, flow.ledger),
+            self._refresh(flow, list(clusters)),
+            record.files.keep(self.figures_so_far, flow.ledger),
             record.memory.run(clusters),
-            HangWatch(flow, clusters, record.run_dir / "stacks", record.display).run(),
+            HangWatch(flow, clusters, record.run_dir / "stacks", self.state.reports).run(),
         ]
+
+    async def _refresh(self, flow: Flow, clusters: list[str]) -> None:
+        """Shows the run as it is now. The reward workers of all domains are one line."""
+        roles = [*(role for role in clusters if not role.startswith("rewards.")), "rewards"]
+        groups, reports = self.state.groups, self.state.reports
+        while True:
+            self.state.record.show(flow.ledger, roles, groups.changes.waits, groups.admission.counts())
+            await reports.refresh()
+            await asyncio.sleep(REFRESH_S)

@@ -13,8 +13,8 @@ from roll.configs.ppo import PPOConfig
 from roll.configs.staleness import deepest_pipeline
 from roll.distributed.clock import monotonic
 from roll.errors import DatabaseFailed
-from roll.pipeline.preparation import Prepared
-from roll.record.callbacks import Callbacks, Reports
+from roll.pipeline.prepared import Prepared
+from roll.record.callbacks import Observers, Reports
 from roll.record.checkpoint import CheckpointStore
 from roll.record.group_log import GROUPS
 from roll.record.run_identity import RunIdentity, identify, write_identity
@@ -36,7 +36,14 @@ class RunState:
     lost = ""
     """Why a step that was trained has no checkpoint."""
 
-    def __init__(self, config: PPOConfig, prepared: Prepared, advantages: Advantages, before: RunRecord | None = None) -> None:
+    def __init__(
+        self,
+        config: PPOConfig,
+        prepared: Prepared,
+        advantages: Advantages,
+        observers: Observers,
+        before: RunRecord | None = None,
+    ) -> None:
         """Starts from the checkpoint, if there is one. `before`: see `RunRecord`."""
         self._config, self._prepared, checkpoint = config, prepared, prepared.checkpoint
         self.identity = _identity(config, prepared)
@@ -51,14 +58,13 @@ class RunState:
             written=prepared.written,
             lock=prepared.lock,
             resumed=prepared.resumed_record,
-            warnings=prepared.warnings,
-            rules=prepared.rules,
             models=len(prepared.benched),
             before=before,
         )
         if prepared.continues:
             self.checkpoints.set_aside_after(self.first_step)
-        self.callbacks = Callbacks(prepared.callbacks)
+        self.note = observers.note
+        self.reports = Reports(self.record, prepared.callbacks, observers, lambda: self.groups.stop())
         self.schedule = StepSchedule(
             last_step=config.max_steps,
             push_every=config.weight_push_interval,
@@ -74,10 +80,6 @@ class RunState:
         if checkpoint is not None:
             self.groups.restore(checkpoint.state, checkpoint.buffer)
             self.advantages.restore(checkpoint.state["advantages"])
-
-    @property
-    def reports(self) -> Reports:
-        return Reports(self.record, self.callbacks, self.groups.stop)
 
     @property
     def shared_groups(self) -> SqlGroups:

@@ -1,4 +1,4 @@
-"""The figures of a run, for summary.json, and what they advise."""
+"""The figures of a run, for summary.json."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from roll.configs.ppo import PPOConfig
-from roll.distributed.clock import monotonic
 from roll.engines.engine_fleet import EngineFleet
 from roll.engines.weight_updates import UpdateStats
 from roll.explorer.explorer import Explorer
@@ -16,16 +14,11 @@ from roll.flow.flow import Flow
 from roll.pipeline.bench import BenchedModel
 from roll.pipeline.failures import TrainerRestarts
 from roll.pipeline.state import RunState
-from roll.record.advice import Halves, advise, sentences
-from roll.record.ledger import BUSY
-from roll.record.run_record import RunRecord
 from roll.record.validation import ValidationResult
-from roll.record.verdict import waiting, wasted
 
 OF_TRAINING = (
-    "steps", "validation", "tags", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",
-    "alarms", "advice", "advised", "trainer_recovery_s", "trainer_resumed_from",
-    "synchronous_since",
+    "steps", "validation", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",
+    "trainer_recovery_s", "trainer_resumed_from", "synchronous_since",
 )  # fmt: skip
 """Figures of which a run that only evaluates has none."""
 OF_THE_TIME = (
@@ -156,42 +149,4 @@ def _plain(result: ValidationResult) -> dict[str, object]:
     return {
         name: {part: {figure: estimate._asdict() for figure, estimate in found.items()} for part, found in parts.items()}
         for name, parts in result.sets.items()
-    }
-
-
-def advice(
-    config: PPOConfig, record: RunRecord, components: RunComponents | None, kind: str, one_process: bool
-) -> dict[str, object]:
-    """`advice`: sentences for people, `advised`: the settings, by key; none of a run that is one half, or has shown too little.
-    `kind`: of the devices. On CPUs a rollout takes longer the more others run, as if there were places for one batch and no more.
-    `one_process`: where halves are in each other's way, only those that take turns can be told apart."""
-    if one_process and config.async_generation_ratio > 0:
-        return {"advice": []}
-    if components is None or components.explorer is None or not config.trains or not (steps := record.steady_steps):
-        return {"advice": []}
-    ledger, roles = components.flow.ledger, config.roles()
-    idle_s, trained_s = record.idle_s / steps, record.trained_s / steps
-    rollouts_s = ledger.durations("actor_infer", monotonic()).get(BUSY, 0.0)
-    batch, places = config.rollouts_per_step, components.explorer.places()
-    if kind == "cpu":
-        places = places._replace(total=min(places.total, batch), unit=0)
-    infer = set(roles["actor_infer"].devices)
-    of_training = [role.devices for name, role in roles.items() if name != "actor_infer"]
-    seen = Halves(
-        steps=steps,
-        step_s=idle_s + trained_s,
-        idle_s=idle_s,
-        rollout_s=rollouts_s / (steps + 1),
-        ratio=config.async_generation_ratio,
-        batch=batch,
-        places=places,
-        rollout_devices=len(infer),
-        train_devices=len(roles["actor_train"].devices),
-        apart=all(map(infer.isdisjoint, of_training)),
-        one_process=one_process,
-    )
-    lost = wasted(components.explorer.groups.admission.counts())
-    return {
-        "advice": [*sentences(seen, waiting(record.curves.curve), lost)],
-        "advised": {one.key: one.value for one in advise(seen)},
     }

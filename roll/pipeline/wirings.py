@@ -176,7 +176,7 @@ class _WithTrainer(Wiring):
         state, milestones = self._run.state, self.trainer.milestones
         await self._checkpoints.ended(given_up=unreachable(error))
         if state.record.step > state.saved_step:
-            state.record.display.note(f"the run fails after step {state.record.step}, which is to have a checkpoint")
+            state.note(f"the run fails after step {state.record.step}, which is to have a checkpoint")
             state.lost = await saved_or_why_not(self._save, self._checkpoints, error, milestones, self._clusters)
 
     async def _save(self) -> None:

@@ -1,30 +1,34 @@
-"""Callbacks: a user's code that is told what happens in a run. `Reports` tells it, the run's record, and its alarms, which may
-end the run.
-"""
+"""Callbacks: code that is told what happens in a run, a user's and that of the run's own reports, and may end it."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
-from functools import partial
-from typing import TYPE_CHECKING, Literal
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from roll.configs.dotted_path import import_object
 from roll.configs.flow import FlowConfig
 from roll.configs.problems import OWN_CODE, Collector
-from roll.configs.validation import OF_EVERY_RUN, OF_SOME_RUNS
 from roll.data.sample import Sample, SampleGroup
 from roll.errors import CallbackError, boundary, contained
+from roll.record.run_progress import RunProgress
 
 if TYPE_CHECKING:  # users import this file, and torch takes seconds
     from roll.record.run_record import RunRecord
     from roll.record.validation import ValidationResult
 
-Event = Literal["on_step", "on_validation", "on_group", "on_run_end"]
+Event = Literal["on_run_begin", "on_step", "on_validation", "on_group", "on_refresh", "on_summary", "on_run_end"]
+StopStatus = Literal["finished", "stopped"]
+MetricsRow: TypeAlias = Mapping[str, Any]
+"""Of metrics.jsonl, and what follows from it in memory."""
+Summary: TypeAlias = MutableMapping[str, Any]
+"""The contents of summary.json."""
 
 
 class Callback:
@@ -32,12 +36,16 @@ class Callback:
     need no locks, and may take time: rollouts go on meanwhile. What a callback raises ends the run as failed, with its name and a
     checkpoint; `stop` ends it in order. A number that is put into `metrics` is a metric of the run."""
 
-    _stops: str | None = None
+    _stops: tuple[str, StopStatus] | None = None
 
-    def stop(self, reason: str) -> None:
-        """Ends the run in order, as "finished" and with a checkpoint, when what is being told of is over: no other step begins.
-        In `on_run_end` it changes nothing."""
-        self._stops = str(reason)
+    def stop(self, reason: str, status: StopStatus = "finished") -> None:
+        """Ends the run in order, with a checkpoint, when what is being told of is over: no other step begins. In `on_run_end` it
+        changes nothing. `status`: that of the run; "stopped" if something is wrong with it."""
+        self._stops = (str(reason), status)
+
+    def on_run_begin(self, step: int, rows: Sequence[MetricsRow]) -> None:
+        """The run begins, with no worker yet, or goes on from a checkpoint after its trainer died. `step`: how many steps it has;
+        `rows`: their metrics."""
 
     def on_step(self, step: int, metrics: MutableMapping[str, float]) -> None:
         """A step was trained; steps count from 1. Where the trainer runs."""
@@ -48,44 +56,24 @@ class Callback:
     def on_group(self, group: SampleGroup, reason: str | None) -> None:
         """A group was rolled out and judged. `reason`: why it is not to be trained; None if it is. Where the explorer runs."""
 
-    def on_run_end(self, summary: Mapping[str, object]) -> None:
+    def on_refresh(self, progress: RunProgress) -> None:
+        """The run as it is now: twice a second, and after each step."""
+
+    def on_summary(self, summary: Summary, progress: RunProgress) -> None:
+        """summary.json is about to be written: every few seconds, and at the end, when it has a `status`. An entry that is added
+        stands in it."""
+
+    def on_run_end(self, summary: Summary) -> None:
         """The run is over, whatever ended it: `summary` is that of summary.json."""
 
 
-class Callbacks:
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self._callbacks = callbacks
-        self._thread = ThreadPoolExecutor(1, "callbacks")
-        self._names = OwnMetrics()
+class Observers(NamedTuple):
+    """Those who look at a run, besides the user's callbacks."""
 
-    @property
-    def stopped(self) -> str:
-        """Callback that ends the run in order, and its reason; empty if none does."""
-        who = ((type(each).__qualname__, each._stops) for each in self._callbacks)
-        return next((f"{name}: {' '.join(why.split())}" for name, why in who if why is not None), "")
-
-    async def call(self, event: Event, *told: object) -> None:
-        """Returns when all have been told. Raises `CallbackError`."""
-        for callback in self._callbacks:
-            await self._call(callback, event, *told)
-
-    async def call_with_metrics(self, event: Event, step: int, row: Mapping[str, float]) -> dict[str, float]:
-        """As `call`; returns the metrics that were added to those of the row."""
-        own: dict[str, float] = {}
-        for callback in self._callbacks:
-            before = {**row, **own}
-            given = dict(before)
-            try:
-                await self._call(callback, event, step, given)
-            finally:
-                own |= self._names.added(f"{type(callback).__qualname__}.{event}", before, given)
-        return own
-
-    async def _call(self, callback: Callback, event: Event, *told: object) -> None:
-        if getattr(type(callback), event) is not getattr(Callback, event):
-            with boundary(CallbackError, f"{type(callback).__qualname__}.{event}"):
-                call = getattr(callback, event)
-                await asyncio.get_running_loop().run_in_executor(self._thread, contained, call, *told)
+    reports: Sequence[Callback] = ()
+    """Called on the run's own thread, so they must be quick; with the metrics that the user's callbacks have added."""
+    note: Callable[[str], None] = lambda line: None
+    """Prints a line for people, on any thread."""
 
 
 def own_callbacks(flow: FlowConfig, collect: Collector) -> tuple[Callback, ...]:
@@ -122,53 +110,106 @@ def checked(callback: Callback) -> Callback:
 
 
 class Reports:
-    def __init__(self, record: RunRecord, callbacks: Callbacks, stop: Callable[[], None]) -> None:
-        """`stop`: called when an alarm is to end the run."""
-        self.record = record
-        self._callbacks = callbacks
-        self._stop = stop
+    """What happens in a run is recorded, and all callbacks are told. What one of the user's raises is a `CallbackError`."""
+
+    def __init__(self, record: RunRecord, callbacks: Sequence[Callback], observers: Observers, stop: Callable[[], None]) -> None:
+        """`stop`: called when a callback is to end the run."""
+        self.record, self.note = record, observers.note
+        self._callbacks, self._reports, self._stop = callbacks, observers.reports, stop
+        self._thread = ThreadPoolExecutor(1, "callbacks")
+        self._names = OwnMetrics()
+
+    @property
+    def stop_request(self) -> tuple[str, StopStatus] | None:
+        """Reason, and status, with which a callback ends the run; one that says that something is wrong comes first."""
+        asked = [each._stops for each in self._reports if each._stops is not None]
+        for each in self._callbacks:
+            if each._stops is not None:
+                reason, status = each._stops
+                asked.append((f"{type(each).__qualname__}: {' '.join(reason.split())}", status))
+        return min(asked, key=lambda each: each[1] != "stopped", default=None)
+
+    async def begin(self) -> None:
+        """The run has its journals, and no worker yet."""
+        await self._tell("on_run_begin", self.record.step, list(self.record.rows()))
 
     async def group(self, group: SampleGroup, reason: str | None) -> None:
         """A group was rolled out and judged. `reason`: why it is not to be trained; None if it is."""
         if reason is not None:
             self.record.add_dropped(group, reason)
-        await self._callbacks.call("on_group", group, reason)
-        self._heed()
+        await self._tell("on_group", group, reason)
 
     async def step(self, row: Mapping[str, float]) -> None:
         """The record has a step; `row`: its metrics."""
-        self._apply_alarms()
-        await self._tell("on_step", self.record.step, row)
+        await self._tell_metrics("on_step", self.record.step, row)
+        await self.refresh()
 
     async def validation(self, result: ValidationResult, samples: Sequence[Sequence[Sample]]) -> None:
         """`samples`: of each validation set."""
-        metrics = self.record.add_validation(result, samples)
-        self._apply_alarms()
-        await self._tell("on_validation", result.version, metrics)
+        await self._tell_metrics("on_validation", result.version, self.record.add_validation(result, samples))
 
-    def note(self, text: str) -> None:
-        """A line for people."""
-        self.record.display.note(text)
+    async def refresh(self) -> None:
+        await self._tell("on_refresh", self.record.progress())
 
-    async def _tell(self, event: Event, step: int, row: Mapping[str, float]) -> None:
-        own = await self._callbacks.call_with_metrics(event, step, row)
+    async def summarise(self, summary: Summary) -> None:
+        """Adds the entries of all; one of a user's has to be JSON."""
+        self.report("on_summary", summary, progress := self.record.progress())
+        for callback in self._callbacks:
+            given = dict(summary)
+            await self._call(callback, "on_summary", given, progress)
+            with boundary(CallbackError, f"{type(callback).__qualname__}.on_summary"):
+                own = json.loads(json.dumps({name: value for name, value in given.items() if name not in summary}))
+            summary.update(own)
+
+    async def tell(self, event: Event, *told: object) -> None:
+        """Tells the user's callbacks."""
+        for callback in self._callbacks:
+            await self._call(callback, event, *told)
+
+    def report(self, event: Event, *told: object) -> None:
+        for each in self._reports:
+            getattr(each, event)(*told)
+
+    async def _tell(self, event: Event, *told: object) -> None:
+        self.report(event, *told)
+        await self.tell(event, *told)
+        self._heed()
+
+    async def _tell_metrics(self, event: Event, step: int, row: Mapping[str, float]) -> None:
+        own: dict[str, float] = {}
+        try:
+            for callback in self._callbacks:
+                before = {**row, **own}
+                given = dict(before)
+                try:
+                    await self._call(callback, event, step, given)
+                finally:
+                    own |= self._names.added(f"{type(callback).__qualname__}.{event}", before, given)
+        finally:
+            self.report(event, step, {**row, **own})
         if own:
             self.record.add_own(step, own)
         self._heed()
 
-    def _heed(self) -> None:
-        """A callback's request."""
-        if self._callbacks.stopped:
-            self._stop()
+    async def _call(self, callback: Callback, event: Event, *told: object) -> None:
+        if getattr(type(callback), event) is not getattr(Callback, event):
+            with boundary(CallbackError, f"{type(callback).__qualname__}.{event}"):
+                call = getattr(callback, event)
+                await asyncio.get_running_loop().run_in_executor(self._thread, contained, call, *told)
 
-    def _apply_alarms(self) -> None:
-        if self.record.alarms.stop is not None:
+    def _heed(self) -> None:
+        if self.stop_request is not None:
             self._stop()
 
 
 logger = logging.getLogger(__name__)
 
-TAKEN = ("step", *OF_EVERY_RUN, *(pattern for patterns in OF_SOME_RUNS.values() for pattern in patterns))
+
+@cache
+def _taken() -> tuple[str, ...]:
+    from roll.configs.validation import OF_EVERY_RUN, OF_SOME_RUNS  # who reads a run needs no rules of its configuration
+
+    return ("step", *OF_EVERY_RUN, *(pattern for patterns in OF_SOME_RUNS.values() for pattern in patterns))
 
 
 class OwnMetrics:
@@ -200,7 +241,7 @@ class OwnMetrics:
 def _flaws(name: object, before: Mapping[str, float]) -> Iterator[str]:
     if not isinstance(name, str) or not name or "\0" in name or name != name.strip():
         yield "has no name that can be written"
-    elif name in before or any(fnmatchcase(name, pattern) for pattern in TAKEN):
+    elif name in before or any(fnmatchcase(name, pattern) for pattern in _taken()):
         yield "is the run's own, give yours another name"
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from roll.data.sample import Sample, Trajectory, Turn
-from roll.record.verdict import LEAST_VALID
+
+LEAST_VALID = "env/least_valid"
 
 
 def episode_metrics(samples: Sequence[Sample]) -> dict[str, float]:

@@ -1,7 +1,8 @@
-"""What a run writes line by line: metrics.jsonl with the trackers beside it, groups.jsonl, samples.jsonl and alarms.jsonl."""
+"""What a run writes line by line: metrics.jsonl, groups.jsonl and samples.jsonl."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,29 @@ from roll.configs.derived import Derived
 from roll.configs.ppo import PPOConfig
 from roll.configs.redact import redact
 from roll.record.group_log import GroupLog, SampleLog
-from roll.record.journal import JournalFile, RotatedJournal, write_atomically
-from roll.record.trackers import Status, make_trackers
-from roll.record.training_warnings import ALARMS, Alarm
+from roll.record.journal import JournalFile, RotatedJournal, check_prefix, write_atomically
+
+logger = logging.getLogger(__name__)
+
+
+class MetricsLog:
+    """`metrics.jsonl`: `{"step": 3, "<metric>": value, ...}` a line, on disk as soon as it is logged. A step may have several."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.journal = JournalFile(run_dir / "metrics.jsonl")
+
+    def log(self, step: int, metrics: Mapping[str, object]) -> None:
+        self.journal.append({"step": step, **metrics})
+
+    def rewind(self, position: int, step: int, digest: str | None = None) -> int:
+        """Back to the checkpoint of `step`, which recorded `position` and `digest`: keeps the lines of steps up to `step`, of
+        which some (a validation that ended late) may stand behind the position. The others, and lines that are no metrics, go to
+        `metrics.rolled-back.jsonl`. Returns their number. Lines that were lost or changed cost the run nothing but a warning."""
+        try:
+            check_prefix(self.journal.path, position, digest)
+        except ValueError as error:
+            logger.warning("%s; the run goes on, it needs none of them", error)
+        return self.journal.retain(lambda row: isinstance(row.get("step"), int) and row["step"] <= step)
 
 
 class Journals:
@@ -25,15 +46,11 @@ class Journals:
         step, digests = at.get("step", 0), at.get("digests", {})
         self.groups = GroupLog(run_dir)
         self.samples = SampleLog(run_dir, config.rollout_log_per_step, config.seed, round(config.rollout_log_limit_gb * 1e9))
-        logged = (step, at.get("metrics", 0), digests.get("metrics")) if resumed is not None else (-1, 0, None)
-        # First: a tracker that cannot start ends this, and nothing is changed then.
-        self.metrics = make_trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, *logged)
+        self.metrics = MetricsLog(run_dir)
+        self.metrics.rewind(at.get("metrics", 0), step if resumed is not None else -1, digests.get("metrics"))
         write_atomically(run_dir / "config.yaml", yaml.safe_dump(redact(written), sort_keys=False).encode())
         self.groups.rewind(at.get("groups", 0), digests.get("groups"))
         self.samples.journal.rewind(at.get("samples", 0), digests.get("samples"))
-        self._alarms = JournalFile(run_dir / ALARMS) if config.alarms else None
-        if self._alarms is not None:
-            self._alarms.retain(lambda row: isinstance(row.get("step"), int) and row["step"] <= step)
 
     def state(self) -> dict[str, Any]:
         """Where they stand, for a checkpoint."""
@@ -47,15 +64,9 @@ class Journals:
 
     @property
     def _wound_back(self) -> dict[str, JournalFile | RotatedJournal]:
-        return {"groups": self.groups.journal, "samples": self.samples.journal, "metrics": self.metrics.jsonl.journal}
+        return {"groups": self.groups.journal, "samples": self.samples.journal, "metrics": self.metrics.journal}
 
-    def alarm(self, alarm: Alarm) -> None:
-        assert self._alarms is not None
-        self._alarms.append(alarm._asdict())
-
-    def close(self, status: Status) -> None:
-        self.metrics.finish(status)
+    def close(self) -> None:
+        self.metrics.journal.close()
         self.groups.close()
-        if self._alarms is not None:
-            self._alarms.close()
         self.samples.close()

@@ -1,7 +1,6 @@
-"""The files of a run that are rewritten while it runs, and so are there whatever ends it: summary.json, trace/ and the picture.
+"""The files of a run that are rewritten while it runs, and so are there whatever ends it: summary.json and trace/.
 
-They are written in a thread, as often as a hundredth of the run's time allows; the picture counts for itself, for it takes many
-times as long as the others, the first time above all: it loads the drawing library.
+They are written in a thread, as often as a hundredth of the run's time allows.
 """
 
 from __future__ import annotations
@@ -12,15 +11,14 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from roll.distributed.clock import monotonic
 from roll.distributed.processes import Process
-from roll.record import learning_curve
 from roll.record.journal import write_atomically
 from roll.record.ledger import Ledger
 from roll.record.run_lock import RunLock
@@ -35,43 +33,38 @@ EVERY_S = 5.0
 """The files are not rewritten more often than this, ..."""
 SHARE = 0.01
 """... and take no more than this share of the driver's time."""
-FILES, PICTURE = "summary.json or the trace", "learning_curve.png"
-FIRST_PICTURE_S = 2.0
-"""What the first picture is taken to cost."""
+Status = Literal["finished", "stopped", "failed", "interrupted"]
+"""Of a run that has ended."""
 
 
 class LiveFiles:
-    def __init__(self, run_dir: Path, title: str, staleness_bound: int, lock: RunLock | None) -> None:
+    def __init__(self, run_dir: Path, lock: RunLock | None) -> None:
         self.trace = Trace(run_dir / "trace")
         self._run_dir = run_dir
-        self._title = title
-        self._bound = staleness_bound
         self._lock = lock
         self._writing = threading.Lock()
         """One thread writes at a time, and none writes after the end."""
         self._over = False
-        self._failed: set[str] = set()
-        """What is not up to date."""
+        self._failed = False
+        """They are not up to date."""
 
-    async def keep(self, figures: Callable[[], dict[str, object]], ledger: Ledger) -> None:
+    async def keep(self, figures: Callable[[], Awaitable[dict[str, Any]]], ledger: Ledger) -> None:
         """Runs as long as the run does. `figures`: those of the run so far. Raises `Superseded`."""
         head = running(self._lock.owner.started if self._lock is not None else "")
-        due, picture_due = 0.0, monotonic() + FIRST_PICTURE_S / SHARE
+        due = 0.0
         while True:
             await asyncio.sleep(EVERY_S)
             more: list[Callable[[], object]] = []
             now, files = monotonic(), self.trace.full
             if now >= due:
                 files = self.trace.files(ledger.open_spans(now))
-                summary = json.dumps(head | {AS_OF: time.strftime("%Y-%m-%d %H:%M:%S")} | figures(), indent=2)
+                summary = json.dumps(head | {AS_OF: time.strftime("%Y-%m-%d %H:%M:%S")} | await figures(), indent=2)
                 more = [partial(write_atomically, self._run_dir / SUMMARY, summary.encode())]
-            cost_s = await asyncio.to_thread(self._rewrite, FILES, [*(file.write for file in files), *more])
-            if FILES not in self._failed:
+            cost_s = await asyncio.to_thread(self._rewrite, [*(file.write for file in files), *more])
+            if not self._failed:
                 self.trace.written(files)
             if more:
                 due = now + cost_s / SHARE
-            if now >= picture_due:
-                picture_due = now + await asyncio.to_thread(self._rewrite, PICTURE, [self._draw]) / SHARE
 
     def finish(self, summary: dict[str, object] | None, ledger: Ledger | None) -> None:
         """The last contents. A run whose summary cannot be written has failed, and `summary` says so; None: the run goes on, with
@@ -82,32 +75,27 @@ class LiveFiles:
             if summary is not None:
                 write_summary(self._run_dir, summary)
             files = self.trace.files(ledger.open_spans(monotonic()) if ledger is not None else ())
-            self._write(FILES, [file.write for file in files])
-            self._write(PICTURE, [self._draw])
+            self._write([file.write for file in files])
 
-    def _rewrite(self, what: str, files: Sequence[Callable[[], object]]) -> float:
+    def _rewrite(self, files: Sequence[Callable[[], object]]) -> float:
         """Returns the seconds that it kept a processor busy."""
         began = time.thread_time()
         with self._writing:
             if files and not self._over:
                 self._check_lock()
-                self._write(what, files)
+                self._write(files)
         return time.thread_time() - began
 
-    def _write(self, what: str, files: Sequence[Callable[[], object]]) -> None:
+    def _write(self, files: Sequence[Callable[[], object]]) -> None:
         """What cannot be written stays as it was, with a warning."""
         try:
             for write in files:
                 write()
-            self._failed.discard(what)
-        except Exception as error:  # boundary: the drawing library may raise anything, and a picture is not worth a run
-            if what not in self._failed:
-                logger.warning("%s is not up to date: %s", what, error)
-            self._failed.add(what)
-
-    def _draw(self) -> None:
-        picture = self._run_dir / "learning_curve.png"
-        learning_curve.plot(self._run_dir / "metrics.jsonl", picture, self._title, self._bound)
+            self._failed = False
+        except OSError as error:
+            if not self._failed:
+                logger.warning("summary.json or the trace is not up to date: %s", error)
+            self._failed = True
 
     def _check_lock(self) -> None:
         if self._lock is not None:

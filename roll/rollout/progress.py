@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 from roll.errors import NoProgress
-from roll.record.verdict import FATES, UNJUDGED
 
-FAILURES, EXPECTED = frozenset(UNJUDGED), frozenset(FATES)
-"""Reasons that no rule chose; reasons that come with training, and say nothing about it."""
+UNJUDGED = ("reward_error", "rollout_failure", "environment_failure", "environment_worker_died")
+"""Reasons to drop a group that no rule chose: it was not judged."""
+EXPECTED = ("redundant", "surplus", "overtaken", "explorer_lost", "rolled_back")
+"""Reasons that come with training, and say nothing about the group."""
 FAILURES_IN_A_ROW = 100
 """Groups lost to failures, none finished between them, after which the run ends: it would only go round in circles."""
 LOST, ROLLED_BACK = "explorer_lost", "rolled_back"
@@ -42,7 +43,7 @@ class Progress:
             return None
         self._dropped[reason] += 1
         self._details[reason] = detail or self._details.get(reason, "")
-        self._failures_in_a_row = self._failures_in_a_row + 1 if reason in FAILURES else 0
+        self._failures_in_a_row = self._failures_in_a_row + 1 if reason in UNJUDGED else 0
         if self._failures_in_a_row >= FAILURES_IN_A_ROW:
             raise NoProgress(f"{FAILURES_IN_A_ROW} groups in a row failed: {self._causes()}")
         total = self._dropped.total()

@@ -16,7 +16,8 @@ from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 from roll.errors import Stuck
 from roll.loading.compose import load
-from roll.record.advice import ENGINES, LEAST_GAIN
+from roll.record.run_progress import ENGINES
+from roll.reports.advice import LEAST_GAIN
 from roll.simulate.calibration import calibrated
 from roll.simulate.costs import Costs
 from roll.simulate.figures import Figures, steady, step_rows

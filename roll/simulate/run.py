@@ -32,7 +32,8 @@ from roll.explorer.agentic import EpisodeSource
 from roll.flow.flow import Flow
 from roll.pipeline import agentic_run, rlvr_run
 from roll.pipeline.agentic_run import AgenticPrepared, AgenticRun
-from roll.pipeline.preparation import Prepared
+from roll.pipeline.observers import run_observers
+from roll.pipeline.prepared import Prepared
 from roll.pipeline.rlvr_run import RLVRPrepared, RLVRRun
 from roll.pipeline.run import Run
 from roll.record.callbacks import Callback
@@ -143,6 +144,7 @@ class Simulation:
             run_dir=run_dir,
             validation=self._sets() if config.has_engines else [],
             callbacks=tuple(callbacks),
+            observers=run_observers,
             identity=standing(config, checkpoint),
             **own,
         )

@@ -31,7 +31,6 @@ from roll.distributed.cluster import Cluster
 from roll.engines.policy_copy import PolicyCopy
 from roll.errors import Closed, contained
 from roll.record.callbacks import Reports
-from roll.record.off_policy import OffPolicyWarnings
 from roll.rollout.groups import Groups
 from roll.rollout.lease import Lease
 from roll.rollout.pipeline_depth import StepTimes
@@ -96,7 +95,6 @@ class Trainer:
         self._derived = derived
         # Explorers of other processes number their engines themselves, each from 0.
         self._loss = replace(loss, engines=len(clusters["actor_infer"]) if "actor_infer" in clusters else 1)
-        self._warnings = OffPolicyWarnings(config, loss)
         self._value_loss = ValueLossSpec(clip=config.value_clip)
         self._groups, self._schedule, self._reports, self._advantages = groups, schedule, reports, advantages
         self._policy = clusters["actor_train"]
@@ -266,8 +264,6 @@ class Trainer:
         )
         if self._copy is not None:
             metrics["staleness/proximal_lag"] = float(step.number - self._scored_with(step.number))
-        for sentence in self._warnings.sentences(step.metrics, all(group.start_version == step.number for group in groups)):
-            logger.warning("step %d: %s", step.number + 1, sentence)
         row = self._reports.record.add_step(step.number, groups, step.batch, metrics)
         self.milestones.passed(Milestone.RECORDED, step.number + 1)
         await self._reports.step(row)

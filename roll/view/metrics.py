@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roll.record.verdict import Curve
+from roll.reports.verdict import Curve
 from roll.view.journal import Journal, Place, Row, number, shown, whole
 
 MOST_VALUES = 10_000_000

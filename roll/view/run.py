@@ -17,9 +17,9 @@ from roll.configs.staleness import staleness_bound
 from roll.data.untrusted import open_inside
 from roll.distributed.processes import Process
 from roll.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE, Validated
-from roll.record.learning_curve import REWARD
 from roll.record.run_identity import DATABASE
-from roll.record.verdict import CUT, STEP_S, Curve, Verdict, verdict
+from roll.reports.learning_curve import REWARD
+from roll.reports.verdict import CUT, STEP_S, Curve, Verdict, verdict
 from roll.view.content import Pieces, content, first_rollout, pieces
 from roll.view.groups import Fates, GroupPage, GroupQuery, GroupRow, all_groups, page, prompt_of
 from roll.view.journal import list_of, mapping, number, shown, text, whole

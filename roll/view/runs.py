@@ -15,8 +15,8 @@ from typing import Any
 
 from roll.configs.redact import visible
 from roll.record.estimates import ACCURACY
-from roll.record.learning_curve import REWARD
-from roll.record.verdict import Curve
+from roll.reports.learning_curve import REWARD
+from roll.reports.verdict import Curve
 from roll.simulate.figures import frontier
 from roll.view.journal import shown, text
 from roll.view.metrics import Metrics, titles

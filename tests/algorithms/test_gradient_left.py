@@ -13,7 +13,8 @@ from roll.algorithms.loss import LossSpec, compute_loss
 from roll.algorithms.loss_metrics import LEFT, gradient_left, reduce_metrics
 from roll.configs.losses import CorrectionFilterConfig, ISWeightConfig, PolicyLossArgs, TrainInferCorrectionConfig
 from roll.data.token_batch import Padded
-from roll.record.off_policy import Fading
+from roll.reports.table import Table
+from roll.reports.warnings import vanishing_gradient
 
 PLAIN = TrainInferCorrectionConfig()
 OF_SEQUENCE = TrainInferCorrectionConfig(
@@ -125,7 +126,7 @@ def test_engine_noise_on_long_responses_is_warned_of_with_the_variant_and_its_fi
     spec = LossSpec(pg_variant="topr")
     left = left_by(spec, *noisy([200] * 60 + [6000] * 60, -1.0, 0.03))
     metrics = {f"{LEFT}/{name}": value for name, value in left.items()}
-    (said,) = Fading("topr", fix_of("topr", spec.args, PLAIN)).sentences(metrics)
+    ((_, _, said),) = Table([vanishing_gradient("topr", "bad", fix_of("topr", spec.args, PLAIN))]).judge(metrics)
     assert said.startswith("pg_variant topr leaves responses with A < 0 of more than 1,024 tokens ")
     assert said.endswith("fix: actor_train.topr_ratio_level: token")
     by_token = LossSpec(pg_variant="topr", args=PolicyLossArgs(topr_ratio_level="token"))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from roll.cli.main import main
-from roll.record import learning_curve
+from roll.reports import learning_curve
 from roll.simulate.foretold import foretold
 
 COSTS = "tokens_per_s: {1: 20, 64: 1280}\nresponse_tokens: 8\nreward_s: 1\ntrain_s: 2\n"

@@ -14,7 +14,7 @@ from roll.configs.problems import ConfigError, Note, Problem
 from roll.configs.redact import HIDDEN, hide_values, redact, redact_at, redact_text, secrets
 from roll.configs.rlvr import RLVRConfig
 from roll.loading.compose import load
-from roll.record.trackers import describe
+from roll.reports.trackers import describe
 
 SECRET_KEYS = [
     *("api_key", "apiKey", "APIKey", "WANDB_API_KEY", "apikey", "x-api-key", "aws_access_key_id", "ssh_key", "private_key"),

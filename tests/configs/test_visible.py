@@ -14,8 +14,9 @@ from roll.configs.problems import Problem
 from roll.configs.redact import visible
 from roll.data.sample import Turn
 from roll.envs.check import render
-from roll.record.display import Display, RoleLine, RunSnapshot, draw
-from roll.record.printed_summary import print_summary
+from roll.record.run_progress import RoleLine
+from roll.reports.display import Display, RunSnapshot, draw
+from roll.reports.printed_summary import print_summary
 
 STEERING = {
     "clear": "\x1b[2J",

@@ -11,8 +11,8 @@ import pytest
 from safetensors import SafetensorError
 
 from roll.record.journal import JournalFile
-from roll.record.learning_curve import plot
 from roll.record.live_files import announce_running, write_summary
+from roll.reports.learning_curve import plot
 from roll.strategies.workers import TrainWorker
 
 AUTO = "resume_from_checkpoint=auto"

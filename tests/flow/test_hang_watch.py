@@ -24,7 +24,7 @@ FLOOR_S = 0.3
 
 
 class Lines:
-    """What the display is told. The first line releases what is stuck."""
+    """What is printed. The first line releases what is stuck."""
 
     def __init__(self, released: Path):
         self.lines = []
@@ -43,7 +43,7 @@ def importable(monkeypatch):
 
 
 async def hang_in(method: str, backend, folder: Path) -> tuple[list[str], list[str]]:
-    """The display's lines and the stacks that were written, of a flow whose fourth item is stuck in the worker's method."""
+    """The printed lines and the stacks that were written, of a flow whose fourth item is stuck in the worker's method."""
     (placement,) = place((0,), detect())
     cluster = await Cluster.start("role", backend, [WorkerSpec("role-0", "hang_worker.Stuck", placement)], 60.0)
     released = folder / "released"
@@ -62,9 +62,9 @@ async def hang_in(method: str, backend, folder: Path) -> tuple[list[str], list[s
     flow.hangs = Hangs(FLOOR_S)
     stage = Stage("work", work, role="role")
     flow.join([SourceStage("admit", following), stage])
-    display = Lines(released)
-    await flow.run([stage], [HangWatch(flow, {"role": cluster}, folder / "stacks", display).run()])
-    return display.lines, [path.read_text() for path in (folder / "stacks").iterdir()]
+    printed = Lines(released)
+    await flow.run([stage], [HangWatch(flow, {"role": cluster}, folder / "stacks", printed).run()])
+    return printed.lines, [path.read_text() for path in (folder / "stacks").iterdir()]
 
 
 def check(lines: list[str], stacks: list[str], folder: Path, method: str) -> str:

@@ -46,6 +46,9 @@ class Fails(Callback):
 
     where = ""
 
+    def on_run_begin(self, step, rows):
+        self._fail("on_run_begin")
+
     def on_step(self, step, metrics):
         self._fail("on_step")
 
@@ -54,6 +57,12 @@ class Fails(Callback):
 
     def on_group(self, group, reason):
         self._fail("on_group")
+
+    def on_refresh(self, progress):
+        self._fail("on_refresh")
+
+    def on_summary(self, summary, progress):
+        self._fail("on_summary")
 
     def on_run_end(self, summary):
         self._fail("on_run_end")

@@ -12,10 +12,11 @@ import torch
 
 from roll.cli.verify import read_run, violations
 from roll.configs.problems import ConfigError
+from roll.pipeline import run as run_page
 from roll.pipeline.rlvr_run import RLVRPipeline
 from roll.record.callbacks import Callback
 
-EVENTS = ("on_step", "on_validation", "on_group", "on_run_end")
+EVENTS = ("on_run_begin", "on_step", "on_validation", "on_group", "on_refresh", "on_summary", "on_run_end")
 
 
 class Told(Callback):
@@ -181,7 +182,7 @@ def test_the_first_reason_counts(lab, make_config, monkeypatch):
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ({"on_steps": lambda self, step, metrics: None}, "on_steps is no event: on_step, on_validation, on_group, on_run_end"),
+        ({"on_steps": lambda self, step, metrics: None}, f"on_steps is no event: {', '.join(EVENTS)}"),
         ({"on_step": lambda self, step: None}, "on_step must take (self, step: "),
     ],
 )
@@ -204,3 +205,59 @@ def test_a_coroutine_is_refused(make_config):
 def test_what_is_no_callback_is_refused_before_a_worker_starts(make_config, path):
     with pytest.raises(ConfigError, match=r"flow\.callbacks"):
         RLVRPipeline(make_config({"flow.callbacks": [path]}), local=True).run()
+
+
+class Watches(Callback):
+    """All that a monitor needs: where the run begins, how it goes, and a place in its summary."""
+
+    def __init__(self, entry=1):
+        self.begun, self.seen, self.statuses, self.entry, self.end = [], [], [], entry, None
+
+    def on_run_begin(self, step, rows):
+        self.begun.append((step, [row["step"] for row in rows if "critic/score/mean" in row]))
+
+    def on_refresh(self, progress):
+        self.seen.append(progress)
+
+    def on_summary(self, summary, progress):
+        self.statuses.append(summary.get("status", "running"))
+        summary["mine"] = self.entry
+        summary["steps"] = -1
+
+    def on_run_end(self, summary):
+        self.end = summary
+
+
+def test_a_callback_sees_a_run_begin_go_on_and_write_its_summary(make_config, monkeypatch):
+    monkeypatch.setattr(run_page, "REFRESH_S", 0.001)
+    first, second = Watches(), Watches()
+    config = make_config(max_steps=2, save_steps=1)
+    summary = RLVRPipeline(config, local=True, callbacks=[first]).run()
+    assert first.begun == [(0, [])]
+    steps = [progress.step for progress in first.seen]
+    assert steps == sorted(steps) and {1, 2} <= set(steps) and {progress.max_steps for progress in first.seen} == {2}
+    assert first.seen[-1].groups.keys() >= {"admitted", "trained", "dropped"} and first.seen[-1].places.total > 0
+    assert {role.name for progress in first.seen for role in progress.roles} >= {"actor_train", "actor_infer"}
+    assert first.statuses[-1] == summary["status"] == "finished" and set(first.statuses[:-1]) <= {"running"}
+    written = json.loads((Path(config.run_dir) / "summary.json").read_text())
+    assert written["mine"] == first.end["mine"] == 1 and written["steps"] == 2, "an entry of the run's own stays"
+    assert first.end["verdict"] == written["verdict"]
+    RLVRPipeline(make_config(max_steps=3, resume_from_checkpoint=True), local=True, callbacks=[second]).run()
+    assert second.begun == [(2, [1, 2])]
+
+
+def test_an_entry_of_the_summary_that_is_no_json_ends_the_run_with_its_name(make_config):
+    config = make_config(max_steps=1)
+    summary = RLVRPipeline(config, local=True, callbacks=[Watches(entry=torch.zeros(1))]).run()
+    assert summary["status"] == "failed" and "Watches.on_summary: TypeError" in summary["reason"]
+    assert json.loads((Path(config.run_dir) / "summary.json").read_text())["verdict"]["kind"] == "stopped"
+
+
+class Halts(Callback):
+    def on_step(self, step, metrics):
+        self.stop("it has diverged", "stopped")
+
+
+def test_a_callback_may_say_that_something_is_wrong_with_the_run(make_config):
+    summary = RLVRPipeline(make_config(max_steps=4), local=True, callbacks=[StopsAt("on_step"), Halts()]).run()
+    assert (summary["status"], summary["reason"], summary["steps"]) == ("stopped", "Halts: it has diverged", 1)

@@ -61,9 +61,10 @@ def interrupt_after(config, step, lab):
     add_step = pipeline.state.record.add_step
 
     def add_and_interrupt(done, *args):
-        add_step(done, *args)
+        row = add_step(done, *args)
         if pipeline.state.record.step == step:
             pipeline.interrupt()
+        return row
 
     pipeline.state.record.add_step = add_and_interrupt
     assert asyncio.run(pipeline.run())["status"] == "interrupted"

@@ -9,6 +9,7 @@ from overlap_workers import CALLS
 
 from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
+from roll.pipeline import run as run_page
 from roll.pipeline.rlvr_run import RLVRRun, prepare
 from roll.record import run_record
 
@@ -74,9 +75,10 @@ def test_a_run_that_is_stopped_leaves_the_step_that_is_ahead_to_the_one_that_res
     add_step = pipeline.state.record.add_step
 
     def add_and_interrupt(done, *args):
-        add_step(done, *args)
+        row = add_step(done, *args)
         if done == 1:
             pipeline.interrupt()
+        return row
 
     pipeline.state.record.add_step = add_and_interrupt
     assert asyncio.run(pipeline.run())["status"] == "interrupted"
@@ -94,7 +96,7 @@ def test_a_run_that_is_stopped_leaves_the_step_that_is_ahead_to_the_one_that_res
 
 
 def test_a_wait_for_engines_is_shown_with_its_reason(lab, make_config, monkeypatch):
-    monkeypatch.setattr(run_record, "REFRESH_S", 0.0)
+    monkeypatch.setattr(run_page, "REFRESH_S", 0.0)
     shown = {}
     show = run_record.RunRecord.show
 

@@ -492,9 +492,10 @@ def test_an_interrupted_run_ends_after_its_step_with_a_checkpoint_and_is_continu
         pipelines.append(self)
 
     def stop_after_two(self, version, *told):
-        add_step(self, version, *told)
+        row = add_step(self, version, *told)
         if version == 1:
             pipelines[-1].interrupt()
+        return row
 
     monkeypatch.setattr(rlvr_run.RLVRRun, "__init__", remember)
     monkeypatch.setattr(run_record.RunRecord, "add_step", stop_after_two)

@@ -13,7 +13,7 @@ from roll.errors import Alone, FlowError, VersionGone
 from roll.flow.flow import one_line
 from roll.pipeline.apart import Publisher, attended, is_over
 from roll.pipeline.failures import Rejoining, lost_versions
-from roll.record.callbacks import Callbacks, Reports
+from roll.record.callbacks import Observers, Reports
 from roll.record.validation import ValidationResult
 from roll.weights.bucket import make_buckets, manifest_of
 from roll.weights.store import KeptBucket
@@ -189,7 +189,6 @@ def test_a_validation_that_ended_after_the_checkpoint_is_recorded_once(config, p
 
     class Record:
         validated = frozenset({0})
-        alarms = SimpleNamespace(stop=None)
 
         def __init__(self):
             self.added = []
@@ -197,11 +196,12 @@ def test_a_validation_that_ended_after_the_checkpoint_is_recorded_once(config, p
         def add_validation(self, result, sets):
             self.added.append(result.version)
             self.validated = self.validated | {result.version}
+            return {}
 
     async def main():
         async with party.trainer() as groups, party.joined("explorer") as explorer:
             record = Record()
-            reports = Reports(record, Callbacks(()), groups.stop)
+            reports = Reports(record, (), Observers(), groups.stop)
             for version in (0, 1):
                 assert await explorer.claims_validation(version)
                 await explorer.report_validation(version, asdict(ValidationResult(version, 0.5, 0.5, {}, 0, 1.0, {})))

@@ -33,7 +33,11 @@ def spans(run_dir):
 
 async def kept_until(live, figures, done):
     """`keep` until `done()`; raises what it raises."""
-    keeping = asyncio.ensure_future(live.keep(figures, Ledger(0.0, live.trace)))
+
+    async def told():
+        return figures()
+
+    keeping = asyncio.ensure_future(live.keep(told, Ledger(0.0, live.trace)))
     try:
         while not done():
             finished, _ = await asyncio.wait([keeping], timeout=0.01)
@@ -50,7 +54,7 @@ def keep_until(*args):
 def test_the_files_follow_the_run_and_then_its_end(run_dir, monkeypatch):
     monkeypatch.setattr(live_files, "EVERY_S", 0.01)
     monkeypatch.setattr(live_files, "SHARE", 1e6)
-    live = LiveFiles(run_dir, "a run", 1, lock=None)
+    live = LiveFiles(run_dir, lock=None)
     announced = announce_running(run_dir, "")
     steps = iter(range(1000))
     live.trace.add(Span("steps", "step 1", 0.0, 1.0, {}))
@@ -58,47 +62,18 @@ def test_the_files_follow_the_run_and_then_its_end(run_dir, monkeypatch):
     running = summary(run_dir)
     assert announced.items() <= running.items(), "the watchdog knows the summary by this"
     assert running.keys() - announced.keys() == {"as_of", "steps"}
-    assert (run_dir / "learning_curve.png").exists() and spans(run_dir) == ["step 1"]
+    assert spans(run_dir) == ["step 1"]
     live.trace.add(Span("steps", "step 2", 1.0, 2.0, {}))
     live.finish({"status": "finished", "steps": 2}, None)
     assert summary(run_dir) == {"status": "finished", "steps": 2}
     assert spans(run_dir) == ["step 1", "step 2"]
-    live._rewrite("a file", [lambda: pytest.fail("a thread that is late must not write over the end")])
-
-
-def test_the_picture_waits_until_it_costs_no_more_than_its_share_and_is_there_at_the_end(run_dir, monkeypatch):
-    monkeypatch.setattr(live_files, "EVERY_S", 0.01)
-    live, steps = LiveFiles(run_dir, "a run", 1, lock=None), iter(range(1000))
-    announce_running(run_dir, "")
-    monkeypatch.setattr(live_files, "SHARE", 1e-3)
-    monkeypatch.setattr(live_files, "FIRST_PICTURE_S", 1e-6)
-    keep_until(live, lambda: {"steps": next(steps)}, (run_dir / "learning_curve.png").exists)
-    (run_dir / "learning_curve.png").unlink()
-    monkeypatch.setattr(live_files, "SHARE", 1e6)
-    monkeypatch.setattr(live_files, "FIRST_PICTURE_S", 1e12)
-    keep_until(live, lambda: {"steps": next(steps)}, lambda: summary(run_dir).get("steps", 0) >= 5)
-    assert not (run_dir / "learning_curve.png").exists()
-    live.finish({"status": "finished"}, None)
-    assert (run_dir / "learning_curve.png").exists()
-
-
-def test_a_picture_that_cannot_be_drawn_is_one_warning(run_dir, monkeypatch, caplog):
-    def broken(*_):
-        raise ImportError("libfreetype")
-
-    monkeypatch.setattr(live_files, "EVERY_S", 0.01)
-    monkeypatch.setattr(live_files, "SHARE", 1e6)
-    monkeypatch.setattr(live_files.learning_curve, "plot", broken)
-    live, steps = LiveFiles(run_dir, "a run", 1, lock=None), iter(range(1000))
-    announce_running(run_dir, "")
-    keep_until(live, lambda: {"steps": next(steps)}, lambda: summary(run_dir).get("steps", 0) >= 3)
-    assert [record.getMessage() for record in caplog.records] == ["learning_curve.png is not up to date: libfreetype"]
+    live._rewrite([lambda: pytest.fail("a thread that is late must not write over the end")])
 
 
 def test_who_lost_the_folder_writes_nothing_there(run_dir, monkeypatch):
     monkeypatch.setattr(live_files, "EVERY_S", 0.01)
     lock = RunLock(run_dir)
-    live = LiveFiles(run_dir, "a run", 1, lock)
+    live = LiveFiles(run_dir, lock)
     announce_running(run_dir, "now")
     kept = (run_dir / SUMMARY).read_bytes()
     owner = json.loads((run_dir.parent / ".run.owner.json").read_text())

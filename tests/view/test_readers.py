@@ -11,7 +11,7 @@ from database_party import B, with_explorers
 from run_files import HOSTILE, fate, lines, make_run, metric, sample, trace
 
 from roll.distributed.processes import Process
-from roll.record.verdict import Curve
+from roll.reports.verdict import Curve
 from roll.view import groups, lanes, members, metrics, samples
 from roll.view.content import Pieces
 from roll.view.groups import GroupQuery, histogram, prompt_of

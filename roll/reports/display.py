@@ -21,9 +21,10 @@ from rich.table import Table
 from rich.text import Text
 
 from roll.configs.redact import visible
-from roll.configs.sizes import compact
+from roll.configs.sizes import compact, duration
 from roll.record.estimates import Validated
-from roll.record.verdict import Level, Verdict
+from roll.record.run_progress import RunProgress
+from roll.reports.verdict import Level, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -35,27 +36,10 @@ QUIET_S = 60.0
 """Without a view, nothing is printed for so long at most; then more and more seldom, until something is reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoleLine:
-    """What a role is doing, or waiting for, and for how long."""
+@dataclass(frozen=True)
+class RunSnapshot(RunProgress):
+    """The progress of a run with what its steps and validations have come to."""
 
-    name: str
-    state: str
-    reason: str
-    since_s: float
-    """Seconds it has been in this state."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunSnapshot:
-    step: int
-    """Completed steps."""
-    max_steps: int
-    counted: str = "step"
-    """What `step` counts."""
-    elapsed_s: float = 0.0
-    eta_s: float | None = None
-    """Seconds to the end; None while unknown."""
     reward: float | None = None
     """Mean training reward of the last step."""
     cut: float | None = None
@@ -65,15 +49,6 @@ class RunSnapshot:
     verdict: Verdict | None = None
     staleness_now: float | None = None
     """Mean lag of the last step's samples, in policy versions."""
-    staleness_bound: int = 0
-    tokens_per_s: float | None = None
-    roles: list[RoleLine] = field(default_factory=list)
-    groups: dict[str, int] = field(default_factory=dict)
-    """Counters: admitted, trained, buffered, in flight, dropped, ..."""
-
-    @property
-    def reached(self) -> str:
-        return f"{self.counted} {self.step}/{self.max_steps}"
 
 
 class Printed(Console):
@@ -219,16 +194,6 @@ def _roles(s: RunSnapshot) -> Table:
         state, reason = Text(role.state, _style(role.state)), Text(visible(role.reason), LABEL)
         table.add_row(Text(role.name), state, duration(role.since_s), reason)
     return table
-
-
-def duration(seconds: float) -> str:
-    """`7.2 s`, `3 min 05 s`, `2 h 04 min`."""
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def sparkline(values: list[float]) -> str:

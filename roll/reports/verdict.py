@@ -1,4 +1,4 @@
-"""How a run is doing, in one line: the same in the live view, at its end, in `roll show RUN` and on the page. Pure.
+"""How a run is doing, in one line: the same in the live view, at its end, in `roll show RUN` and on the page.
 
 What ended a run, or keeps it from learning at all, is said before what it has learned; what slows it down comes last."""
 
@@ -11,11 +11,16 @@ from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
 
 from roll.configs.sizes import compact, counted
+from roll.record.callbacks import MetricsRow, Summary
+from roll.record.episode_metrics import LEAST_VALID
 from roll.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE
-from roll.record.learning_curve import REWARD
+from roll.record.run_progress import RunProgress
+from roll.reports.learning_curve import REWARD
+from roll.reports.rows import OfRows
+from roll.reports.table import Row, Table
+from roll.rollout.progress import EXPECTED, UNJUDGED
 
 CUT, WITHOUT_SIGNAL = "tokens/response_length/clip", "rewards/groups_without_signal"
-LEAST_VALID = "env/least_valid"
 STEP_S, WAIT_S = "time/step_s", "time/wait_for_batch_s"
 NAMES = (REWARD, ACCURACY, SCORE, ERRORS, ROLLOUTS, CUT, LEAST_VALID, WITHOUT_SIGNAL, STEP_S, WAIT_S)
 """The metrics that are looked at."""
@@ -35,10 +40,6 @@ NOISY = 200
 STOPPED = ("failed", "crashed", "stopped", "interrupted")
 ERRORS_SAID = 2.0
 """Standard errors from which on a difference is more than noise."""
-UNJUDGED = ("reward_error", "rollout_failure", "environment_failure", "environment_worker_died")
-"""Reasons to drop a group that was not judged."""
-FATES = ("redundant", "surplus", "overtaken", "explorer_lost", "rolled_back")
-"""Reasons that say nothing about the group."""
 
 Kind = Literal["learning", "no gain", "worse", "no signal", "invalid", "not judged", "cut off", "idle", "stopped", "too early"]
 Level = Literal["good", "warning", "error", ""]
@@ -64,13 +65,16 @@ class Verdict(NamedTuple):
         return f"{self.kind}: {self.text}"
 
 
-class Curves:
-    """The curves of `NAMES`, from the rows of metrics.jsonl."""
+class Curves(OfRows):
+    """The curves of `NAMES`, and the verdict on the run that follows from them."""
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
         self._known: dict[str, tuple[list[int], list[float]]] = {name: ([], []) for name in NAMES}
 
-    def add(self, step: int, row: Mapping[str, Any]) -> None:
+    def add(self, step: int, row: MetricsRow) -> None:
         for name, (steps, values) in self._known.items():
             if (value := row.get(name)) is not None and isfinite(value):
                 steps.append(step)
@@ -78,6 +82,10 @@ class Curves:
 
     def curve(self, name: str) -> Curve:
         return Curve(*self._known[name])
+
+    def on_summary(self, summary: Summary, progress: RunProgress) -> None:
+        if "status" in summary:
+            summary["verdict"] = verdict(self.curve, summary["status"], summary["groups"])._asdict()
 
 
 def verdict(curve: Callable[[str], Curve], state: str = "running", groups: Mapping[str, Any] | None = None) -> Verdict:
@@ -138,7 +146,7 @@ def listed(counts: Mapping[str, int]) -> str:
 
 def wasted(groups: Mapping[str, Any]) -> str | None:
     """A clause where at least half of the groups that were judged were dropped by a rule."""
-    dropped = {reason: count for reason, count in _dropped(groups).items() if reason not in (*FATES, *UNJUDGED)}
+    dropped = {reason: count for reason, count in _dropped(groups).items() if reason not in (*EXPECTED, *UNJUDGED)}
     gone = sum(dropped.values())
     judged = gone + (groups.get("trained") or 0)
     if gone < max(FEW_GROUPS, MOST_DROPPED * judged):
@@ -195,22 +203,26 @@ def _judged(label: str, first: float, last: float, noise: float, steps: int) -> 
     return Verdict(kind, f"{label} {compact(first)} → {compact(last)} ({compact(gain, '+')}) in {counted(steps, 'step')}")
 
 
+def _equal_rewards(_: str, same: float, recent: MetricsRow) -> str:
+    at = f" (mean {recent[REWARD]:.3g})" if REWARD in recent else ""
+    return f"in {same:.0%} of the groups all rewards are equal{at}"
+
+
+OBSTACLES: tuple[tuple[Kind, Row], ...] = (
+    ("cut off", Row(CUT, lambda cut, _: cut >= MOST_CUT, "{value:.0%} of the responses end at the length limit")),
+    ("invalid", Row(LEAST_VALID, lambda valid, _: valid < FEW_VALID, "{value:.0%} of the actions are valid")),
+    ("no signal", Row(WITHOUT_SIGNAL, lambda same, _: same >= MOST_WITHOUT_SIGNAL, _equal_rewards)),
+)
+"""By the mean of the last steps, the gravest first."""
+
+
 def _obstacles(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Iterator[tuple[Kind, str]]:
-    """Obstacles to learning in the last steps, the gravest first; and the losses of the run in all its steps."""
-    if (cut := _recent(curve(CUT))) is not None and cut >= MOST_CUT:
-        yield "cut off", f"{cut:.0%} of the responses end at the length limit"
-    if (valid := _recent(curve(LEAST_VALID))) is not None and valid < FEW_VALID:
-        yield "invalid", f"{valid:.0%} of the actions are valid"
-    if (same := _recent(curve(WITHOUT_SIGNAL))) is not None and same >= MOST_WITHOUT_SIGNAL:
-        reward = _recent(curve(REWARD))
-        at = "" if reward is None else f" (mean {reward:.3g})"
-        yield "no signal", f"in {same:.0%} of the groups all rewards are equal{at}"
+    """Obstacles to learning in the last steps, and the losses of the run in all its steps."""
+    latest = {name: curve(name).values[-RECENT:] for name in (CUT, LEAST_VALID, WITHOUT_SIGNAL, REWARD)}
+    recent = {name: fmean(values) for name, values in latest.items() if len(values)}
+    for place, _, text in Table([row for _, row in OBSTACLES]).judge(recent):
+        yield OBSTACLES[place][0], text
     if (lost := wasted(groups)) is not None:
         yield "no signal", lost
     if (waited := waiting(curve)) is not None and waited > MOST_WAITING:
         yield "idle", f"training waits for groups {waited:.0%} of the time"
-
-
-def _recent(curve: Curve) -> float | None:
-    values = curve.values[-RECENT:]
-    return fmean(values) if len(values) else None

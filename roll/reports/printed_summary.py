@@ -15,12 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from roll.configs.redact import visible
-from roll.configs.sizes import counted
-from roll.record.advice import gains
-from roll.record.by_tag import as_table
-from roll.record.display import LABEL, Printed, duration
+from roll.configs.sizes import counted, duration
 from roll.record.estimates import CONFIDENCE, Estimate, Validated
-from roll.record.verdict import listed
+from roll.reports.advice import gains
+from roll.reports.by_tag import as_table
+from roll.reports.display import LABEL, Printed
+from roll.reports.verdict import listed
 
 
 def print_advice(lines: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What would make the steps of a run shorter, and by how much: from where the time of its two halves went. Pure.
+"""What would make the steps of a run shorter, and by how much: from where the time of its two halves went.
 
 The model: a step takes as long as the slowest of
 
@@ -14,27 +14,21 @@ the other two holds the step up: G where 1 + α batches need more places than th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
+
+from roll.configs.ppo import PPOConfig
+from roll.record.callbacks import Callback, MetricsRow, Summary
+from roll.record.run_progress import ENGINES, Places, RunProgress
+from roll.reports.verdict import STEP_S, WAIT_S, Curves, waiting, wasted
 
 LEAST_STEPS = 10
 """Fewer steps say nothing: the first ones wait until engines have warmed up."""
 LEAST_GAIN = 0.05
 """Share of a step below which a gain is not worth advice."""
-ENGINES = "max_running_requests"
 OLDEST = 8
 """No larger `async_generation_ratio` is advised: what a loss makes of older samples has to be tried."""
-
-
-class Places(NamedTuple):
-    """How many rollouts can be under way together."""
-
-    total: int
-    key: str
-    """What limits them."""
-    unit: int
-    """Rollouts that come with one more of `key`; 0 if more would not be taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,3 +177,50 @@ def _more_places(model: _Model, seen: Halves) -> tuple[Advice, _Model]:
     value = math.ceil(max(wanted, model.places) / unit) if unit else 0
     changed = replace(model, places=max(model.places, value * unit))
     return Advice(seen.places.key, f"{value}", changed.step_s, "each rollout is as fast with more of them running"), changed
+
+
+class Adviser(Callback):
+    """Adds `advice`, sentences for people, and `advised`, settings by key; none of a run that is one half or has shown little."""
+
+    def __init__(self, config: PPOConfig, kind: str, one_process: bool, curves: Curves) -> None:
+        """`kind`: of the devices. On CPUs a rollout takes longer the more others run, as if there were places for one batch and
+        no more. `one_process`: where halves are in each other's way, only those that take turns can be told apart."""
+        self._config, self._kind, self._one_process, self._curves = config, kind, one_process, curves
+        self._seen: list[tuple[float, float]] = []
+        """How long each step took, and the wait for groups before it."""
+
+    def on_run_begin(self, step: int, rows: Sequence[MetricsRow]) -> None:
+        self._seen = []
+
+    def on_step(self, step: int, metrics: MetricsRow) -> None:
+        self._seen.append((metrics[STEP_S], metrics[WAIT_S]))
+
+    def on_summary(self, summary: Summary, progress: RunProgress) -> None:
+        summary["advice"] = []
+        told_apart = not self._one_process or self._config.async_generation_ratio == 0
+        steady = self._seen[1:]  # for the first everything is slow
+        if self._config.trains and steady and told_apart and progress.places is not None:
+            seen = self._halves(steady, progress.generating_s, progress.places)
+            summary["advice"] = [*sentences(seen, waiting(self._curves.curve), wasted(summary["groups"]))]
+            summary["advised"] = {one.key: one.value for one in advise(seen)}
+
+    def _halves(self, steady: Sequence[tuple[float, float]], generating_s: float, places: Places) -> Halves:
+        config, roles, steps = self._config, self._config.roles(), len(steady)
+        trained_s, idle_s = (sum(seconds) / steps for seconds in zip(*steady, strict=True))
+        batch, infer = config.rollouts_per_step, set(roles["actor_infer"].devices)
+        if self._kind == "cpu":
+            places = places._replace(total=min(places.total, batch), unit=0)
+        of_training = [role.devices for name, role in roles.items() if name != "actor_infer"]
+        return Halves(
+            steps=steps,
+            step_s=idle_s + trained_s,
+            idle_s=idle_s,
+            rollout_s=generating_s / (steps + 1),
+            ratio=config.async_generation_ratio,
+            batch=batch,
+            places=places,
+            rollout_devices=len(infer),
+            train_devices=len(roles["actor_train"].devices),
+            apart=all(map(infer.isdisjoint, of_training)),
+            one_process=self._one_process,
+        )

@@ -11,10 +11,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from roll.record.display import Display, RoleLine, RunSnapshot, draw, duration, sparkline
+from roll.configs.sizes import duration
 from roll.record.estimates import Validated
-from roll.record.printed_summary import print_summary
-from roll.record.verdict import Verdict
+from roll.record.run_progress import RoleLine
+from roll.reports.display import Display, RunSnapshot, draw, sparkline
+from roll.reports.printed_summary import print_summary
+from roll.reports.verdict import Verdict
 
 SNAPSHOT = RunSnapshot(
     step=12,
@@ -311,8 +313,8 @@ def test_durations_and_sparks():
 
 UNREAD = """
 from pathlib import Path
-from roll.record.display import Display, RunSnapshot
-from roll.record.printed_summary import print_summary
+from roll.reports.display import Display, RunSnapshot
+from roll.reports.printed_summary import print_summary
 display = Display(live=False)
 for step in (1, 2):
     display.step(RunSnapshot(step=step, max_steps=2))

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from roll.record.advice import ENGINES, LEAST_STEPS, Halves, Places, advise, gains, sentences
+from roll.record.run_progress import ENGINES, Places
+from roll.reports.advice import LEAST_STEPS, Halves, advise, gains, sentences
 from roll.rollout.admission import Admission
 from roll.rollout.pipeline_depth import PipelineDepth
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
 from virtual_run import simulate
 
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""How a run of several environments, or domains, went in each of them, for the table at its end. Pure."""
+"""How a run of several environments, or domains, went in each of them, for the table at its end."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
+from roll.record.callbacks import MetricsRow, Summary
+from roll.record.run_progress import RunProgress
+from roll.reports.rows import OfRows
+
 STEPS = 5
 """The first, and the last, of which a mean is told where nothing is validated."""
 _OF_TAG = re.compile(r"(?P<of>val/env|env|val_correct)/(?P<tag>.+)/(?P<figure>score|success|episodes|mean)")
 
 
-class ByTag:
+class ByTag(OfRows):
     def __init__(self, tags: Iterable[str] = ()) -> None:
         """`tags`: all that the run has, also those of which nothing is trained."""
         self._tags = set(tags)
+        self.clear()
+
+    def clear(self) -> None:
         self._episodes: dict[str, float] = {}
         self._curves: dict[tuple[str, str, str], list[float]] = {}
         """Of training or of validation, tag, figure -> its values."""
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """A row of metrics.jsonl."""
+    def add(self, step: int, row: MetricsRow) -> None:
         for name, value in row.items():
             found = _OF_TAG.fullmatch(name)
             if found is None or value is None or found["tag"] == "all":
@@ -31,6 +37,9 @@ class ByTag:
                 self._episodes[tag] = self._episodes.get(tag, 0.0) + (value if of == "env" else 0.0)
             elif (of == "val_correct") == (figure == "mean"):
                 self._curves.setdefault((of, tag, figure), []).append(value)
+
+    def on_summary(self, summary: Summary, progress: RunProgress) -> None:
+        summary["tags"] = self.figures()
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """Tag -> episodes that were trained, their share, and score and success of the first validation and of the last, else of

@@ -3,7 +3,8 @@
 import pytest
 
 from roll.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn
-from roll.record.invalid_actions import FEWEST, InvalidActions
+from roll.reports.invalid_actions import FEWEST, InvalidActions
+from roll.reports.warnings import Warnings
 
 RULES = {"lake": "You skate.\nChoose one action: Left, Right.", "box": ""}
 
@@ -17,31 +18,38 @@ def played(tag, *turns):
     return SampleGroup(0, 0, prompt, [sample])
 
 
+def said(*groups):
+    warnings = Warnings(())
+    actions = InvalidActions(RULES, warnings)
+    for group in groups:
+        actions.on_group(group, None)
+    return warnings.kept
+
+
 def test_texts_that_are_no_actions_are_told_with_one_of_them_and_what_is_asked_for():
-    found = InvalidActions(RULES)
-    assert found.observe([played("lake", *[("go  north\n", False)] * (FEWEST - 1))]) == []
-    (line,) = found.observe([played("lake", ("go  north\n", False))])
+    groups = [played("lake", *[("go  north\n", False)] * (FEWEST - 1)), played("lake", ("go  north\n", False))]
+    assert said(groups[0]) == []
+    (line,) = said(*groups)
     assert line.startswith(f"custom_envs.lake: 0 of the first {FEWEST} actions are valid; the last one that is not: 'go north'; ")
     assert "wanted: Choose one action: Left, Right." in line
-    assert found.observe([played("lake", *[("x", False)] * 100)]) == [], "once"
+    assert said(*groups, played("lake", *[("x", False)] * 100)) == [line], "once"
 
 
 def test_each_tag_is_judged_by_itself():
-    found = InvalidActions(RULES)
     good, bad = played("lake", *[("Left", True)] * 100), played("box", *[("?", False)] * 40)
-    (line,) = found.observe([good, bad])
+    (line,) = said(good, bad)
     assert line.startswith("custom_envs.box: 0 of the first 40") and "wanted" not in line
 
 
 @pytest.mark.parametrize(("valid", "told"), [(4, True), (5, False)])
 def test_a_few_valid_ones_are_too_few(valid, told):
     turns = [("Left", True)] * valid + [("x", False)] * (100 - valid)
-    assert bool(InvalidActions(RULES).observe([played("lake", *turns)])) == told
+    assert bool(said(played("lake", *turns))) == told
 
 
 def test_a_long_text_is_cut_and_responses_without_turns_say_nothing():
-    (line,) = InvalidActions(RULES).observe([played("lake", *[("word " * 1000, False)] * FEWEST)])
+    (line,) = said(played("lake", *[("word " * 1000, False)] * FEWEST))
     assert len(line) < 600
     group = played("lake")
     group.samples[0].trajectory = None
-    assert InvalidActions(RULES).observe([group] * 100) == []
+    assert said(*[group] * 100) == []

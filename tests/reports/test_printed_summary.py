@@ -1,5 +1,5 @@
 from roll.record.estimates import figures
-from roll.record.printed_summary import evaluation_lines
+from roll.reports.printed_summary import evaluation_lines
 
 
 def model(name, **sets):

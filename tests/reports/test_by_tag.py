@@ -1,13 +1,13 @@
 """The table at the end of a run with several environments or domains."""
 
-from roll.record.by_tag import ByTag, as_table
-from roll.record.printed_summary import tag_lines
+from roll.reports.by_tag import ByTag, as_table
+from roll.reports.printed_summary import tag_lines
 
 
 def of(*rows, known=()):
     tags = ByTag(known)
     for row in rows:
-        tags.add(row)
+        tags.add(0, row)
     return tags.figures()
 
 

@@ -1,27 +1,25 @@
-"""Where the metrics of a step go: always `metrics.jsonl`, and the trackers named in `track_with`.
-
-Invariant: `metrics.jsonl` is complete or the run fails; the others run on threads of their own, and one that fails while the
-run goes on is switched off with a warning, never waited for and never fatal."""
+"""The trackers named in `track_with` are told the metrics of each step. Each has a thread; one that fails while the run goes on
+is switched off with a warning, never waited for and never fatal."""
 
 from __future__ import annotations
 
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from roll.configs.redact import HIDDEN, redact, secrets
 from roll.errors import TrackerError, boundary, contained
-from roll.record.journal import JournalFile, check_prefix
-from roll.record.remote_trackers import MlflowTracker, SwanlabTracker, TensorBoardTracker, TrackedRun, WandbTracker
+from roll.record.callbacks import Callback, MetricsRow, Summary
+from roll.record.live_files import Status
+from roll.reports.remote_trackers import MlflowTracker, SwanlabTracker, TensorBoardTracker, TrackedRun, WandbTracker
 
 logger = logging.getLogger(__name__)
-
-Status = Literal["finished", "stopped", "failed", "interrupted"]
 
 
 class Tracker(Protocol):
@@ -38,29 +36,6 @@ REMOTE: dict[str, Callable[..., Tracker]] = {
     "swanlab": SwanlabTracker,
     "mlflow": MlflowTracker,
 }
-
-
-class JsonlTracker:
-    """`metrics.jsonl`: `{"step": 3, "<metric>": value, ...}` a line, on disk as soon as it is logged."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self.journal = JournalFile(run_dir / "metrics.jsonl")
-
-    def log(self, step: int, metrics: Mapping[str, object]) -> None:
-        self.journal.append({"step": step, **metrics})
-
-    def rewind(self, position: int, step: int, digest: str | None = None) -> int:
-        """Back to the checkpoint of `step`, which recorded `position` and `digest`: keeps the lines of steps up to `step`, of
-        which some (a validation that ended late) may stand behind the position. The others, and lines that are no metrics, go to
-        `metrics.rolled-back.jsonl`. Returns their number. Lines that were lost or changed cost the run nothing but a warning."""
-        try:
-            check_prefix(self.journal.path, position, digest)
-        except ValueError as error:
-            logger.warning("%s; the run goes on, it needs none of them", error)
-        return self.journal.retain(lambda row: isinstance(row.get("step"), int) and row["step"] <= step)
-
-    def finish(self, status: Status) -> None:
-        self.journal.close()
 
 
 class Background:
@@ -128,48 +103,50 @@ class Background:
         self.alive = False  # set last: a reader of this flag may rely on the warning
 
 
-class Trackers:
-    """All trackers of a run, as one."""
+class Trackers(Callback):
+    """The trackers `names` (any of tensorboard, wandb, swanlab, mlflow) of a run."""
 
-    def __init__(self, jsonl: JsonlTracker, others: list[Background]) -> None:
-        self.jsonl = jsonl
-        self.others = others
+    def __init__(
+        self,
+        names: Iterable[str],
+        run_dir: Path,
+        exp_name: str,
+        config: Mapping[str, object],
+        kwargs: Mapping[str, object] | None = None,
+        last_step: int = -1,
+    ) -> None:
+        """`kwargs`: by tracker name, or flat where one tracker is named. `last_step`: the step of the checkpoint that is resumed;
+        -1: none. Raises `TrackerError` if a tracker cannot start."""
+        names, self._hidden = list(names), [*secrets(config), *secrets(kwargs or {})]
+        own = _kwargs_by_name(names, kwargs or {})
+        self._make = {name: partial(REMOTE[name], **own[name]) for name in names}
+        self._run = TrackedRun(run_dir, exp_name, redact(config), last_step)
+        self._begun = False
+        self._start()
 
-    def log(self, step: int, metrics: Mapping[str, object]) -> None:
-        metrics = dict(metrics)
-        self.jsonl.log(step, metrics)
-        for tracker in self.others:
+    def _start(self) -> None:
+        self.all = [Background(name, partial(make, self._run), self._hidden) for name, make in self._make.items()]
+
+    def on_run_begin(self, step: int, rows: Sequence[MetricsRow]) -> None:
+        """Steps that are taken back are cut from their curves."""
+        if self._begun:
+            self.finish("interrupted")
+            self._run = replace(self._run, last_step=step)
+            self._start()
+        self._begun = True
+
+    def on_step(self, step: int, metrics: MetricsRow) -> None:
+        for tracker in self.all:
             tracker.log(step, metrics)
 
+    on_validation = on_step
+
+    def on_run_end(self, summary: Summary) -> None:
+        self.finish(summary["status"])
+
     def finish(self, status: Status) -> None:
-        self.jsonl.finish(status)
-        for tracker in self.others:
+        for tracker in self.all:
             tracker.finish(status)
-
-
-def make_trackers(
-    names: Iterable[str],
-    run_dir: Path,
-    exp_name: str,
-    config: Mapping[str, object],
-    kwargs: Mapping[str, object] | None = None,
-    last_step: int = -1,
-    position: int = 0,
-    digest: str | None = None,
-) -> Trackers:
-    """The trackers `names` (any of tensorboard, wandb, swanlab, mlflow) besides `metrics.jsonl`.
-
-    `kwargs`: by tracker name, or flat where one tracker is named. `last_step`: the step of the checkpoint that is resumed, later
-    lines of metrics.jsonl are cut; -1: none. `position`, `digest`: of metrics.jsonl then. Raises `TrackerError` if a
-    tracker cannot start, and has changed no file then."""
-    names = list(names)
-    own = _kwargs_by_name(names, kwargs or {})
-    run = TrackedRun(run_dir, exp_name, redact(config), last_step)
-    hidden = [*secrets(config), *secrets(kwargs or {})]
-    others = [Background(name, partial(REMOTE[name], run, **own[name]), hidden) for name in names]
-    jsonl = JsonlTracker(run_dir)
-    jsonl.rewind(position, last_step, digest)
-    return Trackers(jsonl, others)
 
 
 def describe(error: BaseException, hidden: Iterable[str]) -> str:

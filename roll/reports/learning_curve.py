@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import io
+import logging
+import time
 import warnings
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roll.errors import Superseded
+from roll.record.callbacks import Callback, Summary
 from roll.record.estimates import ACCURACY, SCORE
 from roll.record.journal import read_rows, write_atomically
+from roll.record.run_progress import RunProgress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from roll.record.run_lock import RunLock
 
 REWARD = "critic/score/mean"
 STALENESS_MEAN = "staleness/mean"
@@ -21,6 +30,47 @@ STALENESS_MAX = "staleness/max"
 BLUE, ORANGE, GREY, INK = "#1f5fa8", "#d9742b", "#8a8f98", "#2b2f36"
 SMOOTHED_FROM = 30
 """Steps from which on the rewards are drawn faintly, under their moving average."""
+NAME = "learning_curve.png"
+SHARE = 0.01
+"""The picture takes no more than this share of the run's time."""
+FIRST_S = 2.0
+"""What the first picture is taken to cost."""
+
+logger = logging.getLogger(__name__)
+
+
+class LearningCurve(Callback):
+    """Draws the picture on a thread, as often as a hundredth of the run's time allows, and at its end. It takes many times as
+    long as the other files of a run, the first time above all: it loads the drawing library."""
+
+    def __init__(self, run_dir: Path, title: str, staleness_bound: int, lock: RunLock | None) -> None:
+        self._run_dir, self._title, self._bound, self._lock = run_dir, title, staleness_bound, lock
+        self._thread = ThreadPoolExecutor(1, "picture")
+        self._due = time.monotonic() + FIRST_S / SHARE
+        self._failed = False
+
+    def on_refresh(self, progress: RunProgress) -> None:
+        if time.monotonic() >= self._due:
+            self._due = inf
+            self._thread.submit(self._draw)
+
+    def on_run_end(self, summary: Summary) -> None:
+        self._thread.shutdown()
+        self._draw()
+
+    def _draw(self) -> None:
+        """A picture that cannot be drawn is a warning."""
+        began = time.thread_time()
+        try:
+            if self._lock is not None:
+                self._lock.check()
+            plot(self._run_dir / "metrics.jsonl", self._run_dir / NAME, self._title, self._bound)
+            self._failed = False
+        except Exception as error:  # boundary: the drawing library may raise anything, and a picture is not worth a run
+            if not self._failed and not isinstance(error, Superseded):
+                logger.warning("%s is not up to date: %s", NAME, error)
+            self._failed = True
+        self._due = time.monotonic() + (time.thread_time() - began) / SHARE
 
 
 def plot(metrics_path: Path, out_path: Path, title: str, staleness_bound: int | None = None) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 
 from roll.record.estimates import Validated
-from roll.record.verdict import Curves, verdict, waiting
+from roll.reports.verdict import Curves, verdict, waiting
 
 HEALTHY = {"tokens/response_length/clip": 0.0, "rewards/groups_without_signal": 0.2}
 HEALTHY |= {"time/step_s": 3.0, "time/wait_for_batch_s": 1.0}

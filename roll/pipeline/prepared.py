@@ -1,0 +1,109 @@
+"""A run that is ready to start, as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from transformers import PreTrainedTokenizerBase
+
+from roll.configs.derived import Derived
+from roll.configs.ppo import PPOConfig
+from roll.distributed.backend import Backend
+from roll.distributed.devices import Inventory
+from roll.flow.custom_stage import CustomStage
+from roll.pipeline.bench import BenchedModel
+from roll.record.callbacks import Callback, Observers
+from roll.record.checkpoint import Checkpoint, CheckpointStore, resumable
+from roll.record.run_identity import RunIdentity
+from roll.record.run_lock import RunLock
+from roll.record.validation import ValidationSet
+from roll.rollout.filters import GroupFilter
+from roll.rollout.tasks import TaskSource
+
+if TYPE_CHECKING:
+    from roll.rollout.sql.database import OpenDatabase
+
+P = TypeVar("P", bound="Prepared")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A run that is ready to start."""
+
+    config: PPOConfig
+    """With `max_steps`, however the run's length was given."""
+    written: dict[str, Any] | None = None
+    """The same as plain values, with paths as the user wrote them."""
+    derived: Derived
+    tokenizer: PreTrainedTokenizerBase
+    ends: tuple[int, ...] = ()
+    """Token ids that end an answer of the policy, by its folder."""
+    known: int | None = None
+    """All models that are given the policy's tokens know the ids below."""
+    source: TaskSource
+    beginning: dict[str, Any]
+    """Where the source was at first."""
+    filters: dict[str, GroupFilter]
+    """The filter of each domain."""
+    checkpoint: Checkpoint | None
+    run_dir: Path
+    validation: list[ValidationSet]
+    """What every evaluation evaluates."""
+    stages: tuple[CustomStage, ...] = ()
+    """The user's own."""
+    callbacks: tuple[Callback, ...] = ()
+    observers: Callable[[Prepared, Inventory, Backend], Observers]
+    """Makes the reports of the run."""
+    lock: RunLock | None = None
+    """Held by the driver; None where nothing else can write there (tests)."""
+    benched: tuple[BenchedModel, ...] = ()
+    """The models that a run evaluates which trains nothing."""
+    remarks: tuple[str, ...] = ()
+    """What was found out and is worth knowing."""
+    warnings: tuple[str, ...] = ()
+    """What was found out and is odd."""
+    rules: dict[str, str] = field(default_factory=dict)
+    """Tag -> the rules of its environments."""
+    database: OpenDatabase | None = None
+    """Opens the groups' database; None: as a process does that is alone in its address space."""
+    identity: RunIdentity | None = None
+    """Of the run that this process goes on with, or joins; None: one begins."""
+
+    @property
+    def first_version(self) -> int:
+        """The version that engines and trainer begin with."""
+        if self.benched:
+            return self.benched[0].version
+        return self.checkpoint.step if self.checkpoint is not None else 0
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.run_dir / "checkpoints"
+
+    @property
+    def continues(self) -> bool:
+        """Whether the run goes on in its own folder; one that starts from another run's checkpoint does not."""
+        return self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
+
+    @property
+    def resumed_record(self) -> dict[str, Any] | None:
+        """The run record's state in the checkpoint; of another run's without its journals, but with what these account for."""
+        if self.checkpoint is None:
+            return None
+        record, accounts = self.checkpoint.state["record"], self.checkpoint.state["admission"]
+        fresh = {"groups": 0, "samples": 0, "metrics": 0, "digests": {}, "inherited": {"step": record["step"], **accounts}}
+        return dict(record) if self.continues else record | fresh
+
+    def resumed(self: P, checkpoint: Checkpoint | None) -> P:
+        """The run from this checkpoint, or from its beginning, with the source where it was then."""
+        if self.config.groups_address is None:
+            self.source.restore(checkpoint.state["cursor"] if checkpoint is not None else self.beginning)
+        return replace(self, checkpoint=checkpoint)
+
+    def newest_checkpoint(self) -> Checkpoint | None:
+        """The checkpoint to go on from now: the run's own newest good one, else what it began with. Raises `ValueError`."""
+        again = replace(self.config, resume_from_checkpoint="auto")
+        return resumable(CheckpointStore(self.checkpoints), again) or self.checkpoint

@@ -1,0 +1,55 @@
+"""A run as it is now, for those who look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+ENGINES = "max_running_requests"
+
+
+class Places(NamedTuple):
+    """How many rollouts can be under way together."""
+
+    total: int
+    key: str
+    """What limits them."""
+    unit: int
+    """Rollouts that come with one more of `key`; 0 if more would not be taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleLine:
+    """What a role is doing, or waiting for, and for how long."""
+
+    name: str
+    state: str
+    reason: str
+    since_s: float
+    """Seconds it has been in this state."""
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    step: int
+    """Completed steps."""
+    max_steps: int
+    counted: str = "step"
+    """What `step` counts."""
+    elapsed_s: float = 0.0
+    eta_s: float | None = None
+    """Seconds to the end; None while unknown."""
+    staleness_bound: int = 0
+    tokens_per_s: float | None = None
+    roles: list[RoleLine] = field(default_factory=list)
+    groups: Mapping[str, Any] = field(default_factory=dict)
+    """Counters: admitted, trained, buffered, in flight, dropped by reason, ...; like `roles`, as of the last look."""
+    generating_s: float = 0.0
+    """How long at least one rollout was under way."""
+    places: Places | None = None
+    """None while no rollouts can be under way, or in another process."""
+
+    @property
+    def reached(self) -> str:
+        return f"{self.counted} {self.step}/{self.max_steps}"
