@@ -86,8 +86,8 @@ class Patches:
     def __init__(self, peer: Any, test: str) -> None:
         self._peer = peer
         self._before = [(module, dict(vars(module))) for module in _modules_of(test)] if _PATCHES.search(test) else []
-        self._environment, self._changed = dict(os.environ), dict[tuple[str, str], Any]()
         self._looks = bool(self._before)
+        self._environment, self._changed = dict(os.environ) if self._looks else {}, dict[tuple[str, str], Any]()
         self._asking = False
 
     def __call__(self) -> None:

@@ -99,7 +99,7 @@ def same(given: Any, expected: Any) -> bool:
 
 
 def _tested(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
-    tests, passed, why = message["tests"], 0, ""
+    tests, passed, why = [*map(_read, message["tests"])], 0, ""
     _look_through_proxies(peer)
     peer.watch = Watch(frozenset())
     peer.evident = frozenset(message.get("classes", ())) | classes_in(tests)
@@ -111,13 +111,13 @@ def _tested(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
         for name in names:
             if isinstance(names[name], Remote) and name in asked and not names[name].roll_told.get("function"):
                 set_own(names[name], roll_made=True)
-            elif isinstance(names[name], list | dict | set) and any(re.search(rf"\b{name}\b", test) for test in tests):
+            elif isinstance(names[name], list | dict | set) and any(re.search(rf"\b{name}\b", test) for test in message["tests"]):
                 names[name] = peer.ask(0, "value", name)
     except Exception as error:  # boundary: what the solution says
         return 0, f"the solution cannot be loaded: {_shown(error)}"
-    for test in tests:
+    for text, tree in zip(message["tests"], tests, strict=True):
         try:
-            _run(peer, test, names, message)
+            _run(peer, text, tree, tests, names, message)
             passed += 1
         except ModuleNotFoundError as error:
             if error.name is not None and error.name != NAME:  # the solution's own have no name, or it lacks one
@@ -150,46 +150,53 @@ def _weighed(peer: Peer, passed: int, why: str) -> tuple[int, str]:
     return passed, why
 
 
-def _run(peer: Peer, test: str, names: dict[str, Any], message: dict[str, Any]) -> None:
+def _read(test: str) -> ast.Module:
+    with boundary(Unable, "a test is no Python"):
+        return ast.parse(test)
+
+
+def _run(
+    peer: Peer, test: str, tree: ast.Module, tests: list[ast.Module], names: dict[str, Any], message: dict[str, Any]
+) -> None:
     """A test's own lines, then each of its functions test_..., then check(candidate) if it has one."""
-    calls = message["calls"]
-    known = _known()
-    try:
-        asked = asked_of_solution(test, known, calls, frozenset(message.get("named", ())), message["tests"], names)
-        tree = ast.parse(test)
+    calls, known = message["calls"], _known()
+    with boundary(Unable, say=str):
+        asked = asked_of_solution(tree, known, calls, frozenset(message.get("named", ())), tests, names)
         if writes_files(tree):
             raise ValueError("a test writes files, which a solution does not see")
         if cuts_short(tree):
             raise ValueError("a test cuts short what it waits for")
-        bound, code = {*bound_in(tree)}, compile(tree, "tests.py", "exec", dont_inherit=True)
-    except SyntaxError as error:
-        raise Unable(f"a test is no Python: {error}") from error
-    except ValueError as error:
-        raise Unable(str(error)) from error
+        code = compile(tree, "tests.py", "exec", dont_inherit=True)
     if asked and not asked & names.keys():
         raise AssertionError(f"it does not define {min(asked)}")
     # Python's own names are the tests' own: a solution's `abs` or `sorted` decides nothing.
     theirs = {name: value for name, value in names.items() if name in asked or name not in known}
-    module = SolutionModule(NAME)
-    vars(module).update(
-        names, roll_peer=peer, __all__=list(theirs.keys() - bound)
-    )  # with "*", the test's own helpers stay its own
-    sys.modules[NAME] = module
-    space = {name: value for name, value in prelude().items() if name not in asked} | theirs | {"__name__": "tests"}
-    sys.modules["tests"] = types.ModuleType("tests")
+    _offer_module(peer, names, [*theirs.keys() - {*bound_in(tree)}])  # with "*", the test's own helpers stay its own
+    space = prelude()
+    for name in asked:
+        space.pop(name, None)
+    space |= theirs | {"__name__": "tests"}
+    given = dict(space)
     peer.watch.ignored = ignored_calls(tree)
     peer.keeps_types, peer.raises, peer.broken = calls_results(tree), raises_in(tree), None
     streams = sys.stdin, sys.stdout, sys.stderr
     peer.before = Patches(peer, test)
     try:
         exec(code, space)  # in the sandbox
-        run_all(space)
+        run_all(space, given)
         if calls and isinstance(space.get("check"), types.FunctionType):
             space["check"](space[calls])
         if peer.broken is not None:
             raise peer.broken
     finally:
         sys.stdin, sys.stdout, sys.stderr = streams
+
+
+def _offer_module(peer: Peer, names: dict[str, Any], public: list[str]) -> None:
+    module = SolutionModule(NAME)
+    vars(module).update(names, roll_peer=peer, __all__=public)
+    sys.modules[NAME] = module
+    sys.modules["tests"] = types.ModuleType("tests")
 
 
 @cache
