@@ -69,8 +69,8 @@ class Peer:
         """An assertion that has failed where the solution called the test."""
         self.keeps_types = False
         """True if Python's types stay there, as they say yes to whatever they are called with."""
-        self.waiting: list[tuple[Any, Any]] = []
-        """Coroutines over there that are waited for here, with what gets their results."""
+        self.waiting: list[tuple[Any, Any, float | None]] = []
+        """Coroutines over there that are waited for here, with what gets their results, and for how many seconds."""
 
     def ask(self, handle: int, question: str, *arguments: object, **named: object) -> Any:
         """Raises what was raised over there, as far as Python knows the exception, and `PeerGone`. Lists, dicts and sets among
@@ -143,12 +143,12 @@ class Peer:
     def run_all(self) -> None:
         waiting, self.waiting = self.waiting, []
         try:
-            results = self.ask(0, "run", [remote for remote, _ in waiting])
-            for (_, future), result in zip(waiting, results, strict=True):
+            results = self.ask(0, "run", [remote for remote, *_ in waiting], [limit for *_, limit in waiting])
+            for (_, future, _), result in zip(waiting, results, strict=True):
                 if not future.done():
                     future.set_exception(result[1]) if result[0] == "error" else future.set_result(result[1])
         except BaseException as error:  # boundary: who waits for it raises it
-            for _, future in waiting:
+            for _, future, _ in waiting:
                 if not future.done():
                     future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
             if isinstance(error, Unable):

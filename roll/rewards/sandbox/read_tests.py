@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from roll.errors import boundary
+from roll.rewards.sandbox.statements import nodes_of
 from roll.rewards.sandbox.values import KINDS
 
 TOOLS = frozenset(
@@ -75,23 +76,6 @@ def _runs(statement: ast.stmt, calls: str) -> bool:
     return any(isinstance(node, ast.Assert | ast.Raise | ast.Call) for node in ast.walk(statement))
 
 
-def nodes_of(tree: ast.AST) -> list[ast.AST]:
-    """As `ast.walk`, without contexts; looked up once for a tree."""
-    known: list[ast.AST] | None = getattr(tree, "roll_nodes", None)
-    if known is not None:
-        return known
-    nodes = [tree]
-    for node in nodes:
-        for name in node._fields:
-            value = getattr(node, name, None)
-            if isinstance(value, list):
-                nodes += [each for each in value if isinstance(each, ast.AST)]
-            elif isinstance(value, ast.AST) and name != "ctx":
-                nodes.append(value)
-    tree.roll_nodes = nodes  # type: ignore[attr-defined]
-    return nodes
-
-
 def asked_of_solution(
     tree: ast.Module,
     known: Mapping[str, object],
@@ -114,13 +98,15 @@ def asked_of_solution(
     mine = {name for name in places.keys() - bound - TOOLS if callable(known.get(name))}
     classes = {name for name in mine if isinstance(known[name], type)}
     builtin = {name for name in mine if name in vars(builtins)}
+    themselves = {each for each in mine & {*defined} if _is_asked_itself(each, tree)}
     if others := _loaded(tree) - bound - known.keys():
-        return frozenset(each for each in (mine - builtin) & {*defined} if each in named or not _serves(each, others, tree))
+        chosen = {each for each in (mine - builtin) & {*defined} if each in named or not _serves(each, others, tree)}
+        return frozenset(chosen | themselves)
     for found in (mine & named - builtin, mine - classes - builtin, mine - classes, classes - builtin):
         if found:
             common = [_loaded(each) for each in tests] if len(found) > 1 else []
             shared = {name for name in found if all(name in names for names in common)} or found
-            return _of_one_side(min(shared, key=places.__getitem__), found, tree)
+            return _of_one_side(min(shared, key=places.__getitem__), found, tree) | themselves
     raise ValueError("a test names nothing that a solution would define")
 
 
@@ -129,11 +115,24 @@ def _serves(name: str, others: set[str], tree: ast.AST) -> bool:
     functions = {each for each in others if not each.lstrip("_")[:1].isupper()}
     for node in nodes_of(tree):
         called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
-        if called and any(functions & _loaded(each) for each in node.args):  # type: ignore[attr-defined]
+        if called and any(functions & _behind(_loaded(each), tree) for each in node.args):  # type: ignore[attr-defined]
             return True
         if _faces(functions, name, node, others | {name}, tree):
             return True
     return False
+
+
+def _is_asked_itself(name: str, tree: ast.AST) -> bool:
+    """True if a function is there for nothing but to be called with constants and compared with others."""
+    uses = {id(node) for node in nodes_of(tree) if isinstance(node, ast.Name) and node.id == name}
+    asked = 0
+    for node in nodes_of(tree):
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("assert"):
+            sides = node.args
+        if all(_loaded(side) <= {name} for side in sides):
+            asked += sum(isinstance(side, ast.Call) and id(side.func) in uses for side in sides)
+    return bool(uses) and asked == len(uses)
 
 
 def _of_one_side(first: str, found: set[str], tree: ast.AST) -> frozenset[str]:
@@ -229,23 +228,6 @@ def needs_a_runner(test: str) -> str:
     return ""
 
 
-def raises_in(tree: ast.AST) -> frozenset[int]:
-    """Lines of statements that raise."""
-    statements = [node for node in nodes_of(tree) if isinstance(node, ast.Raise)]
-    return frozenset(line for node in statements for line in range(node.lineno, (node.end_lineno or node.lineno) + 1))
-
-
-def calls_results(tree: ast.AST) -> bool:
-    """True if it calls what a call has returned."""
-    return any(isinstance(node, ast.Call) and isinstance(node.func, ast.Call) for node in nodes_of(tree))
-
-
-def cuts_short(tree: ast.AST) -> bool:
-    """True if it gives up what it waits for: the tester cannot, while the solution computes."""
-    names = (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in nodes_of(tree))
-    return any(name in ("wait_for", "timeout_at") for name in names)
-
-
 def _is_of_values(name: str) -> bool:
     """True if values of Python's own types have it, or it compares: then a function may be what the task asks for."""
     return name in OF_VALUES or any(word in name.lower() for word in COMPARES)
@@ -255,30 +237,6 @@ def named_in(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Functions and classes that a task's text defines, or shows as code."""
     functions = (one or other for one, other in re.findall(r"\bdef\s+(\w+)|`(\w+)\(", text))
     return frozenset(functions), frozenset(re.findall(r"\bclass\s+`?(\w+)", text))
-
-
-def writes_files(tree: ast.AST) -> bool:
-    """The solution's process does not see them."""
-    for node in nodes_of(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
-            modes = [
-                each.value for each in (*node.args[1:], *(key.value for key in node.keywords)) if isinstance(each, ast.Constant)
-            ]
-            if any(isinstance(mode, str) and {*mode} & {*"wax+"} for mode in modes):
-                return True
-        if (isinstance(node, ast.Name) and node.id == "tempfile") or (
-            isinstance(node, ast.arg) and node.arg in ("tmp_path", "tmpdir")
-        ):
-            return True
-        if isinstance(node, ast.Attribute) and node.attr in ("write_text", "write_bytes", "makedirs", "mkdtemp"):
-            return True
-    return False
-
-
-def ignored_calls(tree: ast.AST) -> frozenset[tuple[int, int, int, int]]:
-    """Places of calls whose values nobody uses."""
-    calls = [node.value for node in nodes_of(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
-    return frozenset((each.lineno, each.end_lineno or 0, each.col_offset, each.end_col_offset or 0) for each in calls)
 
 
 def helpers_in(test: str, calls: str, known: Iterable[str]) -> frozenset[str]:

@@ -17,27 +17,25 @@ import re
 import socket
 import sys
 import types
+import typing
 from functools import cache
 from typing import Any
 
 from roll.errors import PeerGone, Unable, boundary
+from roll.rewards.sandbox import awaiting
 from roll.rewards.sandbox.object_proxy import Peer
-from roll.rewards.sandbox.proxies import Remote, RemoteType
+from roll.rewards.sandbox.proxies import Remote, RemoteType, known_types
 from roll.rewards.sandbox.proxy_classes import set_own
 from roll.rewards.sandbox.questions import open_to_solutions
 from roll.rewards.sandbox.read_tests import (
     asked_of_solution,
     bound_in,
-    calls_results,
     classes_in,
-    cuts_short,
-    ignored_calls,
     objects_in,
-    raises_in,
-    writes_files,
 )
 from roll.rewards.sandbox.run_tests import run_all
 from roll.rewards.sandbox.solution import NAME, prelude
+from roll.rewards.sandbox.statements import asks_for_metaclass, calls_results, cuts_short, ignored_calls, raises_in, uses_files
 from roll.rewards.sandbox.surroundings import Console, Patches, SolutionModule
 from roll.rewards.sandbox.verdicts import Watch
 
@@ -101,6 +99,7 @@ def same(given: Any, expected: Any) -> bool:
 def _tested(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
     tests, passed, why = [*map(_read, message["tests"])], 0, ""
     _look_through_proxies(peer)
+    awaiting.put_deadlines(peer)
     peer.watch = Watch(frozenset())
     peer.evident = frozenset(message.get("classes", ())) | classes_in(tests)
     try:
@@ -151,8 +150,10 @@ def _weighed(peer: Peer, passed: int, why: str) -> tuple[int, str]:
 
 
 def _read(test: str) -> ast.Module:
-    with boundary(Unable, "a test is no Python"):
+    try:
         return ast.parse(test)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise Unable(f"a test is no Python: {error}") from error
 
 
 def _run(
@@ -160,13 +161,17 @@ def _run(
 ) -> None:
     """A test's own lines, then each of its functions test_..., then check(candidate) if it has one."""
     calls, known = message["calls"], _known()
-    with boundary(Unable, say=str):
+    try:
         asked = asked_of_solution(tree, known, calls, frozenset(message.get("named", ())), tests, names)
-        if writes_files(tree):
-            raise ValueError("a test writes files, which a solution does not see")
+        if uses_files(tree):
+            raise ValueError("a test works with files, which a solution does not share")
         if cuts_short(tree):
             raise ValueError("a test cuts short what it waits for")
+        if asks_for_metaclass(tree, [name for name, value in names.items() if isinstance(value, RemoteType)]):
+            raise ValueError("a test asks for the class of a class")
         code = compile(tree, "tests.py", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        raise Unable(str(error)) from error
     if asked and not asked & names.keys():
         raise AssertionError(f"it does not define {min(asked)}")
     # Python's own names are the tests' own: a solution's `abs` or `sorted` decides nothing.
@@ -219,6 +224,7 @@ def _look_through_proxies(peer: Peer) -> None:
         setattr(inspect, name, _of_function(name, getattr(inspect, name)))
     isgenerator = inspect.isgenerator
     setattr(inspect, "isgenerator", lambda this: _kind(this) == "generator" or isgenerator(this))  # noqa: B010
+    setattr(typing, "get_type_hints", _hints(peer, typing.get_type_hints))  # noqa: B010
     for name in ("getsource", "getsourcelines", "getfile", "getsourcefile", "getmembers", "getfullargspec"):
         setattr(inspect, name, _refusing(peer, name, getattr(inspect, name)))
 
@@ -232,6 +238,17 @@ def _of_function(name: str, asked: Any) -> Any:
         if isinstance(this, Remote):
             return name in ((this.roll_told or {}).get("function") or {}).get("is", ())
         return bool(asked(this))
+
+    return answer
+
+
+def _hints(peer: Peer, asked: Any) -> Any:
+    def answer(this: Any, *arguments: Any, **named: Any) -> Any:
+        if not isinstance(this, Remote | RemoteType):
+            return asked(this, *arguments, **named)
+        if arguments or named:
+            peer.cannot("ask for type hints in names of the test")
+        return known_types(peer, peer.ask(this.roll_number if isinstance(this, RemoteType) else this.roll_handle, "type hints"))
 
     return answer
 
