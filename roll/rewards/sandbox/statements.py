@@ -82,3 +82,45 @@ def uses_files(tree: ast.AST) -> bool:
         if isinstance(node, ast.Attribute) and (node.attr in _FILES or ast.unparse(node) == "os.path.exists"):
             return True
     return False
+
+
+def texts_in(trees: Iterable[ast.AST]) -> frozenset[str]:
+    """Constants."""
+    nodes = (node for tree in trees for node in nodes_of(tree))
+    return frozenset(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+_RUNS = ("eval", "exec", "compile")
+_LOADERS = ("Loader", "CLoader", "UnsafeLoader", "CUnsafeLoader", "unsafe_load", "unsafe_load_all")
+
+
+def runs_text(tree: ast.AST) -> bool:
+    """True if it runs text that does not stand in it."""
+    imported = {alias.name for node in nodes_of(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in nodes_of(tree) if isinstance(node, ast.ImportFrom)}
+    named = sum(isinstance(node, ast.Name) and node.id in _RUNS for node in nodes_of(tree))
+    return named > sum(_runs_own(node) for node in nodes_of(tree)) or any(_lets_run(node, imported) for node in nodes_of(tree))
+
+
+def evaluates(trees: Iterable[ast.AST]) -> bool:
+    return any(_runs_own(node) for tree in trees for node in nodes_of(tree))
+
+
+def _lets_run(node: ast.AST, imported: set[str]) -> bool:
+    """Readers of YAML that call what it names, and expressions of pandas that a test does not write."""
+    names = [getattr(node, "attr", ""), getattr(node, "id", ""), getattr(node, "name", "")]
+    if "yaml" in imported and any(name in _LOADERS for name in names):
+        return True
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+        return False
+    if isinstance(node.func.value, ast.Name) and node.func.value.id == "builtins":
+        return node.func.attr in _RUNS
+    made = "pandas" in imported or any(isinstance(each, ast.Call) for each in nodes_of(node.args[0]))
+    return node.func.attr in ("eval", "query") and made and not isinstance(node.args[0], ast.Constant)
+
+
+def _runs_own(node: ast.AST) -> bool:
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
+        return False
+    text = node.args[0]
+    return node.func.id in _RUNS and (isinstance(text, ast.Constant) or _runs_own(text))

@@ -23,6 +23,7 @@ from typing import Any
 
 from roll.errors import PeerGone, Unable, boundary
 from roll.rewards.sandbox import awaiting
+from roll.rewards.sandbox.guard import stand_guard
 from roll.rewards.sandbox.object_proxy import Peer
 from roll.rewards.sandbox.proxies import Remote, RemoteType, known_types
 from roll.rewards.sandbox.proxy_classes import set_own
@@ -35,7 +36,17 @@ from roll.rewards.sandbox.read_tests import (
 )
 from roll.rewards.sandbox.run_tests import run_all
 from roll.rewards.sandbox.solution import NAME, prelude
-from roll.rewards.sandbox.statements import asks_for_metaclass, calls_results, cuts_short, ignored_calls, raises_in, uses_files
+from roll.rewards.sandbox.statements import (
+    asks_for_metaclass,
+    calls_results,
+    cuts_short,
+    evaluates,
+    ignored_calls,
+    raises_in,
+    runs_text,
+    texts_in,
+    uses_files,
+)
 from roll.rewards.sandbox.surroundings import Console, Patches, SolutionModule
 from roll.rewards.sandbox.verdicts import Watch
 
@@ -100,6 +111,7 @@ def _tested(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
     tests, passed, why = [*map(_read, message["tests"])], 0, ""
     _look_through_proxies(peer)
     awaiting.put_deadlines(peer)
+    stand_guard(peer.cannot, texts_in(tests), evaluates(tests))
     peer.watch = Watch(frozenset())
     peer.evident = frozenset(message.get("classes", ())) | classes_in(tests)
     try:
@@ -163,12 +175,7 @@ def _run(
     calls, known = message["calls"], _known()
     try:
         asked = asked_of_solution(tree, known, calls, frozenset(message.get("named", ())), tests, names)
-        if uses_files(tree):
-            raise ValueError("a test works with files, which a solution does not share")
-        if cuts_short(tree):
-            raise ValueError("a test cuts short what it waits for")
-        if asks_for_metaclass(tree, [name for name, value in names.items() if isinstance(value, RemoteType)]):
-            raise ValueError("a test asks for the class of a class")
+        _refuse(tree, names)
         code = compile(tree, "tests.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise Unable(str(error)) from error
@@ -195,6 +202,18 @@ def _run(
             raise peer.broken
     finally:
         sys.stdin, sys.stdout, sys.stderr = streams
+
+
+def _refuse(tree: ast.Module, names: dict[str, Any]) -> None:
+    """Raises `ValueError` for what no test of another process can do."""
+    if uses_files(tree):
+        raise ValueError("a test works with files, which a solution does not share")
+    if runs_text(tree):
+        raise ValueError("a test runs text that does not stand in it")
+    if cuts_short(tree):
+        raise ValueError("a test cuts short what it waits for")
+    if asks_for_metaclass(tree, [name for name, value in names.items() if isinstance(value, RemoteType)]):
+        raise ValueError("a test asks for the class of a class")
 
 
 def _offer_module(peer: Peer, names: dict[str, Any], public: list[str]) -> None:
