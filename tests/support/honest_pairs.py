@@ -566,5 +566,7 @@ UNABLE: list[tuple[str, str, str]] = [
     ('eval of repr', "class P:\n    def __init__(self, x): self.x = x\n    def __repr__(self): return f'P({self.x})'\n    def __eq__(self, o): return self.x == o.x", 'assert eval(repr(P(3))) == P(3)'),
     ('sympify of an answer', "def f(): return 'x**2'", "import sympy as sp\nassert sp.sympify(f()) == sp.Symbol('x')**2"),
     ('lambdified', "import sympy as sp\ndef f(): return sp.Symbol('x') ** 2", "import sympy as sp\nassert sp.lambdify(sp.Symbol('x'), f())(3) == 9"),
+    ('a pool of processes', 'def f(x): return x + 1', 'from multiprocessing import Pool\nwith Pool(2) as pool:\n    assert pool.map(f, [1, 2]) == [2, 3]'),
+    ('an executor of processes', 'def f(x): return x + 1', 'from concurrent.futures import ProcessPoolExecutor\nwith ProcessPoolExecutor(1) as pool:\n    assert list(pool.map(f, [1])) == [2]'),
 ]  # fmt: skip
 """Tests that ask for what another process cannot give."""

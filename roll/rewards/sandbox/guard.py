@@ -13,9 +13,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 _LIBRARY = sysconfig.get_paths()["stdlib"]
-_WRITERS = tuple(
-    f"{_LIBRARY}/{name}" for name in ("collections/__init__.py", "dataclasses.py", "unittest/mock.py", "functools.py")
-)
+_WRITERS = tuple(f"{_LIBRARY}/{name}" for name in ("collections/__init__.py", "dataclasses.py", "unittest/mock.py"))
 """They run text that they make of names."""
 _PACKAGES = tuple(f"/site-packages/{name}/" for name in ("numpy", "torch", "attr", "_pytest"))
 _PICKLED = {

@@ -90,14 +90,25 @@ def texts_in(trees: Iterable[ast.AST]) -> frozenset[str]:
     return frozenset(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
+def modules_of(tree: ast.AST) -> set[str]:
+    """Those that it imports, or imports from."""
+    plain = {alias.name for node in nodes_of(tree) if isinstance(node, ast.Import) for alias in node.names}
+    return plain | {node.module or "" for node in nodes_of(tree) if isinstance(node, ast.ImportFrom)}
+
+
+def starts_processes(tree: ast.AST) -> bool:
+    """They have no solution."""
+    named = any("ProcessPoolExecutor" in (getattr(node, "attr", ""), getattr(node, "name", "")) for node in nodes_of(tree))
+    return named or any(name.partition(".")[0] == "multiprocessing" for name in modules_of(tree))
+
+
 _RUNS = ("eval", "exec", "compile")
 _LOADERS = ("Loader", "CLoader", "UnsafeLoader", "CUnsafeLoader", "unsafe_load", "unsafe_load_all")
 
 
 def runs_text(tree: ast.AST) -> bool:
     """True if it runs text that does not stand in it."""
-    imported = {alias.name for node in nodes_of(tree) if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module or "" for node in nodes_of(tree) if isinstance(node, ast.ImportFrom)}
+    imported = modules_of(tree)
     named = sum(isinstance(node, ast.Name) and node.id in _RUNS for node in nodes_of(tree))
     return named > sum(_runs_own(node) for node in nodes_of(tree)) or any(_lets_run(node, imported) for node in nodes_of(tree))
 

@@ -44,6 +44,7 @@ from roll.rewards.sandbox.statements import (
     ignored_calls,
     raises_in,
     runs_text,
+    starts_processes,
     texts_in,
     uses_files,
 )
@@ -208,6 +209,8 @@ def _refuse(tree: ast.Module, names: dict[str, Any]) -> None:
     """Raises `ValueError` for what no test of another process can do."""
     if uses_files(tree):
         raise ValueError("a test works with files, which a solution does not share")
+    if starts_processes(tree):
+        raise ValueError("a test starts processes, in which there is no solution")
     if runs_text(tree):
         raise ValueError("a test runs text that does not stand in it")
     if cuts_short(tree):
