@@ -19,7 +19,14 @@ RewardGrouping = Literal["batch", "tags", "traj_group_id", "state"]
 
 LOOPBACK = "127.0.0.1"
 EQUAL_REWARDS = "roll.rollout.filters.equal_rewards"
-TRAJ_ENV_MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager"
+_MANAGERS = "roll.pipeline.agentic.env_manager"
+TRAJ_ENV_MANAGER = f"{_MANAGERS}.traj_env_manager.TrajEnvManager"
+ENV_MANAGERS = (
+    TRAJ_ENV_MANAGER,
+    f"{_MANAGERS}.step_env_manager.StepEnvManager",
+    f"{_MANAGERS}.step_concat_env_manager.StepConcatEnvManager",
+    f"{_MANAGERS}.agent_native_env_manager.AgentNativeStepEnvManager",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +44,9 @@ class EnvConfig:
     env_manager_cls: str = option(
         TRAJ_ENV_MANAGER,
         "Dotted path of the class that plays an episode. TrajEnvManager: one sample an episode.\n"
-        "roll.pipeline.agentic.env_manager.step_env_manager.StepEnvManager: one sample a turn.\n"
-        "roll.pipeline.agentic.env_manager.step_concat_env_manager.StepConcatEnvManager: the same, {history} is what was seen.\n"
-        "roll.pipeline.agentic.env_manager.agent_native_env_manager.AgentNativeStepEnvManager: one sample a turn, of "
-        "messages that the environment gives.",
+        f"{ENV_MANAGERS[1]}: one sample a turn.\n"
+        f"{ENV_MANAGERS[2]}: the same, {{history}} is what was seen.\n"
+        f"{ENV_MANAGERS[3]}: one sample a turn, of messages that the environment gives.",
     )
     max_steps: int = option(10, "Turns of an episode, of a program its calls; a longer one is truncated.", bounds=COUNT)
     success_at: float | None = option(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from roll.configs.agentic import EQUAL_REWARDS, LOOPBACK, AgenticConfig, EnvManagerConfig
-from roll.configs.dotted_path import DOTTED_PATH
+from roll.configs.agentic import ENV_MANAGERS, EQUAL_REWARDS, LOOPBACK, TRAJ_ENV_MANAGER, AgenticConfig, EnvManagerConfig
+from roll.configs.dotted_path import DOTTED_PATH, full_path
 from roll.configs.estimators import GROUP_RELATIVE, STEP_ESTIMATORS, unusable_estimator
 from roll.configs.fields import default_of
 from roll.configs.ppo import MAIN_SET, set_key
-from roll.configs.problems import MISSING_VALUE, Problem
+from roll.configs.problems import MISSING_VALUE, Problem, did_you_mean
 from roll.configs.program_rules import host_problems, program_problems
 from roll.configs.tools import tool_problems
 
@@ -30,17 +30,25 @@ def _lengths(config: AgenticConfig) -> Iterator[Problem]:
 
 def _environments(config: AgenticConfig) -> Iterator[Problem]:
     if not config.custom_envs:
-        yield Problem("custom_envs", MISSING_VALUE, "has no environment", "custom_envs: {<tag>: {env_type: ...}}")
+        yield Problem(
+            "custom_envs", MISSING_VALUE, "has no environment", "custom_envs: {FrozenLake: {env_type: frozen_lake}}, or another"
+        )
     for tag, env in config.custom_envs.items():
         key = f"custom_envs.{tag}"
         if "/" in tag:
-            yield Problem(key, tag, "a tag has no '/'")
+            yield Problem(key, tag, "a tag has no '/'", f"name it {tag.replace('/', '-')}")
         if not DOTTED_PATH.fullmatch(env.env_manager_cls):
-            yield Problem(f"{key}.env_manager_cls", env.env_manager_cls, "is not a dotted path", "my_package.my_module.MyManager")
+            fix = full_path(env.env_manager_cls, ENV_MANAGERS, f"{TRAJ_ENV_MANAGER}, or my_package.my_module.MyManager")
+            yield Problem(f"{key}.env_manager_cls", env.env_manager_cls, "is not a dotted path", fix)
         yield from program_problems(tag, env)
         if env.tool_wrapper is not None and env.keeps_conversation:
             message = "has no effect: an environment of messages has tools of its own"
-            yield Problem(f"{key}.tool_wrapper", "given", message, "remove it, or TrajEnvManager and an environment of texts")
+            yield Problem(
+                f"{key}.tool_wrapper",
+                "given",
+                message,
+                f"remove it, or env_manager_cls: {TRAJ_ENV_MANAGER} and an environment of texts",
+            )
         elif env.tool_wrapper is not None:
             template = config.actor_train.data_args.template
             yield from tool_problems(f"{key}.tool_wrapper", env.tool_wrapper, template, not env.by_turn)
@@ -85,19 +93,26 @@ def _groups(config: AgenticConfig) -> Iterator[Problem]:
 
 def _partition(config: AgenticConfig, key: str, manager: EnvManagerConfig) -> Iterator[Problem]:
     tags, counts = manager.tags or list(config.custom_envs), manager.num_groups_partition
-    for tag in tags:
+    for i, tag in enumerate(tags):
         if tag not in config.custom_envs:
             known = ", ".join(config.custom_envs) or "none"
-            yield Problem(f"{key}.tags", tag, f"there is no custom_envs.{tag} (known: {known})")
+            fix = did_you_mean(tag, config.custom_envs, f"one of these, or add custom_envs.{tag}")
+            yield Problem(f"{key}.tags[{i}]", tag, f"there is no custom_envs.{tag} (known: {known})", fix)
     if len(set(tags)) < len(tags):
-        yield Problem(f"{key}.tags", tags, "names a tag more than once")
+        yield Problem(f"{key}.tags", tags, "names a tag more than once", f"[{', '.join(dict.fromkeys(tags))}]")
     if counts and len(counts) != len(tags):
-        yield Problem(f"{key}.num_groups_partition", counts, f"{len(counts)} parts for {len(tags)} tags", "one part a tag")
+        yield Problem(
+            f"{key}.num_groups_partition",
+            counts,
+            f"{len(counts)} parts for {len(tags)} tags",
+            "[] for equal parts, or one number a tag",
+        )
     elif counts and sum(counts) != manager.num_env_groups:
         message = f"{' + '.join(map(str, counts))} = {sum(counts)}, but num_env_groups is {manager.num_env_groups}"
         yield Problem(f"{key}.num_groups_partition", counts, message, f"num_env_groups: {sum(counts)}")
+    fix = full_path(manager.group_filter_cls or "", [EQUAL_REWARDS], f"{EQUAL_REWARDS}, or my_module.my_filter")
     if manager.group_filter_cls is not None and not DOTTED_PATH.fullmatch(manager.group_filter_cls):
-        yield Problem(f"{key}.group_filter_cls", manager.group_filter_cls, "is not a dotted path", "my_module.my_filter")
+        yield Problem(f"{key}.group_filter_cls", manager.group_filter_cls, "is not a dotted path", fix)
     if manager.group_filter_cls == EQUAL_REWARDS and manager.group_size == 1:
         message = f"needs groups, but {key}.group_size is 1: every group is dropped"
         yield Problem(f"{key}.group_filter_cls", manager.group_filter_cls, message, "remove it, or group_size of at least 2")
@@ -119,7 +134,9 @@ def _validation(config: AgenticConfig) -> Iterator[Problem]:
     for key, manager in managers.items():
         if count is not None and count % manager.group_size:
             message = f"{count} episodes are not a whole number of groups of {manager.group_size} ({key})"
-            yield Problem("val_batch_size", count, message, f"a multiple of {manager.group_size}")
+            yield Problem(
+                "val_batch_size", count, message, f"{count // manager.group_size * manager.group_size or manager.group_size}"
+            )
         if manager.group_size_redundancy:
             message = "a validation counts every episode"
             yield Problem(f"{key}.group_size_redundancy", manager.group_size_redundancy, message, "remove it")
@@ -138,11 +155,15 @@ def _advantages(config: AgenticConfig) -> Iterator[Problem]:
     if estimator in STEP_ESTIMATORS:
         kl, whiten = config.add_token_level_kl, config.whiten_rewards
         unread = {"gamma": config.gamma != 1, "add_token_level_kl": kl, "whiten_rewards": whiten}
-        instead = {"gamma": "step_reward_gamma", "add_token_level_kl": "use_kl_loss", "whiten_rewards": "whiten_advantages"}
+        instead = {
+            "gamma": f"1, and step_reward_gamma: {config.gamma:g}",
+            "add_token_level_kl": f"false, and use_kl_loss: true with kl_loss_coef: {config.init_kl_coef:g}",
+            "whiten_rewards": "false, and whiten_advantages: true",
+        }
         for key, given in unread.items():
             if given:
                 message = f"{estimator} gives every turn its own advantage and does not read it"
-                yield Problem(key, getattr(config, key), message, f"use {instead[key]}")
+                yield Problem(key, getattr(config, key), message, instead[key])
 
 
 def _gae(config: AgenticConfig) -> Iterator[Problem]:
@@ -154,13 +175,15 @@ def _gae(config: AgenticConfig) -> Iterator[Problem]:
         if config.custom_envs[tag].by_turn:
             message = "makes a sample of each turn, and no value is carried from one sample to the next"
             key = f"custom_envs.{tag}.env_manager_cls"
-            yield Problem(key, config.custom_envs[tag].env_manager_cls, message, "TrajEnvManager, or another adv_estimator")
+            yield Problem(key, config.custom_envs[tag].env_manager_cls, message, f"{TRAJ_ENV_MANAGER}, or adv_estimator: grpo")
 
 
 def _normalisation(config: AgenticConfig) -> Iterator[Problem]:
     normalization, estimator, key = config.reward_normalization, config.adv_estimator, "reward_normalization"
     if normalization.grouping == "state" and estimator != "step_reinforce":
-        yield Problem(f"{key}.grouping", "state", f"{estimator} does not compare single states", "use step_reinforce or gigpo")
+        yield Problem(
+            f"{key}.grouping", "state", f"{estimator} does not take it", "traj_group_id, or adv_estimator: step_reinforce"
+        )
     if normalization.grouping in ("batch", "tags") and estimator in GROUP_RELATIVE:
         message = f"{estimator} compares the episodes of a group"
         yield Problem(f"{key}.grouping", normalization.grouping, message, "traj_group_id, or adv_estimator: reinforce")
@@ -179,7 +202,8 @@ def _data(config: AgenticConfig) -> Iterator[Problem]:
     data = config.actor_train.data_args
     if data.template == "chatml":
         yield Problem("actor_train.data_args.template", "chatml", "is for prompts of one turn", "native or none")
-    for item in [item for item in fields(data) if item.name != "template"]:
+    of_episodes = ("template", "chat_template_kwargs")
+    for item in [item for item in fields(data) if item.name not in of_episodes]:
         if (value := getattr(data, item.name)) != default_of(item):
             yield Problem(
                 f"actor_train.data_args.{item.name}", value, "episodes come from environments, not from a file", "remove it"

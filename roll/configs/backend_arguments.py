@@ -106,7 +106,7 @@ def _layout_problems(key: str, config: MegatronConfig, devices: Sequence[int]) -
             product = " x ".join(f"{name}_size {size}" for name, size in divided.items())
             message = f"{len(devices)} devices, not a multiple of {product} = {group}"
             enough = -(-len(devices) // group) * group
-            yield Problem(f"{key}.device_mapping", list(devices), message, f"{enough} devices")
+            yield Problem(f"{key}.device_mapping", list(devices), message, f'"0-{enough - 1}": {enough} devices')
             return
 
 
@@ -203,14 +203,16 @@ def deepspeed_problems(key: str, config: DeepSpeedConfig, dtype: Dtype, trained:
         if value not in ("auto", None):
             yield Problem(f"{block}.{name}", value, f"is set by {owner}", "auto, or remove it")
     if config.fp16.get("enabled", False) not in (False, "auto"):
-        yield Problem(f"{block}.fp16.enabled", config.fp16["enabled"], "fp16 gradients underflow", "bf16: {enabled: true}")
+        yield Problem(
+            f"{block}.fp16.enabled", config.fp16["enabled"], "fp16 gradients underflow", "false, and bf16: {enabled: true}"
+        )
     for name, wanted in (("zero_allow_untested_optimizer", True), ("zero_force_ds_cpu_optimizer", False)):
         if getattr(config, name) is not wanted:
             message = "the optimiser is torch's AdamW, for every ZeRO stage"
             yield Problem(f"{block}.{name}", not wanted, message, f"{str(wanted).lower()}, or remove it")
     enabled = config.bf16.enabled
     if (enabled is True and dtype not in ("auto", "bf16")) or (enabled is False and dtype == "bf16"):
-        fix = f"bf16.enabled: auto, or model_args.dtype: {'bf16' if enabled else 'fp32'}"
+        fix = f"auto, or {key}.model_args.dtype: {'bf16' if enabled else 'fp32'}"
         yield Problem(f"{block}.bf16.enabled", enabled, f"model_args.dtype is {dtype}", fix)
     if trained and zero.stage == 0 and (dtype == "bf16" or enabled is True):
         message = "stage 0 keeps no float32 masters and would train in pure bf16"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, TypeAlias
@@ -21,6 +21,11 @@ Code: TypeAlias = str | Callable[..., Any]
 def dotted_path(thing: object) -> str:
     """The name of a function or a class; of anything else that can be called, its text."""
     return f"{thing.__module__}.{thing.__qualname__}" if hasattr(thing, "__qualname__") else str(thing)
+
+
+def full_path(name: str, paths: Iterable[str], otherwise: str) -> str:
+    """The path of these that ends in what was written."""
+    return next((path for path in paths if path.rpartition(".")[2] == name), otherwise)
 
 
 def named_object(path: str) -> Any:

@@ -83,6 +83,6 @@ def unusable_estimator(estimator: str, refused: Mapping[str, str]) -> Iterator[P
     elif estimator not in known and not DOTTED_PATH.fullmatch(estimator):
         fix = did_you_mean(estimator, known, f"one of {', '.join(known)}, or the dotted path of your own function")
         if estimator in POLICY_LOSSES:
-            critic = ", and adv_estimator: gae for PPO with a critic" if estimator == "ppo" else ""
-            fix = f"actor_train.pg_variant: {estimator}{critic}"
+            critic = ", or gae for PPO with a critic" if estimator == "ppo" else ""
+            fix = f"actor_train.pg_variant: {estimator}, with adv_estimator: grpo{critic}"
         yield Problem("adv_estimator", estimator, "is not an advantage estimator", fix)

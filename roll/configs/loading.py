@@ -14,13 +14,14 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from roll.configs.dotted_path import dotted_path
 from roll.configs.fields import default_of, hints, range_problems, walk
-from roll.configs.other_names import OTHER_NAMES
+from roll.configs.other_names import name_here
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
 
 T = TypeVar("T")
 
 # YAML 1.1 reads 1e-6 as text (it wants 1.0e-6); numbers written so are meant as numbers.
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?\.?inf")
+_SWITCHES = {"yes": "true", "on": "true", "true": "true", "no": "false", "off": "false", "false": "false"}
 _SCALAR_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "text", types.NoneType: "null"}
 
 
@@ -84,8 +85,9 @@ class _Loader:
             path = f"{key}.{name}" if key else str(name)
             if name not in known:
                 of = ", ".join(choice for choice, each in (others or {}).items() if name in hints(each))
-                here = f"here it is {OTHER_NAMES[path]}" if path in OTHER_NAMES else f"remove it: an option of {of}" if of else ""
-                problem = Problem(path, value, "unknown key", here or _advice(str(name), list(known), self.root))
+                own = name_here(path, known)
+                here = f"here it is {own}" if own else f"remove it: an option of {of}" if of else ""
+                problem = Problem(path, value, "unknown key", here or self.advice(str(name), value, list(known)))
                 (self.leniency.unknown if self.leniency else self.problems).append(problem)
                 continue
             found = len(self.problems)
@@ -110,6 +112,20 @@ class _Loader:
         if len(self.problems) > before:
             return None
         return cls(**values) if base is None else replace(base, **values)
+
+    def advice(self, name: str, value: object, known: list[str]) -> str:
+        """A key spelt like one of this block, or one of that name in another block, before others where it takes the value."""
+        if nearest := did_you_mean(name, known, cutoff=0.75):
+            return nearest
+        elsewhere = {path: hint for path, item, hint in walk(self.root) if item.name == name}
+        taking = [path for path, hint in elsewhere.items() if _Loader(self.root).takes(hint, value)]
+        if places := taking or [*elsewhere]:
+            return f"it belongs to {' or '.join(place if '.' in place else f'the top level: {place}' for place in places)}"
+        return did_you_mean(name, known, "remove it")
+
+    def takes(self, hint: object, value: object) -> bool:
+        self.convert(hint, value, "")
+        return not self.problems
 
     def _not_offered(self, hint: object, value: object, path: str) -> bool:
         """Whether the last problem is a text that is none of the key's choices; if so it is no problem any more."""
@@ -143,7 +159,7 @@ class _Loader:
             return float(value)
         if (hint in _SCALAR_NAMES and type(value) is hint) or (origin is Callable and callable(value)):
             return value
-        self.problems.append(Problem(key, value, f"must be {_describe(hint)}", _fix(hint, value)))
+        self.problems.append(Problem(key, value, f"must be {_describe(hint)}", _fix(hint, value, default)))
         return None
 
     def convert_union(self, hint: object, value: object, key: str, default: object) -> Any:
@@ -159,18 +175,8 @@ class _Loader:
             converted = attempt.convert(member, value, key, default)
             if not attempt.problems:
                 return converted
-        self.problems.append(Problem(key, value, f"must be {_describe(hint)}", _fix(hint, value)))
+        self.problems.append(Problem(key, value, f"must be {_describe(hint)}", _fix(hint, value, default)))
         return None
-
-
-def _advice(name: str, known: list[str], root: type[object]) -> str:
-    """A key spelt like one of this block, or a key of that name in another block."""
-    if nearest := did_you_mean(name, known, cutoff=0.75):
-        return nearest
-    elsewhere = [path for path, item, _ in walk(root) if item.name == name]
-    if elsewhere:
-        return f"it belongs to {' or '.join(place if '.' in place else f'the top level: {place}' for place in elsewhere)}"
-    return did_you_mean(name, known, "remove it")
 
 
 def _describe(hint: Any) -> str:
@@ -186,15 +192,21 @@ def _describe(hint: Any) -> str:
     return "a function" if origin is Callable else _SCALAR_NAMES[hint]
 
 
-def _fix(hint: object, value: object) -> str:
+def _fix(hint: object, value: object, default: object) -> str:
     if hint is int and isinstance(value, float) and value.is_integer():
         return f"write {int(value)}"
-    if int in (hint, *get_args(hint)) and isinstance(value, str) and value.isdecimal():
-        return f"write {value}, without quotes"
+    if int in (hint, *get_args(hint)) and isinstance(value, str) and "inf" not in value and _NUMBER.fullmatch(value):
+        return f"write {float(value):.0f}, without quotes" if float(value).is_integer() else "a whole number"
+    if hint is bool and isinstance(value, str) and value.lower() in _SWITCHES:
+        return f"write {_SWITCHES[value.lower()]}, without quotes"
+    if str in (hint, *get_args(hint)) and isinstance(value, int | float):
+        return f'write "{value}", in quotes'
+    if get_origin(hint) is list and get_args(hint)[0] is str and isinstance(value, str):
+        return f"write [{value}]"
     if isinstance(value, list) and str in (hint, *get_args(hint)) and all(isinstance(each, str) for each in value):
         return f"write {','.join(value) or 'null'}"
-    if value is None and (is_dataclass(hint) or get_origin(hint) in (dict, list)):
-        return "remove the key to keep the defaults"
+    if value is None and default is not None and default is not MISSING:
+        return f"remove it to keep the default{'' if is_dataclass(default) else f', {default!r}'}"
     return did_you_mean(str(value), [choice for choice in _choices(hint) if isinstance(choice, str)])
 
 

@@ -11,6 +11,7 @@ from roll.configs.estimators import ESTIMATORS
 from roll.configs.losses import POLICY_LOSSES, anchor_of, knob_problems
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import MISSING_VALUE, Problem, did_you_mean
+from roll.configs.role_rules import free_device
 from roll.configs.worker import ActorLogProbConfig
 
 RECIPES = {"dapo": "ppo, with pg_clip: [0.2, 0.28] and loss_agg_mode: token-mean"}
@@ -34,15 +35,16 @@ def _policy_loss(config: PPOConfig) -> Iterator[Problem]:
     if config.old_logprobs == "bypass":
         if loss is not None and loss.needs_proximal:
             message = f"pg_variant {variant} needs the log-probs of the step's first weights"
-            yield Problem("old_logprobs", "bypass", message, "old_logprobs: auto")
+            yield Problem("old_logprobs", "bypass", message, "auto")
         elif config.train_infer_correction.is_weight.enabled and loss is not None and loss.takes_ratio:
             message = f"pg_variant {variant} takes its ratio to the sampler already, is_weight would correct for it twice"
-            yield Problem("old_logprobs", "bypass", message, "old_logprobs: auto, or is_weight.enabled: false")
+            yield Problem("old_logprobs", "bypass", message, "auto, or train_infer_correction.is_weight.enabled: false")
 
 
 def _sampling_mask(config: PPOConfig) -> Iterator[Problem]:
     engine = config.actor_infer.strategy_args.strategy_name
-    if config.keep_sampling_mask and not engine_of(engine).sampling_mask:
+    cuts = config.actor_infer.generating_args.truncates
+    if config.keep_sampling_mask and cuts and not engine_of(engine).sampling_mask:
         message = f"{engine} does not say which tokens top_p and top_k kept"
         able = " or ".join(engines_that("sampling_mask"))
         fix = f"actor_infer.strategy_args.strategy_name: {able}, or actor_infer.generating_args with top_p: 1 and top_k: 0"
@@ -63,7 +65,7 @@ def _router_replay(config: PPOConfig) -> Iterator[Problem]:
 def _clipping(config: PPOConfig) -> Iterator[Problem]:
     clip = config.pg_clip
     if isinstance(clip, list) and len(clip) != 2:
-        yield Problem("pg_clip", clip, "is no range", "[low, high], e.g. [0.2, 0.28], or one number")
+        yield Problem("pg_clip", clip, "is no range", "[0.2, 0.28] for [low, high], or one number")
 
 
 def _correction(config: PPOConfig) -> Iterator[Problem]:
@@ -71,10 +73,10 @@ def _correction(config: PPOConfig) -> Iterator[Problem]:
     variant = config.actor_train.pg_variant
     if weight.enabled and anchor_of(variant) == "behaviour":
         message = f"{variant} takes its ratio to the sampler itself, is_weight would correct for it twice"
-        yield Problem(f"{key}.is_weight.enabled", True, message, "false, or another pg_variant")
+        yield Problem(f"{key}.is_weight.enabled", True, message, "false, or actor_train.pg_variant: ppo")
     if weight.mode == "mask" and weight.lower_bound >= weight.upper_bound:
         message = f"{weight.lower_bound:g} >= upper_bound {weight.upper_bound:g}: every token is masked"
-        yield Problem(f"{key}.is_weight.lower_bound", weight.lower_bound, message)
+        yield Problem(f"{key}.is_weight.lower_bound", weight.lower_bound, message, f"less than {weight.upper_bound:g}")
     for index, rule in enumerate(config.train_infer_correction.filters):
         name = f"{key}.filters[{index}]"
         if rule.enabled and not (rule.ratio_enabled or rule.diff_enabled):
@@ -82,7 +84,7 @@ def _correction(config: PPOConfig) -> Iterator[Problem]:
         for low, high in (("ratio_low", "ratio_high"), ("diff_low", "diff_high")):
             if getattr(rule, low) >= getattr(rule, high):
                 message = f"{getattr(rule, low):g} >= {high} {getattr(rule, high):g}: every token is left out"
-                yield Problem(f"{name}.{low}", getattr(rule, low), message)
+                yield Problem(f"{name}.{low}", getattr(rule, low), message, f"less than {getattr(rule, high):g}")
 
 
 def _kl(config: PPOConfig) -> Iterator[Problem]:
@@ -96,7 +98,12 @@ def _kl(config: PPOConfig) -> Iterator[Problem]:
         yield Problem("target_kl", config.target_kl, "has no effect: add_token_level_kl is false", "add_token_level_kl: true")
     if config.uses_reference and config.reference is None and config.mode in ("both", "train"):
         user = "use_kl_loss" if config.use_kl_loss else "add_token_level_kl"
-        yield Problem("reference", MISSING_VALUE, f"{user} needs it", "reference: {device_mapping: ...}")
+        yield Problem("reference", MISSING_VALUE, f"{user} needs it", f"reference: {_beside(config)}")
+
+
+def _beside(config: PPOConfig) -> str:
+    """A role on the trainer's devices."""
+    return f'{{device_mapping: "{",".join(map(str, config.actor_train.devices))}"}}'
 
 
 LOG_PROB = "actor_log_prob"
@@ -132,7 +139,7 @@ def _own_devices(config: PPOConfig, role: ActorLogProbConfig) -> Iterator[Proble
     roles = config.configured_roles()
     for name in ("actor_train", "actor_infer"):
         if name in roles and not set(roles[name].devices).isdisjoint(role.devices):
-            fix = "devices of its own, or remove the role: actor_train computes the log-probs"
+            fix = f'devices of its own, e.g. "{free_device(config)}", or remove the role: actor_train computes the log-probs'
             yield Problem(f"{LOG_PROB}.device_mapping", role.device_mapping, f"shares devices with {name}", fix)
 
 
@@ -140,7 +147,7 @@ def _critic(config: PPOConfig) -> Iterator[Problem]:
     estimator = config.adv_estimator
     if config.uses_critic:
         if config.critic is None:
-            fix = "critic: {device_mapping: ...}, or another adv_estimator"
+            fix = f"critic: {_beside(config)}, or adv_estimator: grpo"
             yield Problem("critic", MISSING_VALUE, "adv_estimator gae needs it", fix)
         if config.critic_warmup >= config.max_steps:
             message = f"{config.critic_warmup} >= max_steps {config.max_steps}: the policy would never be trained"

@@ -92,7 +92,7 @@ def knob_problems(knobs: PolicyLossKnobs, key: str = "") -> Iterator[Problem]:
     """Problems that no single range can describe. `key`: dotted path of the block, with a dot at its end."""
     low, high = knobs.tis_lower_bound, knobs.tis_upper_bound
     if low >= high:
-        yield Problem(f"{key}tis_lower_bound", low, f"{low:g} >= tis_upper_bound {high:g}")
+        yield Problem(f"{key}tis_lower_bound", low, f"{low:g} >= tis_upper_bound {high:g}", f"less than {high:g}")
     if knobs.topr_ratio_level not in get_args(RatioLevel):
         yield Problem(f"{key}topr_ratio_level", knobs.topr_ratio_level, f"must be one of {', '.join(get_args(RatioLevel))}")
 

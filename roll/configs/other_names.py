@@ -1,5 +1,7 @@
 """What others call a key of the top level: a user who writes it is told the name that it has here."""
 
+from collections.abc import Container
+
 _SIZES = (
     "rollout_batch_size for the prompts of a step, and for the samples of an optimiser step "
     "actor_train.training_args.per_device_train_batch_size x gradient_accumulation_steps"
@@ -50,3 +52,24 @@ OTHER_NAMES = {
     "use_vllm": "actor_infer.strategy_args.strategy_name: vllm",
     "temperature": "actor_infer.generating_args.temperature",
 }
+_GROUP, _ANSWER, _SOURCE = "train_env_manager.group_size", "max_tokens_per_step", "custom_envs: prompts come from environments"
+_SCORE = "custom_envs: rewards come from environments"
+OF_EPISODES = {
+    **dict.fromkeys(("batch_size", "train_batch_size", "global_batch_size"), _SIZES.replace("prompts", "episodes")),
+    "generation_batch_size": "rollout_batch_size (episodes)",
+    **dict.fromkeys(("group_size", "num_generations", "rollout_n"), _GROUP),
+    "max_prompt_length": "sequence_length, all turns together",
+    **dict.fromkeys(("max_completion_length", "max_response_length"), _ANSWER),
+    **dict.fromkeys(("num_train_epochs", "epochs"), "max_steps; episodes have no epochs"),
+    **dict.fromkeys(("dataset", "train_dataset", "train_files"), _SOURCE),
+    **dict.fromkeys(("eval_dataset", "val_files"), "val_env_manager"),
+    **dict.fromkeys(("reward_funcs", "reward_fn"), _SCORE),
+    "mask_truncated_completions": "",
+    "scale_rewards": "adv_estimator (grpo divides by the deviation of the group), or reward_normalization.norm_std_type",
+}
+"""The same of an agentic run, where it has another name there; empty: it has none."""
+
+
+def name_here(key: str, known: Container[str]) -> str:
+    """`known`: the keys of the top level."""
+    return (OF_EPISODES if "custom_envs" in known else {}).get(key, OTHER_NAMES.get(key, ""))

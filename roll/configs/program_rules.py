@@ -33,7 +33,12 @@ def program_problems(tag: str, env: EnvConfig) -> Iterator[Problem]:
     key = f"custom_envs.{tag}"
     if env.program is None:
         if env.env_type == PROGRAM:
-            yield Problem(f"{key}.program", MISSING_VALUE, "env_type: program needs it", "program: {command: [...], reward: ...}")
+            yield Problem(
+                f"{key}.program",
+                MISSING_VALUE,
+                "env_type: program needs it",
+                "program: {command: [python, agent.py], reward: posted}",
+            )
         return
     if env.env_type != PROGRAM:
         yield Problem(f"{key}.program", "given", f"has no effect: env_type is {env.env_type}", "env_type: program, or remove it")
@@ -52,6 +57,8 @@ def _commands(key: str, program: ProgramConfig) -> Iterator[Problem]:
         words: list[str] = getattr(program, name)
         if words and (not words[0].strip() or any("\0" in word for word in words)):
             yield Problem(f"{key}.{name}", words, "does not begin with the name of a program", "[python, agent.py]")
+        elif len(words) == 1 and len(apart := words[0].split()) > 1:
+            yield Problem(f"{key}.{name}", words, "is one word, and no shell divides it", f"[{', '.join(apart)}]")
     if program.preload and not _is_script(program.command):
         fix = "command: [python, agent.py] or [python, -m, module]"
         yield Problem(f"{key}.preload", program.preload, f"is for scripts of Python, and command is {program.command}", fix)
@@ -87,4 +94,4 @@ def host_problems(host: str) -> Iterator[Problem]:
         return
     if address.is_unspecified or address.is_multicast:
         message = "programs are told this address, and it is none that they could reach"
-        yield Problem("gateway_host", host, message, "the address of one network interface")
+        yield Problem("gateway_host", host, message, "127.0.0.1, or the address of one network interface")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from posixpath import normpath
 
 from roll.configs.arguments import DataArguments
 from roll.configs.base import BaseConfig
@@ -11,9 +12,12 @@ from roll.configs.dotted_path import DOTTED_PATH
 from roll.configs.engines import ENGINES, engine_of
 from roll.configs.estimators import unusable_estimator
 from roll.configs.ppo import set_key
-from roll.configs.problems import MISSING_VALUE, Problem
+from roll.configs.problems import MISSING_VALUE, Problem, did_you_mean
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.worker import RewardConfig
+
+WORKER = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker"
+"""One that is there."""
 
 
 def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
@@ -25,8 +29,11 @@ def _twice(config: RLVRConfig) -> Iterator[Problem]:
     """Rows of a validation that count twice make its interval too narrow."""
     for name, each in config.validations.items():
         if (twice := each.data_args.named_twice) is not None:
-            message = f"names {twice} twice: its rows would count as if they were others"
-            yield Problem(f"{set_key(name)}.data_args.file_name", each.data_args.file_name, message, "name each file once")
+            message, once = (
+                f"names {twice} twice: its rows would count as if they were others",
+                f"name each once: [{', '.join(dict.fromkeys(map(normpath, each.data_args.files)))}]",
+            )
+            yield Problem(f"{set_key(name)}.data_args.file_name", each.data_args.file_name, message, once)
 
 
 def _lengths(config: RLVRConfig) -> Iterator[Problem]:
@@ -35,7 +42,7 @@ def _lengths(config: RLVRConfig) -> Iterator[Problem]:
     except ValueError as error:
         key = "response_length" if config.sequence_length is None else "sequence_length"
         value = MISSING_VALUE if config.sequence_length is None else config.sequence_length
-        yield Problem(key, value, str(error), "give prompt_length and one of response_length, sequence_length")
+        yield Problem(key, value, str(error), _length_fix(config))
         return
     for domain, reward in config.rewards.items():
         if (buffer := reward.shaping.overlong_buffer) > response_length:
@@ -47,8 +54,19 @@ def _lengths(config: RLVRConfig) -> Iterator[Problem]:
         longest = args.max_new_tokens
         if longest is not None and longest > response_length:
             yield Problem(
-                f"{name}.generating_args.max_new_tokens", longest, f"{longest} > response_length {response_length}", "remove it"
+                f"{name}.generating_args.max_new_tokens",
+                longest,
+                f"{longest} > response_length {response_length}",
+                f"at most {response_length}, or remove it",
             )
+
+
+def _length_fix(config: RLVRConfig) -> str:
+    prompt, response, sequence = config.prompt_length, config.response_length, config.sequence_length
+    if sequence is None:
+        return "e.g. 1024, or sequence_length above prompt_length"
+    shorter = f", or prompt_length: {room}" if (room := sequence - (response or 1)) > 0 else ""
+    return f"at least {prompt + (response or 1)}{shorter}"
 
 
 def _rollout(config: RLVRConfig) -> Iterator[Problem]:
@@ -73,7 +91,7 @@ def _rollout(config: RLVRConfig) -> Iterator[Problem]:
 def _advantages(config: RLVRConfig) -> Iterator[Problem]:
     size = config.num_return_sequences_in_group
     alone = "compares the responses of a group, but num_return_sequences_in_group is 1"
-    larger = "set num_return_sequences_in_group to 2 or more"
+    larger = "num_return_sequences_in_group: 2 or more"
     yield from unusable_estimator(config.adv_estimator, config.refused_estimators)
     compares = config.estimator.group_relative and not config.estimator.per_turn
     if size == 1 and compares:
@@ -85,11 +103,21 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
         elif value == "group" and size == 1:
             yield Problem(key, value, alone, f"{larger}, or use batch")
     if config.error_max_len_clip != (config.error_max_len_threshold is not None):
+        fix = (
+            "a number of tokens, or error_max_len_clip: false"
+            if config.error_max_len_clip
+            else "null, or error_max_len_clip: true"
+        )
         message = "error_max_len_clip and its threshold belong together"
-        yield Problem("error_max_len_threshold", config.error_max_len_threshold, message, "give both, or neither")
+        yield Problem("error_max_len_threshold", config.error_max_len_threshold, message, fix)
     low, high = config.difficulty_low_threshold, config.difficulty_high_threshold
     if low >= high:
-        yield Problem("difficulty_low_threshold", low, f"{low:g} >= difficulty_high_threshold {high:g}: no group passes")
+        yield Problem(
+            "difficulty_low_threshold",
+            low,
+            f"{low:g} >= difficulty_high_threshold {high:g}: no group passes",
+            f"less than {high:g}",
+        )
     if config.difficulty_mask and size == 1:
         yield Problem("difficulty_mask", True, alone, larger)
 
@@ -125,7 +153,7 @@ def _pass_rates(config: RLVRConfig) -> Iterator[Problem]:
         yield Problem(key, chosen, message, "one process: mode: both without groups_database; or remove it")
     if config.total_epochs is not None:
         message = "and pass_rate_curriculum are both given: how long an epoch is, is measured on the way"
-        yield Problem("total_epochs", config.total_epochs, message, "max_steps")
+        yield Problem("total_epochs", config.total_epochs, message, "remove it; max_steps says how long the run is")
     for domain, reward in config.rewards.items():
         if reward.reward_model is not None:
             message = f"rewards.{domain} has a reward_model, whose scores say neither pass nor fail"
@@ -140,12 +168,12 @@ def _epochs(config: RLVRConfig) -> Iterator[Problem]:
 
 def _domains(config: RLVRConfig) -> Iterator[Problem]:
     if not config.rewards:
-        yield Problem("rewards", MISSING_VALUE, "has no domain", "rewards: {<domain>: {worker_cls: ...}}")
+        yield Problem("rewards", MISSING_VALUE, "has no domain", f"rewards: {{math: {{worker_cls: {WORKER}}}}}, or another")
     owner: dict[str, str] = {}
     for domain, reward in config.rewards.items():
         key = f"rewards.{domain}"
         if isinstance(reward.worker_cls, str) and not DOTTED_PATH.fullmatch(reward.worker_cls):
-            yield Problem(f"{key}.worker_cls", reward.worker_cls, "is not a dotted path", "my_package.my_module.MyRewardWorker")
+            yield Problem(f"{key}.worker_cls", reward.worker_cls, "is not a dotted path", f"such as {WORKER}")
         for tag in reward.tags(domain):
             if tag in owner:
                 yield Problem(f"{key}.tag_included", tag, f"the tag belongs to rewards.{owner[tag]} already", "name it once")
@@ -156,8 +184,8 @@ def _domains(config: RLVRConfig) -> Iterator[Problem]:
     key = "actor_train.data_args.domain_interleave_probs"
     for domain in shares:
         if domain not in config.rewards:
-            known = ", ".join(config.rewards) or "none"
-            yield Problem(f"{key}.{domain}", shares[domain], f"there is no rewards.{domain} (domains: {known})")
+            known, fix = ", ".join(config.rewards) or "none", did_you_mean(domain, config.rewards, "remove it")
+            yield Problem(f"{key}.{domain}", shares[domain], f"there is no rewards.{domain} (domains: {known})", fix)
 
 
 def _judging_models(key: str, reward: RewardConfig) -> Iterator[Problem]:
@@ -175,7 +203,7 @@ def _judging_models(key: str, reward: RewardConfig) -> Iterator[Problem]:
         message = "there is one worker for each engine of its model"
         yield Problem(f"{key}.world_size", reward.world_size, message, "remove it")
     if len(reward.models) > 1:
-        yield Problem(f"{key}.reward_model", MISSING_VALUE, "and judge are both given", "remove one of the two")
+        yield Problem(f"{key}.reward_model", "given", "and judge are both given", "remove one of the two")
 
 
 def _query_filter(config: RLVRConfig, key: str, domain: str) -> Iterator[Problem]:
@@ -191,11 +219,16 @@ def _query_filter(config: RLVRConfig, key: str, domain: str) -> Iterator[Problem
         if value is not None and name not in read:
             yield Problem(f"{key}.query_filter_config.filter_args.{name}", value, f"{chosen.type} does not read it", "remove it")
     if read and all(values[name] is None for name in read):
-        yield Problem(f"{key}.query_filter_config.filter_args", MISSING_VALUE, f"{chosen.type} needs {' or '.join(read)}")
+        yield Problem(
+            f"{key}.query_filter_config.filter_args",
+            MISSING_VALUE,
+            f"{chosen.type} needs {' or '.join(read)}",
+            f"{{{read[0]}: 0}}",
+        )
     low, high = given.threshold_down, given.threshold_up
     if low is not None and high is not None and low >= high:
         name = f"{key}.query_filter_config.filter_args.threshold_down"
-        yield Problem(name, low, f"{low:g} >= threshold_up {high:g}: every group is dropped")
+        yield Problem(name, low, f"{low:g} >= threshold_up {high:g}: every group is dropped", f"less than {high:g}")
     if chosen.type == "std_filter" and config.num_return_sequences_in_group == 1:
         message = "needs groups, but num_return_sequences_in_group is 1: every group is dropped"
-        yield Problem(f"{key}.query_filter_config.type", chosen.type, message)
+        yield Problem(f"{key}.query_filter_config.type", chosen.type, message, "no_filter, or a larger group")

@@ -48,6 +48,12 @@ def _placed(config: PPOConfig, roles: Mapping[str, RoleConfig]) -> dict[str, Wor
     return {**roles, **judging}
 
 
+def free_device(config: PPOConfig) -> int:
+    """The first one that neither trains the policy nor samples from it."""
+    taken = {*config.actor_train.devices, *config.actor_infer.devices}
+    return next(device for device in range(len(taken) + 1) if device not in taken)
+
+
 def device_problems(config: PPOConfig, device_count: int) -> Iterator[Problem]:
     """`device_count`: devices of the whole cluster."""
     if device_count > MAX_DEVICES:
@@ -56,7 +62,8 @@ def device_problems(config: PPOConfig, device_count: int) -> Iterator[Problem]:
         key = f"{name}.device_mapping"
         if role.device_mapping is None:
             alone = "; rollouts without training are not there, but roll env play shows episodes" if name == "actor_train" else ""
-            yield Problem(key, MISSING_VALUE, f"{name} needs devices", f'e.g. "0"{alone}')
+            device = free_device(config) if name == "actor_log_prob" else 0
+            yield Problem(key, MISSING_VALUE, f"{name} needs devices", f'e.g. "{device}"{alone}')
             continue
         if missing := [device for device in role.devices if device >= device_count]:
             shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
@@ -73,7 +80,7 @@ def role_problems(config: PPOConfig) -> Iterator[Problem]:
     for name, role in config.configured_roles().items():
         wanted, strategy = _STRATEGIES_OF_ROLE[name], role.strategy_args.strategy_name
         if strategy not in wanted:
-            yield Problem(f"{name}.strategy_args.strategy_name", strategy, f"does not fit {name}", f"use {' or '.join(wanted)}")
+            yield Problem(f"{name}.strategy_args.strategy_name", strategy, f"does not fit {name}", " or ".join(wanted))
         elif isinstance(role.strategy_args.options, DeepSpeedConfig):
             yield from deepspeed_problems(
                 name, role.strategy_args.options, role.model_args.dtype, isinstance(role, TrainedConfig)
@@ -86,7 +93,12 @@ def role_problems(config: PPOConfig) -> Iterator[Problem]:
         if isinstance(role, TrainedConfig) and role.model_args.dtype == "fp16":
             yield Problem(f"{name}.model_args.dtype", "fp16", "fp16 gradients underflow", "bf16 or fp32")
         if not config.model_folder(role):
-            yield Problem(f"{name}.model_args.model_name_or_path", MISSING_VALUE, "names no model", "set pretrain")
+            yield Problem(
+                f"{name}.model_args.model_name_or_path",
+                MISSING_VALUE,
+                "names no model",
+                "pretrain: a folder, or owner/name of the hub",
+            )
         if role.worker_cls is not None and not DOTTED_PATH.fullmatch(role.worker_cls):
             yield Problem(f"{name}.worker_cls", role.worker_cls, "is not a dotted path", "my_package.my_module.MyWorker")
     yield from _engine(config)
@@ -114,7 +126,7 @@ def _lora(name: str, role: WorkerConfig) -> Iterator[Problem]:
     elif name == "critic":
         yield Problem(f"{key}.lora_target", model.lora_target, "all weights of the critic are trained", "remove it")
     elif name == "actor_train" and role.strategy_args.strategy_name not in LORA_STRATEGIES:
-        fix = f"use {' or '.join(LORA_STRATEGIES)}, or remove lora_target"
+        fix = f"remove it, or {name}.strategy_args.strategy_name: {' or '.join(LORA_STRATEGIES)}"
         yield Problem(f"{key}.lora_target", model.lora_target, f"{role.strategy_args.strategy_name} trains no adapters", fix)
     if model.lora_dropout:
         message = "dropout makes the ratio of two log-probs depend on chance instead of on the weights alone"
@@ -137,7 +149,7 @@ def _engine(config: PPOConfig) -> Iterator[Problem]:
     block = "actor_infer.strategy_args.strategy_config"
     if options.starts_empty and adapter_updates(config)[0]:
         message = "weight updates are adapters alone (lora_update), whose base the engines read from the model folder"
-        yield Problem(f"{block}.load_format", "dummy", message, "safetensors, or lora_update: merged")
+        yield Problem(f"{block}.load_format", "dummy", message, "auto, or actor_train.model_args.lora_update: merged")
     sizes = {name: options.given.get(name, 1) for name in (*PARALLEL_SIZES, REPLICAS)}
     wrong = [key for key, size in sizes.items() if type(size) is not int or size < 1]
     for key in wrong:
@@ -152,13 +164,21 @@ def _engine(config: PPOConfig) -> Iterator[Problem]:
     if devices % per_engine:
         key = max(sizes, key=lambda size: sizes[size])
         message = f"{devices} devices of actor_infer do not divide into engines of {per_engine}"
-        yield Problem(f"{block}.{key}", sizes[key], message, "change device_mapping, or a size that divides it")
+        yield Problem(f"{block}.{key}", sizes[key], message, _divisor(sizes[key], devices, per_engine))
     elif devices // per_engine % replicas:
         message = f"{devices} devices of actor_infer are {devices // per_engine} engines of {per_engine}"
         yield Problem(f"{block}.{REPLICAS}", replicas, message, "remove it: engines are counted by device_mapping")
     elif replicas > 1 and options.given.get("enable_expert_parallel"):
         message = "experts are divided among the devices of one engine, and engines share nothing"
         yield Problem(f"{block}.{REPLICAS}", replicas, message, f"remove it, and divide experts by {PARALLEL_SIZES[0]}")
+
+
+def _divisor(size: int, devices: int, per_engine: int) -> str:
+    """The sizes nearest to one that does not divide the devices, the other one kept."""
+    others = per_engine // size
+    fitting = [each for each in range(1, devices + 1) if devices % (each * others) == 0]
+    smaller = f"{max(each for each in fitting if each < size)}, or " if fitting and fitting[0] < size else ""
+    return f"{smaller}a device_mapping of {-(-devices // per_engine) * per_engine} devices"
 
 
 def _engine_nodes(config: PPOConfig, device_count: int) -> Iterator[Problem]:

@@ -27,9 +27,9 @@ def schedule_problems(config: PPOConfig) -> Iterator[Problem]:
 def _ahead(config: PPOConfig) -> Iterator[Problem]:
     depth, ratio = config.async_pipeline_depth, config.async_generation_ratio
     if depth != "auto" and depth > ratio:
-        yield Problem(
-            "async_pipeline_depth", depth, f"{depth:g} > async_generation_ratio {ratio:g}", f"auto, or at most {ratio:g}"
-        )
+        deepest = deepest_pipeline(ratio, config.weight_push_interval, config.max_reuse)
+        fix = f"auto, or at most {math.floor(100 * deepest) / 100:g}"
+        yield Problem("async_pipeline_depth", depth, f"{depth:g} > async_generation_ratio {ratio:g}", fix)
     push, pull = config.weight_push_interval, config.weight_pull_interval
     if push - 1 > ratio:
         message = f"{push} batches are trained between two versions, and async_generation_ratio {ratio:g} lets only "
@@ -45,18 +45,19 @@ def _ahead(config: PPOConfig) -> Iterator[Problem]:
             message += "before the engines serve the newest version"
             yield Problem("weight_pull_interval", pull, message, f"0, or an async_generation_ratio above {ratio:g}")
     if config.staleness_policy == "drop" and ratio == 0:
-        yield Problem("staleness_policy", "drop", "has nothing to drop at async_generation_ratio 0", "use wait")
+        yield Problem("staleness_policy", "drop", "has nothing to drop at async_generation_ratio 0", "wait")
     if config.groups_order == "newest" and config.staleness_policy == "wait":
         message = "with staleness_policy wait every group is trained: taking the newest first makes the others older by as much"
-        yield Problem("groups_order", "newest", message, "staleness_policy: drop, or fifo")
+        yield Problem("groups_order", "newest", message, "fifo, or staleness_policy: drop" if ratio else "fifo")
 
 
 def _tuning(config: PPOConfig) -> Iterator[Problem]:
     tuning, key = config.staleness_tuning, "staleness_tuning"
+    useless = config.async_generation_ratio <= config.weight_push_interval - 1
     if tuning.depth and config.async_pipeline_depth != "auto":
-        fix = "false, or async_pipeline_depth: auto"
+        fix = "false" if useless else "false, or async_pipeline_depth: auto"
         yield Problem(f"{key}.depth", True, f"async_pipeline_depth {config.async_pipeline_depth:g} is a constant", fix)
-    elif tuning.depth and config.async_generation_ratio <= config.weight_push_interval - 1:
+    elif tuning.depth and useless:
         message = f"has no effect: at async_generation_ratio {config.async_generation_ratio:g} rollouts cannot run less far ahead"
         yield Problem(f"{key}.depth", True, message, f"false, or async_generation_ratio: {config.weight_push_interval}")
     if tuning.target_ess != StalenessTuningConfig().target_ess and not (tuning.depth or tuning.learning_rate):
@@ -117,7 +118,7 @@ def _one_step(config: PPOConfig) -> Iterator[Problem]:
         message = f"train_on_arrival passes over each group once: {config.ppo_epochs} > 1"
         yield Problem("ppo_epochs", config.ppo_epochs, message, "1, or train_on_arrival: false")
     batch, samples = optimizer_batch_size(config.actor_train), config.rollouts_per_step
-    if 0 < batch < samples:
+    if 0 < batch < samples and samples % batch == 0:
         training = config.actor_train.training_args
         message = f"train_on_arrival takes one optimiser step a batch: {batch} < {samples} samples"
         fix = f"{training.gradient_accumulation_steps * samples // batch}"
@@ -128,7 +129,10 @@ def _estimator(config: PPOConfig) -> Iterator[Problem]:
     name, entry = config.adv_estimator, config.estimator
     if name not in ESTIMATORS:
         yield Problem(
-            "adv_estimator", name, "train_on_arrival cannot know whether your function compares groups", "a built-in one"
+            "adv_estimator",
+            name,
+            "train_on_arrival cannot know whether your function compares groups",
+            "grpo, or another built-in one",
         )
     elif entry.whitened or entry.of_batch:
         yield Problem("adv_estimator", name, WHOLE, "grpo, or train_on_arrival: false")
@@ -158,7 +162,12 @@ def _devices(config: PPOConfig) -> Iterator[Problem]:
     for name, devices in roles.items():
         if name != "actor_train" and devices & roles["actor_train"]:
             message = f"{name} has devices of actor_train, which trains all the time (train_on_arrival)"
-            yield Problem("actor_train.device_mapping", config.actor_train.device_mapping, message, "devices of its own")
+            yield Problem(
+                "actor_train.device_mapping",
+                config.actor_train.device_mapping,
+                message,
+                "devices of its own, or train_on_arrival: false",
+            )
 
 
 def _halves(config: PPOConfig) -> Iterator[Problem]:

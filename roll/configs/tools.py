@@ -51,11 +51,14 @@ def tool_problems(key: str, wrapper: ToolWrapperConfig, template: str, shows_mes
     if args.tool_execute_error_reward and (args.tool_reward or args.tool_success_reward):
         message = "takes the place of tool_reward and tool_success_reward, and they are given, too"
         yield Problem(
-            f"{key}.wrapper_args.tool_execute_error_reward", args.tool_execute_error_reward, message, "one or the other"
+            f"{key}.wrapper_args.tool_execute_error_reward",
+            args.tool_execute_error_reward,
+            message,
+            "0, or no tool_reward and tool_success_reward",
         )
     if wrapper.call_format == "template" and template != "native":
         message = f"calls are put into words by the model's chat template, and actor_train.data_args.template is {template}"
-        yield Problem(f"{key}.call_format", "template", message, "template: native, or call_format: text")
+        yield Problem(f"{key}.call_format", "template", message, "actor_train.data_args.template: native, or call_format: text")
     elif wrapper.call_format == "template" and not shows_messages:
         message = "needs a conversation that goes on, and env_manager_cls begins each turn afresh"
-        yield Problem(f"{key}.call_format", "template", message, "TrajEnvManager, or call_format: text")
+        yield Problem(f"{key}.call_format", "template", message, "text, or the default of env_manager_cls")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from glob import escape
@@ -118,7 +119,12 @@ def _unknown(name: str, key: str, known: list[str]) -> Problem:
         if _among(name, [*patterns]):
             return Problem(key, name, f"no step of this run will have it: it needs {need}", f"{need}, or another metric")
     if losses := [loss for loss, entry in POLICY_LOSSES.items() if name.removeprefix("actor/") in entry.metrics]:
-        return Problem(key, name, "the loss of this run does not have it", f"pg_variant {', '.join(losses)}, or another metric")
+        return Problem(
+            key,
+            name,
+            "the loss of this run does not have it",
+            f"actor_train.pg_variant: {' or '.join(losses)}, or another metric",
+        )
     fix = did_you_mean(name, [each for each in known if "*" not in each], "a name from metrics.jsonl of a run like this one")
     return Problem(key, name, "no step of this run will have it", fix)
 
@@ -157,7 +163,12 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
 def _template_variables(config: PPOConfig) -> Iterator[Problem]:
     data, key = config.actor_train.data_args, "actor_train.data_args.chat_template_kwargs"
     if data.chat_template_kwargs and data.template != "native":
-        yield Problem(key, data.chat_template_kwargs, f"is never read: template is {data.template}", "template: native")
+        yield Problem(
+            key,
+            data.chat_template_kwargs,
+            f"is never read: template is {data.template}",
+            "actor_train.data_args.template: native",
+        )
     for name in data.chat_template_kwargs:
         if not name.isidentifier() or name in OF_THE_RUN:
             message = "is given by the run" if name in OF_THE_RUN else "is no name of a variable"
@@ -166,7 +177,12 @@ def _template_variables(config: PPOConfig) -> Iterator[Problem]:
 
 def _run(config: PPOConfig) -> Iterator[Problem]:
     if config.exp_name in ("", ".", "..") or "/" in config.exp_name:
-        yield Problem("exp_name", config.exp_name, "must be a plain folder name", 'no "/", not empty')
+        yield Problem(
+            "exp_name",
+            config.exp_name,
+            "must be a plain folder name",
+            f"{'-'.join(re.findall(r'[^/.]+', config.exp_name)) or 'my_run'}",
+        )
     elif not config.exp_name.isprintable():
         yield Problem("exp_name", config.exp_name, "has line ends or control characters", "letters, digits, - and _")
     if config.resume_from_checkpoint == "":
@@ -225,7 +241,12 @@ def _sampling(config: PPOConfig) -> Iterator[Problem]:
     if "" in generating.stop_strings:
         yield Problem(f"{key}.stop_strings", generating.stop_strings, "an empty text stops nothing", "remove it")
     if asked is not None and asked != size:
-        yield Problem(f"{key}.num_return_sequences", asked, f"{asked} != {_group_key(config)} {size}", "remove it")
+        yield Problem(
+            f"{key}.num_return_sequences",
+            asked,
+            f"{asked} != {_group_key(config)} {size}",
+            f"remove it, or {_group_key(config)}: {asked}",
+        )
     for name, role in config.configured_roles().items():
         if isinstance(role, TrainedConfig) and role.training_args.warmup_ratio > 0 and role.training_args.warmup_steps > 0:
             ratio, steps = role.training_args.warmup_ratio, role.training_args.warmup_steps
@@ -256,16 +277,19 @@ def _whole_batches(config: PPOConfig, worker: TrainedConfig, name: str) -> Itera
 
 
 def _batch_fix(config: PPOConfig, worker: TrainedConfig, batch: int) -> str:
-    """The nearest numbers of groups whose samples divide into whole optimiser batches, as rollout_batch_size counts them; and the
-    largest smaller batches into which these samples divide."""
-    unit = batch // math.gcd(batch, config.group_size)
+    """The nearest numbers of groups whose samples divide into whole optimiser batches, the policy's and the critic's, as
+    rollout_batch_size counts them; and the largest smaller batches into which these samples divide."""
+    role = "" if worker is config.actor_train else "critic.training_args."
+    trained = [config.actor_train, *([config.critic] if config.uses_critic and config.critic is not None else [])]
+    whole = math.lcm(batch, *(optimizer_batch_size(each) or 1 for each in trained))
+    unit = whole // math.gcd(whole, config.group_size)
     counted = config.rollout_batch_size // config.groups_per_step
     below = config.groups_per_step // unit * unit
     fixes = [f"rollout_batch_size {f'{below * counted} or ' if below else ''}{(below + unit) * counted}"]
     for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
         given = getattr(worker.training_args, key)
         smaller = (size for size in range(given - 1, 0, -1) if config.rollouts_per_step % (batch // given * size) == 0)
-        fixes += [f"{key} {size}" for size in islice(smaller, 1)]
+        fixes += [f"{role}{key} {size}" for size in islice(smaller, 1)]
     return ", or ".join(fixes)
 
 
@@ -279,13 +303,15 @@ def _evaluation(config: PPOConfig) -> Iterator[Problem]:
     checkpoints = config.bench_checkpoints
     if config.mode != "bench":
         if checkpoints != [PRETRAIN]:
-            yield Problem("bench_checkpoints", checkpoints, f"has no effect with mode: {config.mode}", "mode: bench")
+            yield Problem(
+                "bench_checkpoints", checkpoints, f"has no effect with mode: {config.mode}", "remove it, or mode: bench"
+            )
         return
     if not config.validation_sampling:
         fix = "validation_sets: {<name>: ...}"
         yield Problem("validation_sets", MISSING_VALUE, "mode: bench evaluates validation sets, and there is none", fix)
     if not checkpoints:
-        yield Problem("bench_checkpoints", [], "names no model", "pretrain, or folders of runs and checkpoints")
+        yield Problem("bench_checkpoints", [], "names no model", f"[{PRETRAIN}], or a list of folders of runs and checkpoints")
     if config.resume_from_checkpoint not in (False, "auto"):
         message = "an evaluation resumes nothing: its models are those of bench_checkpoints"
         yield Problem("resume_from_checkpoint", config.resume_from_checkpoint, message, "false")

@@ -41,7 +41,7 @@ def test_metrics_of_the_run_are_accepted(metric):
         ("actor/is_weight_mean", "needs train_infer_correction"),
         ("val_correct/all/mean", "needs a validation set"),
         ("env/Lake/success", "needs an agentic run"),
-        ("actor/sapo_gate", "pg_variant sapo"),
+        ("actor/sapo_gate", "pg_variant: sapo"),
         ("rewards/code/mean", "did you mean rewards/"),
         ("staleness/math/mean", "did you mean staleness/mean?"),
         ("staleness/histogram", "no step of this run"),

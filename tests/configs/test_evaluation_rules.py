@@ -97,7 +97,7 @@ def test_the_first_set_is_the_one_without_a_name():
         (
             AGENTIC,
             {"validation_sets": {"lakes": {"env_manager": {"tags": ["sea"]}}}},
-            "validation_sets.lakes.env_manager.tags",
+            "validation_sets.lakes.env_manager.tags[0]",
             "there is no custom_envs.sea",
         ),
         (

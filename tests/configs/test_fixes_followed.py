@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from roll.configs.agentic import AgenticConfig
+from roll.configs.arguments import STRATEGY_CONFIGS
 from roll.configs.fields import walk
 from roll.configs.problems import ConfigError, Problem
 from roll.configs.rlvr import RLVRConfig
@@ -19,7 +22,18 @@ from roll.loading.compose import load
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROUNDS = 4
 MACHINE = Machine(cpus=2, memory=1 << 34, accelerators=())
-KNOWN = {path for path, _, _ in walk(RLVRConfig)}
+OPTIONS = {
+    f"{name}.strategy_args.strategy_config.{path}"
+    for name in ("actor_train", "actor_infer")
+    for each in STRATEGY_CONFIGS.values()
+    for path, _, _ in walk(each)
+}
+KNOWN = OPTIONS | {path for kind in (RLVRConfig, AgenticConfig) for path, _, _ in walk(kind)}
+PATTERNS = [re.compile(re.escape(path).replace("<name>", r"[^.]+")) for path in sorted(KNOWN)]
+NUMBER, VALUE = r"-?[\d.]*\d", r"[a-z_]+(?:,[a-z_]+)+|\[[^\]]*\]|\{.*\}|\"[^\"]*\"|[\w./-]*\w"
+BEFORE = re.compile(
+    r"(?:e\.g\. |at most |at least |write |such as |name each once: |devices of its own, e\.g\. |a \w+ > 0, e\.g\. )"
+)
 
 
 def problems(config: str, overrides: list[str]) -> list[Problem]:
@@ -31,79 +45,75 @@ def problems(config: str, overrides: list[str]) -> list[Problem]:
     return report.located(check_config(loaded, planned_devices(loaded, MACHINE)))
 
 
-def followed(problem: Problem) -> str | None:
-    """The override that the fix asks for; None: it leaves more to the reader than a program knows."""
-    fix = problem.fix
+def place_of(name: str, key: str) -> str | None:
+    """The key that a fix means by `name`: beside the one that is wrong, in a block around it, or anywhere."""
+    block = key.rpartition(".")[0]
+    while block:
+        if any(pattern.fullmatch(f"{block}.{name}") for pattern in PATTERNS):
+            return f"{block}.{name}"
+        block = block.rpartition(".")[0]
+    if any(pattern.fullmatch(name) for pattern in PATTERNS):
+        return name
+    return next((path for path in sorted(KNOWN) if path.startswith("actor_train.") and path.endswith(f".{name}")), None)
+
+
+def written(value: object) -> str:
+    return json.dumps(value).replace('"', "")
+
+
+def followed(problem: Problem) -> list[str] | None:
+    """The overrides that the fix asks for, its first way that can be followed; None: it leaves more to the reader than a program
+    knows."""
+    ways = re.split(r",? or |; (?:or )?", problem.fix)
+    return next((way for way in (followed_way(problem, each) for each in ways) if way), None)
+
+
+def followed_way(problem: Problem, fix: str) -> list[str]:
+    key = problem.key
+    if moved := re.match(r"(?:here it is|it belongs to) (?:the top level: )?([\w.]+)(?:: (\w+)$)?", fix):
+        return [f"++{moved[1]}={moved[2] or written(problem.value)}"]
     if meant := re.match(r"did you mean ([\w.]+)\?", fix):
-        if problem.message != "unknown key":
-            return f"++{problem.key}={meant[1]}"
-        block = problem.key.rpartition(".")[0]
-        return f"++{f'{block}.' * bool(block)}{meant[1]}={problem.value}"
-    if fix.startswith("it belongs to "):
-        places = fix.removeprefix("it belongs to ").split(" or ")
-        place = next((each for each in places if "actor_train" in each), places[0])
-        value = json.dumps(problem.value).replace('"', "")
-        return f"++{place}={value}"
-    # A key that this project has, with its value: alone, by its last part, or beside others.
-    for name, said, number in re.findall(r"([a-z_][\w.]*)(?:: (\[[^\]]*\]|[\w.-]*\w)| (?=\d)([\d.]*\d))", fix):
-        path = [each for each in KNOWN if each == name or (each.endswith(f".{name}") and each.count(".") == 2)]
-        if path:
-            own = [each for each in path if each.startswith(problem.key.split(".")[0])] or [
-                each for each in path if "actor_train" in each
-            ]
-            return f"++{(own or path)[0]}={said or number}"
-    if bare := re.match(
-        r"(?:e\.g\. |at most |write |a \w+ > 0, e\.g\. )?(-?[\d.]*\d|auto|true|false|null|[a-z_]+(?:,[a-z_]+)+)(?:,|;|$)", fix
-    ):
-        text = repr(bare[1]) if "," in bare[1] else bare[1]
-        return f"++{problem.key}={text}"
-    return None
+        if problem.message == "unknown key" or not isinstance(problem.value, str):
+            return [f"~{key}", f"++{'.'.join([*key.split('.')[:-1], meant[1]])}={written(problem.value)}"]
+        return [f"++{key}={meant[1]}"]
+    if fix.startswith(("remove it", "remove one of", "keep one of")):
+        return [f"~{key}"]
+    if below := re.match(rf"less than ({NUMBER})", fix):
+        return [f"++{key}={float(below[1]) - 0.5}"]
+    fix, found = BEFORE.sub("", fix, count=1), []
+    if own := re.match(rf"({VALUE})(?=,| and | with | for | \(|$|: \d+ devices)", fix):
+        found = [f"++{key}={own[1]!r}" if re.match(r"\w+,", own[1]) else f"++{key}={own[1]}"]
+    for name, said, number in re.findall(rf"([a-z_][\w.]*)(?:: ({VALUE})| ({NUMBER})\b)", fix):
+        place = key if name == key.rpartition(".")[2] else place_of(name, key)
+        found += [f"++{place}={said or number}"] if place else []
+    return found
 
 
-EMBEDDED = "config/rlvr_config_async"
+def cases() -> Iterator[tuple[str, str]]:
+    for part in (Path(__file__).parent / "broken.txt").read_text().split("\n[")[1:]:
+        name, *lines = part.split("\n")
+        yield from ((f"config/{name.rstrip(']')}", line) for line in lines if line)
 
 
-@pytest.mark.parametrize(
-    ("config", "broken"),
-    [
-        (EMBEDDED, "+max_stepz=1"),
-        (EMBEDDED, "+actor_train.training_args.learnin_rate=0.1"),
-        (EMBEDDED, "+learning_rate=0.1"),
-        (EMBEDDED, "+lora_rank=4"),
-        (EMBEDDED, "+domain_interleave_probs={arithmetic: 1}"),
-        (EMBEDDED, "+callbacks=[a.b]"),
-        (EMBEDDED, "rollout_batch_size=31"),
-        (EMBEDDED, "num_return_sequences_in_group=1"),
-        (EMBEDDED, "num_return_sequences_in_group=3"),
-        (EMBEDDED, "+actor_train.training_args.gradient_accumulation_steps=3"),
-        (EMBEDDED, "actor_infer.device_mapping=0-5"),
-        (EMBEDDED, "adv_estimator=grpoo"),
-        (EMBEDDED, "actor_train.pg_variant=ppoo"),
-        (EMBEDDED, "+weight_update_mode=interupt"),
-        (EMBEDDED, "+actor_infer.generating_args.temperature=0"),
-        (EMBEDDED, "track_with=tensorbord"),
-        (EMBEDDED, "+weight_push_interval=4"),
-        (EMBEDDED, "+async_pipeline_depth=5"),
-        (EMBEDDED, "+max_reuse=4"),
-        (EMBEDDED, "+actor_train.model_args.lora_rank=4"),
-        (EMBEDDED, "+actor_train.model_args.lora_target=[q_proj, v_proj]"),
-        (EMBEDDED, "+actor_train.model_args.lora_target=[]"),
-        (EMBEDDED, "actor_train.data_args.template=nativ"),
-        (EMBEDDED, "actor_infer.strategy_args.strategy_name=hf_infr"),
-        (EMBEDDED, "max_steps=2.0"),
-        (EMBEDDED, "max_ckpt_to_keep=1.0"),
-    ],
-)
+@pytest.mark.parametrize(("config", "broken"), [*cases()])
 def test_who_follows_the_fixes_has_a_configuration_without_problems(config, broken):
-    overrides = [broken]
+    overrides = broken.split(" | ")
     found = problems(config, overrides)
     assert found, "nothing is wrong"
     for _ in range(ROUNDS):
         asked = next((each for each in map(followed, found) if each is not None), None)
         assert asked is not None, [str(problem) for problem in found]
         wrong = {problem.key for problem in found if problem.message.startswith("unknown key")}
-        overrides = [each for each in overrides if each.lstrip("+").partition("=")[0] not in wrong] + [asked]
+        said = {each.lstrip("+~").partition("=")[0] for each in asked}
+        kept = [each for each in overrides if each.lstrip("+~").partition("=")[0] not in wrong | said]
+        given = {each.lstrip("+").partition("=")[0] for each in overrides}
+        overrides = kept + [each for each in asked if each[0] != "~" or each[1:] not in given]
         found = problems(config, overrides)
         if not found:
             return
     raise AssertionError([str(problem) for problem in found])
+
+
+def test_variables_of_the_chat_template_are_for_episodes_too():
+    given = ["++actor_train.data_args.chat_template_kwargs={enable_thinking: false}", "++actor_train.data_args.template=native"]
+    assert problems("config/agent_val_frozen_lake_async", given) == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from roll.configs.agentic import AgenticConfig
 from roll.configs.fields import walk
 from roll.configs.loading import load_config, load_lenient, to_mapping
-from roll.configs.other_names import OTHER_NAMES
+from roll.configs.other_names import OTHER_NAMES, name_here
 from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 
@@ -262,6 +262,14 @@ def test_a_name_that_others_use_leads_to_a_key_that_is_there(theirs, ours):
     assert theirs not in known
     key = re.split(r"[^\w.<>]", ours)[0].replace("<domain>", "<name>")
     assert key in known or key == "device_mapping" or key.endswith(".strategy_config.gpu_memory_utilization")
+
+
+@pytest.mark.parametrize("theirs", OTHER_NAMES)
+def test_in_an_agentic_run_it_leads_to_a_key_of_such_runs(theirs):
+    known = {path for path, _, _ in walk(AgenticConfig)}
+    assert theirs not in known
+    key = re.split(r"[^\w.<>]", name_here(theirs, known))[0]
+    assert key in known or theirs in ("mask_truncated_completions", "vllm_mode", "vllm_gpu_memory_utilization")
 
 
 def test_runs_of_two_kinds_without_a_name_have_folders_of_their_own():

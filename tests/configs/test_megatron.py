@@ -62,14 +62,14 @@ def test_misspelt_option_is_answered_with_the_nearest_name():
             6,
             "sdpa",
             "actor_train.device_mapping = [0, 1, 2, 3, 4, 5]: 6 devices, not a multiple of tensor_model_parallel_size 2 x "
-            "pipeline_model_parallel_size 2 x context_parallel_size 1 = 4; fix: 8 devices",
+            'pipeline_model_parallel_size 2 x context_parallel_size 1 = 4; fix: "0-7": 8 devices',
         ),
         (
             {"expert_model_parallel_size": 4, "pipeline_model_parallel_size": 2, "tensor_model_parallel_size": 2},
             12,
             "sdpa",
             "12 devices, not a multiple of expert_model_parallel_size 4 x expert_tensor_parallel_size 2 x "
-            "pipeline_model_parallel_size 2 = 16; fix: 16 devices",
+            'pipeline_model_parallel_size 2 = 16; fix: "0-15": 16 devices',
         ),
         ({"account_for_loss_in_pipeline_split": True}, 1, "sdpa", "has no effect: there is one stage"),
         ({"recompute_num_layers": 2}, 1, "sdpa", "recompute_num_layers = 2: belongs to whole layers"),

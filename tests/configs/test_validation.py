@@ -127,7 +127,10 @@ def filtered(**config):
             "both are on [0], and NCCL has one member a device",
         ),
         (
-            {"keep_sampling_mask": True, "actor_infer": {"strategy_args": {"strategy_name": "vllm"}}},
+            {
+                "keep_sampling_mask": True,
+                "actor_infer": {"strategy_args": {"strategy_name": "vllm"}, "generating_args": {"top_k": 5}},
+            },
             "keep_sampling_mask",
             "vllm does not say which tokens top_p and top_k kept",
         ),
@@ -400,7 +403,11 @@ def test_missing_devices_name_the_machines_that_would_have_them():
     [
         (train(pg_variant="grpo"), "actor_train.pg_variant", "adv_estimator: grpo"),
         (train(pg_variant="dapo"), "actor_train.pg_variant", "pg_clip: [0.2, 0.28]"),
-        ({"adv_estimator": "ppo"}, "adv_estimator", "actor_train.pg_variant: ppo, and adv_estimator: gae for PPO with a critic"),
+        (
+            {"adv_estimator": "ppo"},
+            "adv_estimator",
+            "actor_train.pg_variant: ppo, with adv_estimator: grpo, or gae for PPO with a critic",
+        ),
         ({"actor_infer": {"generating_args": {"stop_strings": [""]}}}, "actor_infer.generating_args.stop_strings", "remove it"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from code_samples import CONFIG, sample
 from honest_pairs import PAIRS, UNABLE
 from judged import judged
-from unearned_programs import CHEATS
+from unearned_programs import CHEATS, RUNNING
 
 from roll.rewards.code_rule import CodeSandboxRewardWorker
 from roll.rewards.worker import RewardResult
@@ -45,6 +45,12 @@ def test_no_cheat_earns(part: int) -> None:
     assert [case[0] for case, result in zip(chosen, graded, strict=True) if result.value not in (0.0, None)] == []
     assert all(CANNOT in (result.error or "") for result in graded if result.value is None)
     assert Counter(result.value for result in graded)[None] <= 8
+
+
+def test_what_a_solution_has_written_does_not_run_in_the_tester() -> None:
+    graded = results(RUNNING)
+    assert [case[0] for case, result in zip(RUNNING, graded, strict=True) if result.value not in (0.0, None)] == []
+    assert all(CANNOT in (result.error or "") for result in graded if result.value is None)
 
 
 def test_the_task_says_which_function_is_asked_for_and_what_is_a_class() -> None:

@@ -14,6 +14,7 @@ program has ended. When the asker's side of the connection closes, everything en
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -54,6 +55,7 @@ def main(descriptor: int, place: str) -> None:
     """`place`: the folder for the folders of programs, where they have no /tmp of their own."""
     connection = socket.socket(fileno=descriptor)
     solution.load()
+    gc.freeze()  # programs are forks: a collection in one would copy what it looks at
     os.environ.clear()
     os.nice(NICE)
     processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
@@ -149,6 +151,7 @@ class Forker:
             except Exception:  # boundary: it is not installed, say, and who imports it will say so
                 for begun in {*sys.modules} - known:
                     del sys.modules[begun]
+        gc.freeze()
         os.environ.clear()
         after = self._memory_kb()
         self._loaded_kb = [then + now - first for then, now, first in zip(self._loaded_kb, after, before, strict=True)]

@@ -17,7 +17,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable
-from io import BufferedRWPair
+from io import BufferedReader
 from typing import Any
 
 from roll.errors import PeerGone, Unable
@@ -40,7 +40,8 @@ _BAD = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionEr
 class Peer:
     def __init__(self, connection: socket.socket, root: object, may_ask: Callable[[object, str, list[Any]], bool]) -> None:
         """`root` is the object with handle 0, `may_ask` what the other side may ask of an object."""
-        self._stream: BufferedRWPair = connection.makefile("rwb")
+        self._connection = connection
+        self._lines: BufferedReader = connection.makefile("rb")
         self._objects: list[Any] = [root]
         self._handles: dict[int, int] = {}
         """Of the objects, by identity: an object has one."""
@@ -68,8 +69,8 @@ class Peer:
         """An assertion that has failed where the solution called the test."""
         self.keeps_types = False
         """True if Python's types stay there, as they say yes to whatever they are called with."""
-        self.waiting: list[tuple[Any, Any]] = []
-        """Coroutines over there that are waited for here, with what gets their results."""
+        self.waiting: list[tuple[Any, Any, float | None]] = []
+        """Coroutines over there that are waited for here, with what gets their results, and for how many seconds."""
 
     def ask(self, handle: int, question: str, *arguments: object, **named: object) -> Any:
         """Raises what was raised over there, as far as Python knows the exception, and `PeerGone`. Lists, dicts and sets among
@@ -142,12 +143,12 @@ class Peer:
     def run_all(self) -> None:
         waiting, self.waiting = self.waiting, []
         try:
-            results = self.ask(0, "run", [remote for remote, _ in waiting])
-            for (_, future), result in zip(waiting, results, strict=True):
+            results = self.ask(0, "run", [remote for remote, *_ in waiting], [limit for *_, limit in waiting])
+            for (_, future, _), result in zip(waiting, results, strict=True):
                 if not future.done():
                     future.set_exception(result[1]) if result[0] == "error" else future.set_result(result[1])
         except BaseException as error:  # boundary: who waits for it raises it
-            for _, future in waiting:
+            for _, future, _ in waiting:
                 if not future.done():
                     future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
             if isinstance(error, Unable):
@@ -257,17 +258,16 @@ class Peer:
         if printed := self.printed():
             message["printed"] = printed
         try:
-            self._stream.write(json.dumps(message).encode() + b"\n")
-            self._stream.flush()
+            self._connection.sendall(json.dumps(message).encode() + b"\n")
         except (OSError, ValueError) as error:
             raise PeerGone(str(error)) from None
 
     def _read(self) -> dict[str, Any]:
         try:
-            line = self._stream.readline(LONGEST)
+            line = self._lines.readline(LONGEST)
             if not line.endswith(b"\n"):
                 raise PeerGone("it has ended, or says too much")
-            message = json.loads(line)
+            message = json.loads(line.decode())
         except (OSError, ValueError, RecursionError) as error:
             raise PeerGone(f"it says what is no message: {error}"[:200]) from None
         if not isinstance(message, dict):

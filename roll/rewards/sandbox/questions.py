@@ -11,7 +11,9 @@ import functools
 import inspect
 import math
 import operator
+import pickle
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -107,6 +109,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "dir": dir,
     "copy": copy.copy,
     "deepcopy": copy.deepcopy,
+    "pickled": lambda this, protocol: pickle.loads(pickle.dumps(this, protocol)),
+    "type hints": typing.get_type_hints,
     "has instance": lambda this, instance: isinstance(instance, this),
     "has subclass": lambda this, other: issubclass(other, this),
     "signature": _signature,

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from roll.errors import boundary
+from roll.rewards.sandbox.statements import nodes_of
 from roll.rewards.sandbox.values import KINDS
 
 TOOLS = frozenset(
@@ -76,22 +77,20 @@ def _runs(statement: ast.stmt, calls: str) -> bool:
 
 
 def asked_of_solution(
-    test: str,
+    tree: ast.Module,
     known: Mapping[str, object],
     calls: str,
     named: frozenset[str] = frozenset(),
-    tests: Iterable[str] = (),
+    tests: Iterable[ast.Module] = (),
     defined: Iterable[str] = (),
 ) -> frozenset[str]:
     """The one of Python's names that the test takes from the solution, if there is one; others are in no doubt. It is one
     alone, so that a solution does not bring what it is compared with: one that the task's text names (`named`), that all tests
     have, or that comes first. Beside other names it is what the solution has `defined` and no tool for these.
 
-    `known`: Python's names and what they stand for. Raises `SyntaxError`, and `ValueError` if the test asks nothing of the
-    solution."""
+    `known`: Python's names and what they stand for. Raises `ValueError` if the test asks nothing of the solution."""
     if calls:
         return frozenset({calls})
-    tree = ast.parse(test)
     bound = set(bound_in(tree))
     if _imports_solution(tree):
         return frozenset()
@@ -99,33 +98,48 @@ def asked_of_solution(
     mine = {name for name in places.keys() - bound - TOOLS if callable(known.get(name))}
     classes = {name for name in mine if isinstance(known[name], type)}
     builtin = {name for name in mine if name in vars(builtins)}
+    themselves = {each for each in mine & {*defined} if _is_asked_itself(each, tree)}
     if others := _loaded(tree) - bound - known.keys():
-        return frozenset(each for each in (mine - builtin) & {*defined} if each in named or not _serves(each, others, tree))
+        chosen = {each for each in (mine - builtin) & {*defined} if each in named or not _serves(each, others, tree)}
+        return frozenset(chosen | themselves)
     for found in (mine & named - builtin, mine - classes - builtin, mine - classes, classes - builtin):
         if found:
-            common = [_loaded(ast.parse(each)) for each in tests] if len(found) > 1 else []
+            common = [_loaded(each) for each in tests] if len(found) > 1 else []
             shared = {name for name in found if all(name in names for names in common)} or found
-            return _of_one_side(min(shared, key=places.__getitem__), found, tree)
+            return _of_one_side(min(shared, key=places.__getitem__), found, tree) | themselves
     raise ValueError("a test names nothing that a solution would define")
 
 
 def _serves(name: str, others: set[str], tree: ast.AST) -> bool:
     """True if a function works for the test: it is compared with one of the others, or given what one returns."""
     functions = {each for each in others if not each.lstrip("_")[:1].isupper()}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
-        if called and any(functions & _loaded(each) for each in node.args):  # type: ignore[attr-defined]
+        if called and any(functions & _behind(_loaded(each), tree) for each in node.args):  # type: ignore[attr-defined]
             return True
         if _faces(functions, name, node, others | {name}, tree):
             return True
     return False
 
 
+def _is_asked_itself(name: str, tree: ast.AST) -> bool:
+    """True if a function is there for nothing but to be called with constants and compared with others."""
+    uses = {id(node) for node in nodes_of(tree) if isinstance(node, ast.Name) and node.id == name}
+    asked = 0
+    for node in nodes_of(tree):
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("assert"):
+            sides = node.args
+        if all(_loaded(side) <= {name} for side in sides):
+            asked += sum(isinstance(side, ast.Call) and id(side.func) in uses for side in sides)
+    return bool(uses) and asked == len(uses)
+
+
 def _of_one_side(first: str, found: set[str], tree: ast.AST) -> frozenset[str]:
     """The first, and those that are never compared with it: a solution does not bring both sides of a comparison."""
     taken = {first}
     for other in sorted(found - taken):
-        if not any(_faces(taken, other, node, found, tree) for node in ast.walk(tree)):
+        if not any(_faces(taken, other, node, found, tree) for node in nodes_of(tree)):
             taken.add(other)
     return frozenset(taken)
 
@@ -145,7 +159,7 @@ def _faces(taken: set[str], other: str, node: ast.AST, found: set[str], tree: as
 
 def _behind(names: set[str], tree: ast.AST) -> set[str]:
     """With what the variables among them have been made of."""
-    made = [node for node in ast.walk(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.NamedExpr | ast.For)]
+    made = [node for node in nodes_of(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.NamedExpr | ast.For)]
     known = set[str]()
     while names - known:
         known |= names
@@ -158,16 +172,16 @@ def _behind(names: set[str], tree: ast.AST) -> set[str]:
 
 def _places(tree: ast.AST) -> dict[str, tuple[int, int]]:
     """Place at which each name is first read."""
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    nodes = [node for node in nodes_of(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
     return {node.id: (node.lineno, node.col_offset) for node in sorted(nodes, key=lambda n: (-n.lineno, -n.col_offset))}
 
 
-def classes_in(tests: Iterable[str]) -> frozenset[str]:
+def classes_in(tests: Iterable[ast.Module]) -> frozenset[str]:
     """Names that the tests use as those of classes: they derive from them, ask for an instance, take something from them; and all
     that have a capital, where a test asks objects for what no value of Python's own types has."""
     found, capitals, asks = set[str](), set[str](), False
     tests = list(tests)
-    for node in (node for test in tests for node in ast.walk(ast.parse(test))):
+    for node in (node for test in tests for node in nodes_of(test)):
         if isinstance(node, ast.ClassDef):
             found |= {base.id for base in node.bases if isinstance(base, ast.Name)}
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -177,7 +191,7 @@ def classes_in(tests: Iterable[str]) -> frozenset[str]:
         elif isinstance(node, ast.Name) and node.id.lstrip("_")[:1].isupper():
             capitals.add(node.id)
         asks = asks or (isinstance(node, ast.Attribute) and not _is_of_values(node.attr))
-    found |= {name for test in tests for name in _changed(ast.parse(test))}
+    found |= {name for test in tests for name in _changed(test)}
     return frozenset({name for name in found if name.lstrip("_")[:1].isupper()} | (capitals if asks else set()))
 
 
@@ -185,20 +199,20 @@ def _changed(tree: ast.AST) -> Iterator[str]:
     """Names that are called for an object of which a method is called for what it does."""
     made = {
         target.id: node.value.func.id
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name)
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         call = node.value if isinstance(node, ast.Expr) else None
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
             yield made.get(call.func.value.id, "")
 
 
-def objects_in(tests: Iterable[str]) -> frozenset[str]:
+def objects_in(tests: Iterable[ast.Module]) -> frozenset[str]:
     """Names of which the tests ask something."""
-    nodes = (node for test in tests for node in ast.walk(ast.parse(test)))
+    nodes = (node for test in tests for node in nodes_of(test))
     return frozenset(node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
 
 
@@ -214,23 +228,6 @@ def needs_a_runner(test: str) -> str:
     return ""
 
 
-def raises_in(tree: ast.AST) -> frozenset[int]:
-    """Lines of statements that raise."""
-    statements = [node for node in ast.walk(tree) if isinstance(node, ast.Raise)]
-    return frozenset(line for node in statements for line in range(node.lineno, (node.end_lineno or node.lineno) + 1))
-
-
-def calls_results(tree: ast.AST) -> bool:
-    """True if it calls what a call has returned."""
-    return any(isinstance(node, ast.Call) and isinstance(node.func, ast.Call) for node in ast.walk(tree))
-
-
-def cuts_short(tree: ast.AST) -> bool:
-    """True if it gives up what it waits for: the tester cannot, while the solution computes."""
-    names = (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in ast.walk(tree))
-    return any(name in ("wait_for", "timeout_at") for name in names)
-
-
 def _is_of_values(name: str) -> bool:
     """True if values of Python's own types have it, or it compares: then a function may be what the task asks for."""
     return name in OF_VALUES or any(word in name.lower() for word in COMPARES)
@@ -240,30 +237,6 @@ def named_in(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Functions and classes that a task's text defines, or shows as code."""
     functions = (one or other for one, other in re.findall(r"\bdef\s+(\w+)|`(\w+)\(", text))
     return frozenset(functions), frozenset(re.findall(r"\bclass\s+`?(\w+)", text))
-
-
-def writes_files(tree: ast.AST) -> bool:
-    """The solution's process does not see them."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
-            modes = [
-                each.value for each in (*node.args[1:], *(key.value for key in node.keywords)) if isinstance(each, ast.Constant)
-            ]
-            if any(isinstance(mode, str) and {*mode} & {*"wax+"} for mode in modes):
-                return True
-        if (isinstance(node, ast.Name) and node.id == "tempfile") or (
-            isinstance(node, ast.arg) and node.arg in ("tmp_path", "tmpdir")
-        ):
-            return True
-        if isinstance(node, ast.Attribute) and node.attr in ("write_text", "write_bytes", "makedirs", "mkdtemp"):
-            return True
-    return False
-
-
-def ignored_calls(tree: ast.AST) -> frozenset[tuple[int, int, int, int]]:
-    """Places of calls whose values nobody uses."""
-    calls = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
-    return frozenset((each.lineno, each.end_lineno or 0, each.col_offset, each.end_col_offset or 0) for each in calls)
 
 
 def helpers_in(test: str, calls: str, known: Iterable[str]) -> frozenset[str]:
@@ -297,11 +270,11 @@ def _is_stub(statement: ast.stmt) -> bool:
 
 
 def _loaded(tree: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    return {node.id for node in nodes_of(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
 def bound_in(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -316,7 +289,7 @@ def bound_in(tree: ast.AST) -> Iterator[str]:
 
 def _imports_solution(tree: ast.AST) -> bool:
     """By name, or as a whole: `from solution import *` leaves open what is meant."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import) and any(alias.name == "solution" for alias in node.names):
             return True
         if isinstance(node, ast.ImportFrom) and node.module == "solution" and node.names[0].name != "*":

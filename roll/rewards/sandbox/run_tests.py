@@ -18,9 +18,9 @@ from roll.errors import Unable
 Captured = namedtuple("Captured", "out err")
 
 
-def run_all(space: dict[str, Any]) -> None:
-    """Raises what a test raises, and `Unable` for tests that cannot be run."""
-    for name, value in list(space.items()):
+def run_all(space: dict[str, Any], before: dict[str, Any]) -> None:
+    """`before`: the names that the test was given. Raises what a test raises, and `Unable` for tests that cannot be run."""
+    for name, value in [(name, value) for name, value in space.items() if before.get(name) is not value]:
         if name.startswith("test") and isinstance(value, types.FunctionType):
             _run_function(value, space)
         elif isinstance(value, type) and value.__module__ == "tests" and (_is_case(value) or name.startswith("Test")):

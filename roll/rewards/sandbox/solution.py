@@ -112,9 +112,9 @@ class Loaded:
         os.environ.clear()
         os.environ.update(variables)
 
-    def run(self, coroutines: list[Any]) -> list[list[Any]]:
+    def run(self, coroutines: list[Any], limits: list[float | None]) -> list[list[Any]]:
         self._loop = self._loop or asyncio.new_event_loop()
-        return run_together(coroutines, self._loop)
+        return run_together(coroutines, limits, self._loop)
 
     def function(self, name: str) -> Any:
         """A function of the module, or a method of its class `Solution`."""

@@ -57,27 +57,27 @@ class Console:
     def read(self, how: str, size: int) -> str:
         return str(sys.stdin.read(size) if how == "read" else sys.stdin.readline(size))
 
-    def run(self, coroutines: list[Any]) -> list[list[Any]]:
+    def run(self, coroutines: list[Any], limits: list[float | None]) -> list[list[Any]]:
         """Those of the test that the solution waits for; a loop that may be running here is busy with the solution."""
         found: list[list[list[Any]]] = []
-        thread = threading.Thread(target=lambda: found.append(run_together(coroutines, asyncio.new_event_loop())))
+        thread = threading.Thread(target=lambda: found.append(run_together(coroutines, limits, asyncio.new_event_loop())))
         thread.start()
         thread.join()
         return found[0]
 
 
-def run_together(coroutines: list[Any], loop: asyncio.AbstractEventLoop) -> list[list[Any]]:
-    """The results of coroutines that run side by side, as ["value", it] or ["error", it]."""
+def run_together(coroutines: list[Any], limits: list[float | None], loop: asyncio.AbstractEventLoop) -> list[list[Any]]:
+    """The results of coroutines that run side by side, for so many seconds, as ["value", it] or ["error", it]."""
 
     async def all_of_them() -> list[Any]:
-        return await asyncio.gather(*map(_waited, coroutines), return_exceptions=True)
+        return await asyncio.gather(*map(_waited, coroutines, limits), return_exceptions=True)
 
     results = loop.run_until_complete(all_of_them())
     return [["error" if isinstance(each, BaseException) else "value", each] for each in results]
 
 
-async def _waited(each: Any) -> Any:
-    return await each
+async def _waited(each: Any, limit: float | None) -> Any:
+    return await (each if limit is None else asyncio.wait_for(each, limit))
 
 
 class Patches:
@@ -86,8 +86,8 @@ class Patches:
     def __init__(self, peer: Any, test: str) -> None:
         self._peer = peer
         self._before = [(module, dict(vars(module))) for module in _modules_of(test)] if _PATCHES.search(test) else []
-        self._environment, self._changed = dict(os.environ), dict[tuple[str, str], Any]()
         self._looks = bool(self._before)
+        self._environment, self._changed = dict(os.environ) if self._looks else {}, dict[tuple[str, str], Any]()
         self._asking = False
 
     def __call__(self) -> None:

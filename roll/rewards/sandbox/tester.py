@@ -17,27 +17,37 @@ import re
 import socket
 import sys
 import types
+import typing
 from functools import cache
 from typing import Any
 
 from roll.errors import PeerGone, Unable, boundary
+from roll.rewards.sandbox import awaiting
+from roll.rewards.sandbox.guard import stand_guard
 from roll.rewards.sandbox.object_proxy import Peer
-from roll.rewards.sandbox.proxies import Remote, RemoteType
+from roll.rewards.sandbox.proxies import Remote, RemoteType, known_types
 from roll.rewards.sandbox.proxy_classes import set_own
 from roll.rewards.sandbox.questions import open_to_solutions
 from roll.rewards.sandbox.read_tests import (
     asked_of_solution,
     bound_in,
-    calls_results,
     classes_in,
-    cuts_short,
-    ignored_calls,
     objects_in,
-    raises_in,
-    writes_files,
 )
 from roll.rewards.sandbox.run_tests import run_all
 from roll.rewards.sandbox.solution import NAME, prelude
+from roll.rewards.sandbox.statements import (
+    asks_for_metaclass,
+    calls_results,
+    cuts_short,
+    evaluates,
+    ignored_calls,
+    raises_in,
+    runs_text,
+    starts_processes,
+    texts_in,
+    uses_files,
+)
 from roll.rewards.sandbox.surroundings import Console, Patches, SolutionModule
 from roll.rewards.sandbox.verdicts import Watch
 
@@ -99,8 +109,10 @@ def same(given: Any, expected: Any) -> bool:
 
 
 def _tested(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
-    tests, passed, why = message["tests"], 0, ""
+    tests, passed, why = [*map(_read, message["tests"])], 0, ""
     _look_through_proxies(peer)
+    awaiting.put_deadlines(peer)
+    stand_guard(peer.cannot, texts_in(tests), evaluates(tests))
     peer.watch = Watch(frozenset())
     peer.evident = frozenset(message.get("classes", ())) | classes_in(tests)
     try:
@@ -111,13 +123,13 @@ def _tested(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
         for name in names:
             if isinstance(names[name], Remote) and name in asked and not names[name].roll_told.get("function"):
                 set_own(names[name], roll_made=True)
-            elif isinstance(names[name], list | dict | set) and any(re.search(rf"\b{name}\b", test) for test in tests):
+            elif isinstance(names[name], list | dict | set) and any(re.search(rf"\b{name}\b", test) for test in message["tests"]):
                 names[name] = peer.ask(0, "value", name)
     except Exception as error:  # boundary: what the solution says
         return 0, f"the solution cannot be loaded: {_shown(error)}"
-    for test in tests:
+    for text, tree in zip(message["tests"], tests, strict=True):
         try:
-            _run(peer, test, names, message)
+            _run(peer, text, tree, tests, names, message)
             passed += 1
         except ModuleNotFoundError as error:
             if error.name is not None and error.name != NAME:  # the solution's own have no name, or it lacks one
@@ -150,46 +162,68 @@ def _weighed(peer: Peer, passed: int, why: str) -> tuple[int, str]:
     return passed, why
 
 
-def _run(peer: Peer, test: str, names: dict[str, Any], message: dict[str, Any]) -> None:
-    """A test's own lines, then each of its functions test_..., then check(candidate) if it has one."""
-    calls = message["calls"]
-    known = _known()
+def _read(test: str) -> ast.Module:
     try:
-        asked = asked_of_solution(test, known, calls, frozenset(message.get("named", ())), message["tests"], names)
-        tree = ast.parse(test)
-        if writes_files(tree):
-            raise ValueError("a test writes files, which a solution does not see")
-        if cuts_short(tree):
-            raise ValueError("a test cuts short what it waits for")
-        bound, code = {*bound_in(tree)}, compile(tree, "tests.py", "exec", dont_inherit=True)
-    except SyntaxError as error:
+        return ast.parse(test)
+    except (SyntaxError, ValueError, RecursionError) as error:
         raise Unable(f"a test is no Python: {error}") from error
-    except ValueError as error:
+
+
+def _run(
+    peer: Peer, test: str, tree: ast.Module, tests: list[ast.Module], names: dict[str, Any], message: dict[str, Any]
+) -> None:
+    """A test's own lines, then each of its functions test_..., then check(candidate) if it has one."""
+    calls, known = message["calls"], _known()
+    try:
+        asked = asked_of_solution(tree, known, calls, frozenset(message.get("named", ())), tests, names)
+        _refuse(tree, names)
+        code = compile(tree, "tests.py", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
         raise Unable(str(error)) from error
     if asked and not asked & names.keys():
         raise AssertionError(f"it does not define {min(asked)}")
     # Python's own names are the tests' own: a solution's `abs` or `sorted` decides nothing.
     theirs = {name: value for name, value in names.items() if name in asked or name not in known}
-    module = SolutionModule(NAME)
-    vars(module).update(
-        names, roll_peer=peer, __all__=list(theirs.keys() - bound)
-    )  # with "*", the test's own helpers stay its own
-    sys.modules[NAME] = module
-    space = {name: value for name, value in prelude().items() if name not in asked} | theirs | {"__name__": "tests"}
-    sys.modules["tests"] = types.ModuleType("tests")
+    _offer_module(peer, names, [*theirs.keys() - {*bound_in(tree)}])  # with "*", the test's own helpers stay its own
+    space = prelude()
+    for name in asked:
+        space.pop(name, None)
+    space |= theirs | {"__name__": "tests"}
+    given = dict(space)
     peer.watch.ignored = ignored_calls(tree)
     peer.keeps_types, peer.raises, peer.broken = calls_results(tree), raises_in(tree), None
     streams = sys.stdin, sys.stdout, sys.stderr
     peer.before = Patches(peer, test)
     try:
         exec(code, space)  # in the sandbox
-        run_all(space)
+        run_all(space, given)
         if calls and isinstance(space.get("check"), types.FunctionType):
             space["check"](space[calls])
         if peer.broken is not None:
             raise peer.broken
     finally:
         sys.stdin, sys.stdout, sys.stderr = streams
+
+
+def _refuse(tree: ast.Module, names: dict[str, Any]) -> None:
+    """Raises `ValueError` for what no test of another process can do."""
+    if uses_files(tree):
+        raise ValueError("a test works with files, which a solution does not share")
+    if starts_processes(tree):
+        raise ValueError("a test starts processes, in which there is no solution")
+    if runs_text(tree):
+        raise ValueError("a test runs text that does not stand in it")
+    if cuts_short(tree):
+        raise ValueError("a test cuts short what it waits for")
+    if asks_for_metaclass(tree, [name for name, value in names.items() if isinstance(value, RemoteType)]):
+        raise ValueError("a test asks for the class of a class")
+
+
+def _offer_module(peer: Peer, names: dict[str, Any], public: list[str]) -> None:
+    module = SolutionModule(NAME)
+    vars(module).update(names, roll_peer=peer, __all__=public)
+    sys.modules[NAME] = module
+    sys.modules["tests"] = types.ModuleType("tests")
 
 
 @cache
@@ -212,6 +246,7 @@ def _look_through_proxies(peer: Peer) -> None:
         setattr(inspect, name, _of_function(name, getattr(inspect, name)))
     isgenerator = inspect.isgenerator
     setattr(inspect, "isgenerator", lambda this: _kind(this) == "generator" or isgenerator(this))  # noqa: B010
+    setattr(typing, "get_type_hints", _hints(peer, typing.get_type_hints))  # noqa: B010
     for name in ("getsource", "getsourcelines", "getfile", "getsourcefile", "getmembers", "getfullargspec"):
         setattr(inspect, name, _refusing(peer, name, getattr(inspect, name)))
 
@@ -225,6 +260,17 @@ def _of_function(name: str, asked: Any) -> Any:
         if isinstance(this, Remote):
             return name in ((this.roll_told or {}).get("function") or {}).get("is", ())
         return bool(asked(this))
+
+    return answer
+
+
+def _hints(peer: Peer, asked: Any) -> Any:
+    def answer(this: Any, *arguments: Any, **named: Any) -> Any:
+        if not isinstance(this, Remote | RemoteType):
+            return asked(this, *arguments, **named)
+        if arguments or named:
+            peer.cannot("ask for type hints in names of the test")
+        return known_types(peer, peer.ask(this.roll_number if isinstance(this, RemoteType) else this.roll_handle, "type hints"))
 
     return answer
 

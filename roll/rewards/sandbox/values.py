@@ -92,6 +92,8 @@ def to_json(value: Any, export: Export) -> Any:
 
 
 def _is_builtin(cls: Any) -> bool:
+    if cls is type(None):
+        return True
     known = cls.__module__ == "builtins" and vars(builtins).get(cls.__name__) is cls
     return known and not issubclass(cls, BaseException)
 
@@ -136,7 +138,7 @@ def from_json(value: Any, receive: Import) -> Any:
 
 
 def _type(name: str) -> type:
-    found = vars(builtins).get(name)
+    found = type(None) if name == "NoneType" else vars(builtins).get(name)
     if not isinstance(found, type):
         raise ValueError(f"{name} is no type")
     return found
