@@ -218,9 +218,8 @@ class RayBackend:
     def ask_nodes(self, devices: Collection[int], function: Callable[..., T], *args: object) -> dict[str, T]:
         if self._held is None:
             return {}
-        assert self._inventory is not None
-        own, at = ray.get_runtime_context().get_node_id(), {device // self._inventory.per_node for device in devices}
-        nodes = [node for number in sorted(at) if (node := self._node(number)).id != own]
+        own = ray.get_runtime_context().get_node_id()
+        nodes = [node for node in self._held.nodes_of(devices) if node.id != own]
         asked = [ray_nodes.task_on(node.id, function).remote(*args) for node in nodes]
         try:
             answers: list[T] = ray.get(asked, timeout=ray_nodes.OTHER_NODE_S)
@@ -233,9 +232,8 @@ class RayBackend:
         return dict(zip(map(str, nodes), answers, strict=True))
 
     def check_nodes(self, devices: Collection[int]) -> None:
-        if self._held is not None and self._inventory is not None:
-            for number in sorted({device // self._inventory.per_node for device in devices}):
-                self._held.node(number)
+        if self._held is not None:
+            self._held.nodes_of(devices)
 
     def _node(self, number: int) -> ray_nodes.RayNode:
         """Raises `NodeLost`."""

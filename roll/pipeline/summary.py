@@ -16,7 +16,7 @@ from roll.flow.flow import Flow
 from roll.pipeline.bench import BenchedModel
 from roll.pipeline.failures import TrainerRestarts
 from roll.pipeline.state import RunState
-from roll.record.advice import Halves, advise, sentences
+from roll.record.advice import Halves, advise, sentences, slow_link
 from roll.record.ledger import BUSY
 from roll.record.run_record import RunRecord
 from roll.record.validation import ValidationResult
@@ -162,13 +162,16 @@ def _plain(result: ValidationResult) -> dict[str, object]:
 def advice(
     config: PPOConfig, record: RunRecord, components: RunComponents | None, kind: str, one_process: bool
 ) -> dict[str, object]:
-    """`advice`: sentences for people, `advised`: the settings, by key; none of a run that is one half, or has shown too little.
-    `kind`: of the devices. On CPUs a rollout takes longer the more others run, as if there were places for one batch and no more.
+    """`advice`: sentences for people, `advised`: the settings, by key; none of a run that has shown too little. A link that holds
+    it up is told alone, and is all that half a run tells. `kind`: of the devices. On CPUs a rollout takes longer the more others
+    run, as if there were places for one batch and no more.
     `one_process`: where halves are in each other's way, only those that take turns can be told apart."""
-    if one_process and config.async_generation_ratio > 0:
+    if components is None or components.explorer is None:
         return {"advice": []}
-    if components is None or components.explorer is None or not config.trains or not (steps := record.steady_steps):
-        return {"advice": []}
+    together, whole = one_process and config.trains, config.weight_anchor_interval == 1
+    slow = [] if together else slow_link(components.updates.summary(), record.running_s(), whole)
+    if slow or (together and config.async_generation_ratio > 0) or not config.trains or not (steps := record.steady_steps):
+        return {"advice": slow}
     ledger, roles = components.flow.ledger, config.roles()
     idle_s, trained_s = record.idle_s / steps, record.trained_s / steps
     rollouts_s = ledger.durations("actor_infer", monotonic()).get(BUSY, 0.0)

@@ -22,6 +22,8 @@ LEAST_STEPS = 10
 """Fewer steps say nothing: the first ones wait until engines have warmed up."""
 LEAST_GAIN = 0.05
 """Share of a step below which a gain is not worth advice."""
+MOST_SENDING = 0.5
+"""Share of the time that weights may be on their way before nothing else is worth advice."""
 ENGINES = "max_running_requests"
 OLDEST = 8
 """No larger `async_generation_ratio` is advised: what a loss makes of older samples has to be tried."""
@@ -153,6 +155,21 @@ def sentences(seen: Halves, waited: float | None = None, wasted: str | None = No
         gain = f"a step would take about {one.step_s:.3g} s instead of {before:.3g} s ({1 - one.step_s / before:.0%} less)"
         yield f"{one.key}: {one.value}: {gain}, if {one.provided}"
         before = one.step_s
+
+
+def slow_link(updates: Mapping[str, float], wall_s: float, whole: bool) -> list[str]:
+    """A sentence, if weights are on their way for most of the time. `updates`: as in a summary, whose bytes are those of `whole`
+    versions, or of more than was sent."""
+    share, count = updates["send_s"] / max(wall_s, 1e-9), updates["count"]
+    if count < LEAST_STEPS or share < MOST_SENDING:
+        return []
+    each_s = updates["send_s"] / count
+    said = f"weights were on their way {share:.0%} of the time, {each_s:.3g} s for each of {count:.0f} versions"
+    if not whole:
+        return [f"the link to the engines is the bottleneck: {said}; a larger weight_push_interval sends fewer"]
+    rate = f"{updates['bytes'] / count / 1e6:.3g} MB at {updates['bytes'] / updates['send_s'] / 1e6:.3g} MB/s"
+    less = "a larger weight_push_interval sends fewer, weight_anchor_interval (mode: train) only what has changed"
+    return [f"the link to the engines is the bottleneck: {said} ({rate}); {less}"]
 
 
 def gains(summary: Mapping[str, Any]) -> list[str]:
