@@ -59,10 +59,14 @@ class HostRun:
     def wait_for_output(self, text: str, deadline_s: float = 120.0) -> None:
         self.wait_for(f"{text!r} in\n{self.output}", lambda: text in self.output, deadline_s)
 
+    @property
+    def driver(self) -> int:
+        """Its process, as this machine counts; `nsenter` only waits for it."""
+        return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()[0])
+
     def signal(self, number: int) -> None:
-        """To the driver; `nsenter` only waits for it."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        os.kill(int(children[0]), number)
+        """To the driver."""
+        os.kill(self.driver, number)
 
     def end(self, deadline_s: float = 120.0) -> int:
         """The exit code."""
@@ -132,13 +136,16 @@ class Site:
         host.run(shlex.join([str(BIN / "ray"), "start", *options, *more]), **(ACCOUNT | {"RAY_AUTH_MODE": "disabled"} | given))
 
     def record(self, what: str, run: HostRun, since: float) -> float:
-        """Adds the longest stop of a run to the records (`ROLL_HOSTS_RECORD`, a JSON-lines file); returns it."""
+        """Adds the longest stop of a run to the records; returns it."""
         stop_s = run.longest_stop_s(since)
-        if record := os.environ.get("ROLL_HOSTS_RECORD"):
-            row = {"what": what, "stop_s": round(stop_s, 1), "groups": run.summary()["groups"], "day": time.strftime("%Y-%m-%d")}
-            with Path(record).open("a") as file:
-                file.write(json.dumps(row) + "\n")
+        self.note(what=what, stop_s=round(stop_s, 1), groups=run.summary()["groups"])
         return stop_s
+
+    def note(self, **row: Any) -> None:
+        """Adds a row to the records (`ROLL_HOSTS_RECORD`, a JSON-lines file)."""
+        if record := os.environ.get("ROLL_HOSTS_RECORD"):
+            with Path(record).open("a") as file:
+                file.write(json.dumps({**row, "day": time.strftime("%Y-%m-%d")}) + "\n")
 
     def close(self) -> None:
         for run in self.runs:

@@ -68,10 +68,7 @@ def test_hosts_fail_at_random(site, seed):
     assert (run.summary()["status"], run.summary()["steps"]) == ("finished", STEPS)
     run.is_clean()
     nothing_is_lost(run.dir)
-    if record := os.environ.get("ROLL_HOSTS_RECORD"):
-        with Path(record).open("a") as file:
-            told = {"seed": seed, "layout": layout, "transport": transport, "ratio": ratio, "faults": done}
-            file.write(json.dumps(told) + "\n")
+    here.note(seed=seed, layout=layout, transport=transport, ratio=ratio, faults=done)
 
 
 def fail(host: Host, kind: str) -> None:

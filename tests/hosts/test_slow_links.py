@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import time
-from pathlib import Path
-
 import pytest
 from hosts_apart import EXPLORER, TRAINER, server_on
 from tiny_models import tiny_qwen2
@@ -63,8 +58,5 @@ def test_versions_over_a_link_between_trainer_and_explorer(site, rate, anchor):
     sent = published["bytes"] / published["published"]
     if anchor > 1:
         assert sent < taken["bytes"] / taken["count"] / 2
-    if record := os.environ.get("ROLL_HOSTS_RECORD"):
-        lag_s, steps_s = taken["send_s"] / taken["count"], trainer.summary()["wall_s"] / STEPS
-        row = {"rate": rate, "anchor": anchor, "bytes": round(sent), "lag_s": round(lag_s, 2), "step_s": round(steps_s, 2)}
-        with Path(record).open("a") as file:
-            file.write(json.dumps({**row, "day": time.strftime("%Y-%m-%d")}) + "\n")
+    lag_s, step_s = taken["send_s"] / taken["count"], trainer.summary()["wall_s"] / STEPS
+    here.note(rate=rate, anchor=anchor, bytes=round(sent), lag_s=round(lag_s, 2), step_s=round(step_s, 2))

@@ -1,18 +1,35 @@
 """The page has what the tests on hosts have recorded."""
 
+import json
 import runpy
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TABLE = runpy.run_path(str(ROOT / "tools/hosts_table.py"))["table"]
+TABLES = runpy.run_path(str(ROOT / "tools/hosts_table.py"))["tables"]
 
 
-def test_the_page_has_the_table_of_the_records():
-    assert TABLE() in (ROOT / "docs_roll/cluster.md").read_text()
+def made(tmp_path, *rows):
+    record = tmp_path / "records.jsonl"
+    record.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [table.splitlines()[2:] for table in TABLES(record)]
+
+
+def test_the_page_has_the_tables_of_the_records():
+    page = (ROOT / "docs_roll/cluster.md").read_text()
+    assert TABLES() and all(table in page for table in TABLES())
 
 
 def test_a_group_that_is_nowhere_is_lost_and_the_last_record_counts(tmp_path):
-    record = tmp_path / "records.jsonl"
-    groups = '{"admitted": 10, "trained": 6, "buffered": 0, "in_flight": 1, "dropped": {"filter": 2}}'
-    record.write_text("".join(f'{{"what": "cut", "stop_s": {seconds}, "groups": {groups}}}\n' for seconds in (9.0, 3.25)))
-    assert TABLE(record).splitlines()[2:] == ["| cut | 3.2 s | 6, 2, 1 |"]
+    groups = {"admitted": 10, "trained": 6, "buffered": 0, "in_flight": 1, "dropped": {"filter": 2}}
+    rows = ({"what": "cut", "stop_s": seconds, "groups": groups} for seconds in (9.0, 3.25))
+    assert made(tmp_path, *rows) == [["| cut | 3.2 s | 6, 2, 1 |"]]
+
+
+def test_the_campaign_is_counted_by_kind_and_links_by_rate(tmp_path):
+    one, other = ({"kind": "cut", "stop_s": seconds} for seconds in (4.0, 8.0))
+    seeds = [{"seed": seed, "layout": "ranks", "faults": [one, other]} for seed in (1, 2, 2)]
+    link = {"rate": "10mbit", "anchor": 8, "bytes": 12345, "lag_s": 0.123, "step_s": 1.5}
+    assert made(tmp_path, *seeds, link) == [
+        ["| ranks: cut | 4 | 6.0 s, 8.0 s |"],
+        ["| 10mbit/s | what changed, every 8th whole | 12,345 | 0.12 | 1.50 |"],
+    ]
