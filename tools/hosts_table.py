@@ -14,18 +14,31 @@ from typing import Any
 
 RECORDS = Path(__file__).parents[1] / "docs_roll/hosts.jsonl"
 Row = Mapping[str, Any]
+SIZES = {
+    "start": "{start_s} s",
+    "step": "{step_s} s",
+    "driver's processor for a group": "{ms_a_group} ms",
+    "its sockets": "{sockets}",
+    "its memory": "{memory_mb:,} MB",
+    "longest time without a step when hosts lose their power": "{lost_stop_s} s ({lost})",
+    "end": "{end_s} s",
+}
+"""Columns of what hosts cost by their number."""
 
 
 def tables(records: Path = RECORDS) -> list[str]:
-    """What was done to hosts, the campaign, and the links; of what was recorded twice the last. Those that have rows."""
+    """What was done to hosts, the campaign, the links, the cost of many hosts: those that have rows. Of what was recorded twice the
+    last counts."""
     rows = [json.loads(line) for line in records.read_text().splitlines()]
     done = _last((row for row in rows if "what" in row), "what")
     seeds = _last((row for row in rows if "seed" in row), "seed")
     links = _last((row for row in rows if "rate" in row), "rate", "anchor")
+    sizes = _last((row for row in rows if "hosts" in row), "hosts")
     made = [
         ("| what was done | longest time without a step | groups trained, dropped, lost |", [_done(row) for row in done]),
         ("| what was done, at random | how often | longest time without a step: median, most |", _campaign(seeds)),
         ("| link | versions are | bytes of one | seconds on its way | seconds of a step |", [_link(row) for row in links]),
+        (f"| hosts | {' | '.join(SIZES)} |", [_size(row) for row in sizes]),
     ]
     return [f"{head}\n|{'---|' * (head.count('|') - 1)}\n" + "".join(lines) for head, lines in made if lines]
 
@@ -55,6 +68,10 @@ def _campaign(seeds: Iterable[Row]) -> list[str]:
 def _link(row: Row) -> str:
     kind = "whole" if row["anchor"] == 1 else f"what changed, every {row['anchor']}th whole"
     return f"| {row['rate']}/s | {kind} | {row['bytes']:,} | {row['lag_s']:.2f} | {row['step_s']:.2f} |\n"
+
+
+def _size(row: Row) -> str:
+    return f"| {row['hosts']} | {' | '.join(SIZES.values()).format(**row)} |\n"
 
 
 if __name__ == "__main__":

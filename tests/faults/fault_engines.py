@@ -42,4 +42,5 @@ class AnswersLater(InferWorker):
         count = request.sampling.max_new_tokens - len(request.partial_ids)
         ids = random.Random(request.request_id).choices(SYMBOLS, k=count)
         spans = [VersionSpan(0, count, (await self.stats()).version)]
-        return GenerateResult(request.request_id, ids, [-math.log(len(SYMBOLS))] * count, spans, "length")
+        logprobs, text = [-math.log(len(SYMBOLS))] * count, "".join(str(each - SYMBOLS.start) for each in ids)
+        return GenerateResult(request.request_id, ids, logprobs, spans, "length", text)

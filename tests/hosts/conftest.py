@@ -112,8 +112,11 @@ class Site:
         command = [str(BIN / "python"), str(REPO / f"examples/start_{pipeline}_pipeline.py"), *(["--local"] if local else [])]
         command += self.world.arguments(f"output_dir={output}", *overrides, config=config)
         process = host.start(command, log, REPO, ACCOUNT | given)
-        name = next((each.partition("=")[2] for each in overrides if each.startswith("exp_name=")), "run")
-        self.runs.append(HostRun(host, process, log, output / name))
+        given_as = dict(each.split("=", 1) for each in overrides)
+        folder = output / given_as.get("exp_name", "run")
+        if given_as.get("mode") == "explore":
+            folder = folder / "explorers" / given_as.get("explorer_name", "explorer")
+        self.runs.append(HostRun(host, process, log, folder))
         threading.Thread(target=self.runs[-1].watch, daemon=True).start()
         return self.runs[-1]
 

@@ -16,7 +16,7 @@ from tiny_world import BATCH, read_json_lines
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.hosts, pytest.mark.timeout(600)]
 
-STEPS = 40
+STEPS = 20
 RUN = (
     f"max_steps={STEPS}",
     "actor_train.training_args.learning_rate=1e-8",
