@@ -27,8 +27,8 @@ SIZES = {
 
 
 def tables(records: Path = RECORDS) -> list[str]:
-    """What was done to hosts, the campaign, the links, the cost of many hosts: those that have rows. Of what was recorded twice the
-    last counts."""
+    """What was done to hosts, the campaign, the links, the cost of many hosts: those that have rows. Of what was recorded
+    twice the last counts."""
     rows = [json.loads(line) for line in records.read_text().splitlines()]
     done = _last((row for row in rows if "what" in row), "what")
     seeds = _last((row for row in rows if "seed" in row), "seed")

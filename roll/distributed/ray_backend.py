@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import ray
 from ray._private import utils as ray_utils
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.configs.problems import ConfigError, Problem
@@ -30,7 +30,7 @@ from roll.distributed.ports import free_port
 from roll.distributed.process_setup import forwarded
 from roll.distributed.ray_actor import RayActor
 from roll.distributed.ray_instance import RayInstance
-from roll.distributed.ray_says import say_less
+from roll.distributed.ray_says import death, say_less
 from roll.distributed.watchdog import Watchdog
 from roll.errors import BackendLost, WorkerDied, boundary
 
@@ -105,8 +105,13 @@ class RayHandle:
                 pending.cancel()
 
     async def _wait_forever(self) -> None:
-        with contextlib.suppress(WorkerDied, BackendLost):
-            await self._result(self._actor.wait_forever.remote())
+        while True:
+            try:
+                await self._result(self._actor.wait_forever.remote())
+            except (WorkerDied, BackendLost) as error:
+                if not isinstance(error.__cause__, ActorUnavailableError):
+                    return
+            await asyncio.sleep(1.0)  # its connection is lost, it may live, and nothing tells of another connection
 
     async def ping(self) -> None:
         await self._result(self._actor.ping.remote())
@@ -151,17 +156,10 @@ class RayHandle:
         except RayError as error:
             if (lost := self._why_lost()) is not None:
                 raise lost from error
-            raise (self._death(error) if isinstance(error, RayActorError) else error) from error
+            raise (death(self.name, error) if isinstance(error, RayActorError) else error) from error
 
     def _why_lost(self) -> BackendLost | None:
         return self._life.why_lost() if self._life is not None else None
-
-    def _death(self, error: RayActorError) -> WorkerDied:
-        lines = str(error).strip().splitlines()
-        telling = [line.strip() for line in lines if "exit" in line.lower() or "kill" in line.lower()]
-        if lines and "creation task" in lines[0]:  # a traceback follows, and its last line is what went wrong
-            telling = [line.strip() for line in lines[:0:-1] if line.strip()]
-        return WorkerDied(f"worker {self.name} died: {next(iter([*telling, *lines]), '')}")
 
 
 class RayBackend:
