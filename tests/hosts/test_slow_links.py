@@ -6,7 +6,7 @@ import pytest
 from hosts_apart import EXPLORER, TRAINER, server_on
 from tiny_models import tiny_qwen2
 
-from roll.record.advice import LEAST_STEPS
+from roll.record.advice import LEAST_STEPS, MOST_SENDING
 
 pytestmark = [pytest.mark.slow, pytest.mark.hosts, pytest.mark.timeout(400)]
 
@@ -56,8 +56,8 @@ def test_versions_over_a_link_between_trainer_and_explorer(site, rate, anchor):
     trainer.is_clean()
     published, taken = trainer.summary()["weight_updates"], explorer.summary()["weight_updates"]
     sent = published["bytes"] / published["published"]
-    if rate == "10mbit" and anchor == 1:
-        assert SAID in explorer.output and "advice" not in trainer.output
+    is_slow = taken["send_s"] > MOST_SENDING * explorer.summary()["wall_s"]
+    assert (SAID in explorer.output) is is_slow, "it depends on how fast the rest is"
     if anchor > 1:
         assert sent < taken["bytes"] / taken["count"] / 2
     lag_s, step_s = taken["send_s"] / taken["count"], trainer.summary()["wall_s"] / STEPS
