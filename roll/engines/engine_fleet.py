@@ -148,8 +148,9 @@ class EngineFleet:
         if not self.restartable:
             raise error
         # `_replace` watches an engine that is being replaced; reports of others about it are late news of its predecessor. Calls
-        # to one that is silent fail when its connections do, and it may yet live.
-        if self.fleet.states[engine] is EngineState.SERVING and not isinstance(error, EngineSilent):
+        # to one that is silent end as if it had died when its connections are lost, and it may yet live.
+        there = [EngineState.SERVING] if isinstance(error, WorkerDied) else [EngineState.SERVING, EngineState.SILENT]
+        if self.fleet.states[engine] in there and not isinstance(error, EngineSilent):
             self._take_out(engine)
 
     async def send(self, version: int, engines: Collection[int]) -> None:
