@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
 import time
@@ -31,7 +32,7 @@ def mounted(host, server):
         pytest.skip(f"needs sshfs and sftp-server (Debian: sshfs, openssh-sftp-server), and /dev/fuse: {missing}")
     there = server.folder / "common"
     there.mkdir()
-    server.start(["python3", "-c", SERVE], server.folder / "sftp.log", Path("/"))
+    server.run(f"setsid python3 -c {shlex.quote(SERVE)} > /mnt/sftp.log 2>&1 < /dev/null &")
     host.run(
         f"mkdir {FOLDER} && for _ in $(seq 100); do sshfs -o directport={PORT} {server.address}:/mnt/common {FOLDER} && exit; "
         "sleep 0.1; done; exit 1"
