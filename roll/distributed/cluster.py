@@ -31,13 +31,12 @@ async def silence(worker: WorkerHandle, deadline_s: float, quiet: Callable[[bool
     """Returns when the worker has not answered for `deadline_s`, with these words; 0 waits for ever. Warns each time that a tenth
     of the deadline (10 s at least) has passed. `quiet` is called with True after `QUIET_S` without an answer, and with False at
     the next answer."""
-    part = deadline_s / PARTS if quiet is None else min(deadline_s / PARTS, QUIET_S / 2)
+    part, told = deadline_s / PARTS if quiet is None else min(deadline_s / PARTS, QUIET_S / 2), False
     while deadline_s:
         ping = asyncio.ensure_future(worker.ping())
         try:
             silent = 0.0
             warned = 0.0
-            told = False
             while not (await asyncio.wait({ping}, timeout=part))[0]:
                 silent += part
                 if quiet is not None and not told and silent >= QUIET_S:
@@ -49,6 +48,7 @@ async def silence(worker: WorkerHandle, deadline_s: float, quiet: Callable[[bool
                     warned = silent
                     logger.warning("%s has not answered for %.0f s", worker.name, silent)
             if quiet is not None and told and ping.exception() is None:
+                told = False
                 quiet(False)
         finally:
             ping.cancel()

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import ray
 from ray._private import utils as ray_utils
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.configs.problems import ConfigError, Problem
@@ -30,7 +30,7 @@ from roll.distributed.ports import free_port
 from roll.distributed.process_setup import forwarded
 from roll.distributed.ray_actor import RayActor
 from roll.distributed.ray_instance import RayInstance
-from roll.distributed.ray_says import say_less
+from roll.distributed.ray_says import death, say_less
 from roll.distributed.watchdog import Watchdog
 from roll.errors import BackendLost, WorkerDied, boundary
 
@@ -105,8 +105,13 @@ class RayHandle:
                 pending.cancel()
 
     async def _wait_forever(self) -> None:
-        with contextlib.suppress(WorkerDied, BackendLost):
-            await self._result(self._actor.wait_forever.remote())
+        while True:
+            try:
+                await self._result(self._actor.wait_forever.remote())
+            except (WorkerDied, BackendLost) as error:
+                if not isinstance(error.__cause__, ActorUnavailableError):
+                    return
+            await asyncio.sleep(1.0)  # its connection is lost, it may live, and nothing tells of another connection
 
     async def ping(self) -> None:
         await self._result(self._actor.ping.remote())
@@ -151,17 +156,10 @@ class RayHandle:
         except RayError as error:
             if (lost := self._why_lost()) is not None:
                 raise lost from error
-            raise (self._death(error) if isinstance(error, RayActorError) else error) from error
+            raise (death(self.name, error) if isinstance(error, RayActorError) else error) from error
 
     def _why_lost(self) -> BackendLost | None:
         return self._life.why_lost() if self._life is not None else None
-
-    def _death(self, error: RayActorError) -> WorkerDied:
-        lines = str(error).strip().splitlines()
-        telling = [line.strip() for line in lines if "exit" in line.lower() or "kill" in line.lower()]
-        if lines and "creation task" in lines[0]:  # a traceback follows, and its last line is what went wrong
-            telling = [line.strip() for line in lines[:0:-1] if line.strip()]
-        return WorkerDied(f"worker {self.name} died: {next(iter([*telling, *lines]), '')}")
 
 
 class RayBackend:
@@ -218,9 +216,8 @@ class RayBackend:
     def ask_nodes(self, devices: Collection[int], function: Callable[..., T], *args: object) -> dict[str, T]:
         if self._held is None:
             return {}
-        assert self._inventory is not None
-        own, at = ray.get_runtime_context().get_node_id(), {device // self._inventory.per_node for device in devices}
-        nodes = [node for number in sorted(at) if (node := self._node(number)).id != own]
+        own = ray.get_runtime_context().get_node_id()
+        nodes = [node for node in self._held.nodes_of(devices) if node.id != own]
         asked = [ray_nodes.task_on(node.id, function).remote(*args) for node in nodes]
         try:
             answers: list[T] = ray.get(asked, timeout=ray_nodes.OTHER_NODE_S)
@@ -233,9 +230,8 @@ class RayBackend:
         return dict(zip(map(str, nodes), answers, strict=True))
 
     def check_nodes(self, devices: Collection[int]) -> None:
-        if self._held is not None and self._inventory is not None:
-            for number in sorted({device // self._inventory.per_node for device in devices}):
-                self._held.node(number)
+        if self._held is not None:
+            self._held.nodes_of(devices)
 
     def _node(self, number: int) -> ray_nodes.RayNode:
         """Raises `NodeLost`."""

@@ -175,7 +175,8 @@ class Reservation:
 
     def __init__(self, devices: Collection[int], inventory: Inventory, who: str, within_s: float) -> None:
         """`who`: what others are told of the run. Raises `ConfigError` if not all is free within so many seconds."""
-        self._used = {node: [*same] for node, same in groupby(sorted({*devices}), lambda each: each // inventory.per_node)}
+        self._number_of = {device: device // inventory.per_node for device in sorted({*devices})}
+        self._used = {number: [*same] for number, same in groupby(self._number_of, self._number_of.__getitem__)}
         sizes = [len(used) for used in self._used.values()]
         self._group = _reserved([bundle(size, inventory) for size in sizes], who, within_s, more_room(sizes, inventory))
         live = {node.id: node for node in now_live()}
@@ -203,6 +204,10 @@ class Reservation:
             self._take(number, node)
         self._lost.discard(number)
         return node
+
+    def nodes_of(self, devices: Collection[int]) -> list[RayNode]:
+        """Of these, which are reserved, each node once. Raises `NodeLost`."""
+        return [self.node(number) for number in sorted({self._number_of[device] for device in devices})]
 
     def visible(self, devices: Sequence[int]) -> str:
         """CUDA_VISIBLE_DEVICES for a worker on these."""

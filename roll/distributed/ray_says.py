@@ -1,4 +1,5 @@
-"""Messages of Ray's own processes on the driver's screen: their first lines, without C++ stacks and state dumps."""
+"""Ray's words for people: messages of its own processes on the driver's screen, their first lines, without C++ stacks and state
+dumps; and why a worker has died."""
 
 from __future__ import annotations
 
@@ -7,6 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray._private import worker as ray_worker
+from ray.exceptions import RayActorError
+
+from roll.errors import WorkerDied
 
 OWN = ("raylet", "gcs_server")
 _STACK = re.compile(r"StackTrace Information|\(\w*\+0x[0-9a-f]+\) \[0x|\[state-dump\]|^\s*$")
@@ -25,6 +29,14 @@ def shortened(message: Mapping[str, Any]) -> dict[str, Any] | None:
     first = (str(line).strip().split("\n")[0].strip() for line in message["lines"])
     lines = [line for line in first if not _STACK.search(line)]
     return {**message, "lines": lines} if lines else None
+
+
+def death(worker: str, error: RayActorError) -> WorkerDied:
+    lines = str(error).strip().splitlines()
+    telling = [line.strip() for line in lines if "exit" in line.lower() or "kill" in line.lower()]
+    if lines and "creation task" in lines[0]:  # a traceback follows, and its last line is what went wrong
+        telling = [line.strip() for line in lines[:0:-1] if line.strip()]
+    return WorkerDied(f"worker {worker} died: {next(iter([*telling, *lines]), '')}")
 
 
 class _Shortened:

@@ -146,9 +146,10 @@ class EngineFleet:
         """A caller found that an engine is gone, or hangs. Raises the error if the engine cannot be replaced."""
         if not self.restartable:
             raise error
-        # `_replace` watches an engine that is being replaced; reports of others about it are late news of its predecessor.
-        there = self.fleet.states[engine] in (EngineState.SERVING, EngineState.SILENT)
-        if there and not isinstance(error, EngineSilent):
+        # `_replace` watches an engine that is being replaced; reports of others about it are late news of its predecessor. Calls
+        # to one that is silent end as if it had died when its connections are lost, and it may yet live.
+        there = [EngineState.SERVING] if isinstance(error, WorkerDied) else [EngineState.SERVING, EngineState.SILENT]
+        if self.fleet.states[engine] in there and not isinstance(error, EngineSilent):
             self._take_out(engine)
 
     async def send(self, version: int, engines: Collection[int]) -> None:
@@ -233,7 +234,8 @@ class EngineFleet:
     async def _replace(self, engine: int) -> None:
         """The engine's process is gone. Requests may wait for it, and other roles for their end: it joins these requests."""
         await self.silent.forget(engine)
-        self.report(engine, WorkerDied(f"worker {self.engines.workers[engine].name} died"))
+        if self.fleet.states[engine] in (EngineState.SERVING, EngineState.SILENT):
+            self._take_out(engine)
         while not await self._placed(engine):
             await asyncio.sleep(NODE_LOOK_S)
         if self.fleet.states[engine] is not EngineState.SERVING:  # it died meanwhile; the next call replaces it

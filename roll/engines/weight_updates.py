@@ -21,9 +21,12 @@ All numbers of versions, and who owns them:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from roll.data.sample import SampleGroup
+from roll.distributed.clock import monotonic
 from roll.engines.engine_fleet import EngineFleet
 from roll.engines.policy_copy import PolicyCopy
 from roll.record.trace import Trace
@@ -45,10 +48,12 @@ class UpdateStats:
     """Loads, each by all the engines that were due."""
     bytes: int = 0
     pauses_s: list[float] = field(default_factory=list)
+    send_s: float = 0.0
+    """Seconds in which buckets were on their way."""
 
     def plus(self, other: UpdateStats) -> UpdateStats:
-        pauses = [*self.pauses_s, *other.pauses_s]
-        return UpdateStats(self.published + other.published, self.count + other.count, self.bytes + other.bytes, pauses)
+        pauses, send_s = [*self.pauses_s, *other.pauses_s], self.send_s + other.send_s
+        return UpdateStats(self.published + other.published, self.count + other.count, self.bytes + other.bytes, pauses, send_s)
 
     def summary(self) -> dict[str, float]:
         pauses = self.pauses_s or [0.0]
@@ -56,6 +61,7 @@ class UpdateStats:
             "published": self.published,
             "count": self.count,
             "bytes": self.bytes,
+            "send_s": self.send_s,
             "pause_s_mean": sum(pauses) / len(pauses),
             "pause_s_max": max(pauses),
         }
@@ -109,7 +115,7 @@ class EngineUpdates:
 
     async def _load_in_turn(self, engines: list[int]) -> None:
         version = self._pulls.begin()
-        with self._trace.during("weights", f"send version {version}", engines=engines):
+        with self._sending(f"{version}", engines):
             await self._engines.send(version, engines)
         await self._groups.until(lambda: not self._held)
         with self._trace.during("weights", f"flip to version {version}", engines=engines):
@@ -119,6 +125,13 @@ class EngineUpdates:
         self.stats.pauses_s += pauses
         self._pulls.end(engines)
         await self._engines.store.retain(self._needed)
+
+    @contextmanager
+    def _sending(self, version: str, engines: list[int]) -> Iterator[None]:
+        begun = monotonic()
+        with self._trace.during("weights", f"send version {version}", engines=engines):
+            yield
+        self.stats.send_s += monotonic() - begun
 
     @property
     def _needed(self) -> frozenset[int]:
@@ -170,7 +183,7 @@ class WeightUpdates(EngineUpdates):
         async with self._exchange:
             coming, self._coming = self._coming, None
             if coming is not None and (engines := self._ahead(coming.version)):
-                with self._trace.during("weights", f"send version {coming.version} {AHEAD}", engines=engines):
+                with self._sending(f"{coming.version} {AHEAD}", engines):
                     await self._engines.send_ahead(coming, engines)
 
     def _ahead(self, version: int) -> list[int]:

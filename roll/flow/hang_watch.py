@@ -1,4 +1,5 @@
-"""A hang explains itself: the run's folder gets the stacks of the driver and of all workers, and people read one line."""
+"""A hang explains itself: the run's folder gets the stacks of the driver and of all workers, and people read one line. A folder
+that hangs is told, too."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
 from roll.errors import reason
 from roll.flow.flow import Flow, Suspect, item_name
+from roll.flow.folder_watch import FolderWatch
 from roll.record.callbacks import Reports
 
 LOOK_S = 1.0
@@ -30,6 +32,7 @@ class HangWatch:
         self._clusters = clusters
         self._folder = folder
         self._reports = reports
+        self._of_folder = FolderWatch(folder.parent, reports.note)
 
     async def run(self) -> None:
         """Runs as long as the run does, in a thread: what hangs may be the driver's event loop."""
@@ -41,9 +44,12 @@ class HangWatch:
 
     def _watch(self, loop: asyncio.AbstractEventLoop, stopped: threading.Event) -> None:
         while not stopped.wait(LOOK_S):
+            self._of_folder.look()
             for suspect in self._flow.hangs.suspects(time.monotonic()):
                 silent = self._silent(suspect.stage)
                 try:
+                    if self._of_folder.is_silent:
+                        raise TimeoutError("the folder does not answer")
                     where = f"stacks: {self._write(suspect.stage, loop)}"
                 except OSError as error:  # a full disk
                     where = f"its stacks cannot be written: {error}"

@@ -27,6 +27,8 @@ LEAST_STEPS = 10
 """Fewer steps say nothing: the first ones wait until engines have warmed up."""
 LEAST_GAIN = 0.05
 """Share of a step below which a gain is not worth advice."""
+MOST_SENDING = 0.5
+"""Share of the time that weights may be on their way before nothing else is worth advice."""
 OLDEST = 8
 """No larger `async_generation_ratio` is advised: what a loss makes of older samples has to be tried."""
 
@@ -149,6 +151,21 @@ def sentences(seen: Halves, waited: float | None = None, wasted: str | None = No
         before = one.step_s
 
 
+def slow_link(updates: Mapping[str, float], wall_s: float, whole: bool) -> list[str]:
+    """A sentence, if weights are on their way for most of the time. `updates`: as in a summary, whose bytes are those of `whole`
+    versions, or of more than was sent."""
+    share, count = updates["send_s"] / max(wall_s, 1e-9), updates["count"]
+    if count < LEAST_STEPS or share < MOST_SENDING:
+        return []
+    each_s = updates["send_s"] / count
+    said = f"weights were on their way {share:.0%} of the time, {each_s:.3g} s for each of {count:.0f} versions"
+    if not whole:
+        return [f"the link to the engines is the bottleneck: {said}; a larger weight_push_interval sends fewer"]
+    rate = f"{updates['bytes'] / count / 1e6:.3g} MB at {updates['bytes'] / updates['send_s'] / 1e6:.3g} MB/s"
+    less = "a larger weight_push_interval sends fewer, weight_anchor_interval (mode: train) only what has changed"
+    return [f"the link to the engines is the bottleneck: {said} ({rate}); {less}"]
+
+
 def gains(summary: Mapping[str, Any]) -> list[str]:
     """The sentences of a summary that foretell what a change would bring."""
     starts = tuple(f"{key}: {value}: " for key, value in summary.get("advised", {}).items())
@@ -180,7 +197,8 @@ def _more_places(model: _Model, seen: Halves) -> tuple[Advice, _Model]:
 
 
 class Adviser(Callback):
-    """Adds `advice`, sentences for people, and `advised`, settings by key; none of a run that is one half or has shown little."""
+    """Adds `advice`, sentences for people, and `advised`, settings by key; none of a run that has shown little. A link that holds
+    the run up is told alone, and is all that half a run tells."""
 
     def __init__(self, config: PPOConfig, kind: str, one_process: bool, curves: Curves) -> None:
         """`kind`: of the devices. On CPUs a rollout takes longer the more others run, as if there were places for one batch and
@@ -197,9 +215,14 @@ class Adviser(Callback):
 
     def on_summary(self, summary: Summary, progress: RunProgress) -> None:
         summary["advice"] = []
-        told_apart = not self._one_process or self._config.async_generation_ratio == 0
+        if progress.places is None:
+            return
+        config, together = self._config, self._one_process and self._config.trains
+        if not together and (updates := summary.get("weight_updates")):
+            summary["advice"] = slow_link(updates, progress.elapsed_s, config.weight_anchor_interval == 1)
+        told_apart = not together or config.async_generation_ratio == 0
         steady = self._seen[1:]  # for the first everything is slow
-        if self._config.trains and steady and told_apart and progress.places is not None:
+        if config.trains and steady and told_apart and not summary["advice"]:
             seen = self._halves(steady, progress.generating_s, progress.places)
             summary["advice"] = [*sentences(seen, waiting(self._curves.curve), wasted(summary["groups"]))]
             summary["advised"] = {one.key: one.value for one in advise(seen)}

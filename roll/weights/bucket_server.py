@@ -112,7 +112,8 @@ class Endpoint:
                 return self._ask(connection, ASKED.pack(version, number))
         except OSError as error:
             what = f"bucket {number} of version {version}"
-            raise Unreachable(f"{what} cannot be fetched from {self.host}:{self.port}: {error}") from error
+            hint = "; does a firewall drop what goes to this port (weights_address)?" if isinstance(error, TimeoutError) else ""
+            raise Unreachable(f"{what} cannot be fetched from {self.host}:{self.port}: {error}{hint}") from error
 
     def _ask(self, connection: socket.socket, asked: bytes) -> tuple[bytes, torch.Tensor]:
         challenge = secrets.token_bytes(SECRET)

@@ -8,7 +8,7 @@ from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
 from roll.engines import engine_fleet
 from roll.engines.engine_fleet import EngineFleet
-from roll.errors import NodeLost, VersionGone, WorkerDied, WorkersLost, WorkerStartError
+from roll.errors import EngineSilent, NodeLost, VersionGone, WorkerDied, WorkersLost, WorkerStartError
 from roll.rollout.changes import Changes
 from roll.rollout.fleet import EngineState, Fleet
 from roll.strategies.infer.interface import EngineStats
@@ -96,6 +96,26 @@ async def supervised(fleet, until):
 
 def run(body):
     asyncio.run(asyncio.wait_for(body, 20))
+
+
+def test_a_silent_engine_is_replaced_when_its_process_is_gone_and_not_for_calls_that_fail():
+    """They do when a connection is lost."""
+
+    async def main():
+        silent, other, successor = Engine(), Engine(), Engine()
+        fleet = make_fleet([silent, other], [successor])
+        back = asyncio.Event()
+        fleet.routing.append(Routes(back))
+        fleet.fleet.silenced(0)
+        fleet.report(0, WorkerDied("a connection was reset"))
+        assert fleet.fleet.states[0] is EngineState.SILENT and not silent.gone.is_set()
+        fleet.report(1, EngineSilent("as all the others"))
+        assert fleet.fleet.states[1] is EngineState.SERVING
+        silent.kill()
+        await supervised(fleet, back.wait())
+        assert fleet.engines.workers[0] is successor and fleet.fleet.restarts == 1
+
+    run(main())
 
 
 def test_an_engine_that_dies_in_the_trainers_turn_comes_back_when_that_is_over():

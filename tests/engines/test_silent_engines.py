@@ -19,10 +19,13 @@ class Worker:
         self.name, self.answers, self.calls = name, asyncio.Event(), []
         self.answers.set()
         self.died = False
+        self.resets = 0
+        """So many pings fail, as those do whose connection was lost."""
 
     async def ping(self):
         await self.answers.wait()
-        if self.died:
+        self.resets -= 1
+        if self.died or self.resets >= 0:
             raise WorkerDied(self.name)
 
     async def call(self, method, *args):
@@ -87,6 +90,20 @@ def test_one_of_two_is_silent_holds_nobody_up_and_comes_back():
         await asyncio.sleep(2 * world.load_lasts)
         assert world.said == [("doubt", 1), ("back", 1)]
         assert world.fleet.versions == [5, 5] and len(world.silent.seconds) == 1
+
+    run(body)
+
+
+def test_one_whose_connections_are_lost_meanwhile_is_heard_over_the_next():
+    async def body(world):
+        world.workers[1].answers.clear()
+        await asyncio.sleep(clusters.QUIET_S * 2)
+        world.workers[1].resets = 2
+        world.workers[1].answers.set()
+        await asyncio.sleep(clusters.QUIET_S)
+        assert world.said == [("doubt", 1)], "that was no answer"
+        await asyncio.sleep(clusters.QUIET_S * 2 + world.load_lasts)
+        assert world.said == [("doubt", 1), ("back", 1)]
 
     run(body)
 

@@ -59,10 +59,14 @@ class HostRun:
     def wait_for_output(self, text: str, deadline_s: float = 120.0) -> None:
         self.wait_for(f"{text!r} in\n{self.output}", lambda: text in self.output, deadline_s)
 
+    @property
+    def driver(self) -> int:
+        """Its process, as this machine counts; `nsenter` only waits for it."""
+        return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()[0])
+
     def signal(self, number: int) -> None:
-        """To the driver; `nsenter` only waits for it."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        os.kill(int(children[0]), number)
+        """To the driver."""
+        os.kill(self.driver, number)
 
     def end(self, deadline_s: float = 120.0) -> int:
         """The exit code."""
@@ -108,8 +112,11 @@ class Site:
         command = [str(BIN / "python"), str(REPO / f"examples/start_{pipeline}_pipeline.py"), *(["--local"] if local else [])]
         command += self.world.arguments(f"output_dir={output}", *overrides, config=config)
         process = host.start(command, log, REPO, ACCOUNT | given)
-        name = next((each.partition("=")[2] for each in overrides if each.startswith("exp_name=")), "run")
-        self.runs.append(HostRun(host, process, log, output / name))
+        given_as = dict(each.split("=", 1) for each in overrides)
+        folder = output / given_as.get("exp_name", "run")
+        if given_as.get("mode") == "explore":
+            folder = folder / "explorers" / given_as.get("explorer_name", "explorer")
+        self.runs.append(HostRun(host, process, log, folder))
         threading.Thread(target=self.runs[-1].watch, daemon=True).start()
         return self.runs[-1]
 
@@ -132,13 +139,16 @@ class Site:
         host.run(shlex.join([str(BIN / "ray"), "start", *options, *more]), **(ACCOUNT | {"RAY_AUTH_MODE": "disabled"} | given))
 
     def record(self, what: str, run: HostRun, since: float) -> float:
-        """Adds the longest stop of a run to the records (`ROLL_HOSTS_RECORD`, a JSON-lines file); returns it."""
+        """Adds the longest stop of a run to the records; returns it."""
         stop_s = run.longest_stop_s(since)
-        if record := os.environ.get("ROLL_HOSTS_RECORD"):
-            row = {"what": what, "stop_s": round(stop_s, 1), "groups": run.summary()["groups"], "day": time.strftime("%Y-%m-%d")}
-            with Path(record).open("a") as file:
-                file.write(json.dumps(row) + "\n")
+        self.note(what=what, stop_s=round(stop_s, 1), groups=run.summary()["groups"])
         return stop_s
+
+    def note(self, **row: Any) -> None:
+        """Adds a row to the records (`ROLL_HOSTS_RECORD`, a JSON-lines file)."""
+        if record := os.environ.get("ROLL_HOSTS_RECORD"):
+            with Path(record).open("a") as file:
+                file.write(json.dumps({**row, "day": time.strftime("%Y-%m-%d")}) + "\n")
 
     def close(self) -> None:
         for run in self.runs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hosts_apart import EXPLORER, PORT, TRAINER, ServerOnHost
+from hosts_apart import EXPLORER, PORT, TRAINER, server_on
 
 pytestmark = [pytest.mark.hosts, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -23,10 +23,7 @@ def test_sqlite_between_hosts_is_refused_with_the_address_to_write(site):
 def test_weights_that_are_served_on_the_trainers_own_host_alone_are_told_with_the_key(site):
     """The trainer reaches the database on its own host by the loopback interface, and serves there, too."""
     here = site(2)
-    server = ServerOnHost(here.hosts[0])
-    server.make()
-    server.start()
-    server.ask("CREATE DATABASE run", "postgres")
+    server_on(here.hosts[0])
     at = f"groups_database=postgresql+psycopg://roll@%s:{PORT}/run"
     trainer = here.launch(here.hosts[0], *TRAINER, at % "127.0.0.1", local=True)
     trainer.wait_for("its part in the run", lambda: (trainer.dir / "weights/server.json").is_file())
@@ -40,10 +37,7 @@ def test_weights_that_are_served_on_the_trainers_own_host_alone_are_told_with_th
 def test_an_address_at_which_nothing_can_be_served_is_refused_before_anything_starts(site):
     """Debian writes a host's own name at 127.0.1.1."""
     here = site(1, own_name_at_loopback=True)
-    server = ServerOnHost(here.hosts[0])
-    server.make()
-    server.start()
-    server.ask("CREATE DATABASE run", "postgres")
+    server_on(here.hosts[0])
     at = f"groups_database=postgresql+psycopg://roll@127.0.0.1:{PORT}/run"
     told = {
         "h0": "h0 is 127.0.1.1 on this machine, which no other reaches: write its address in the network",

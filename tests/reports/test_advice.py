@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from roll.record.run_progress import ENGINES, Places
-from roll.reports.advice import LEAST_STEPS, Halves, advise, gains, sentences
+from roll.reports.advice import LEAST_STEPS, Halves, advise, gains, sentences, slow_link
 from roll.rollout.admission import Admission
 from roll.rollout.pipeline_depth import PipelineDepth
 
@@ -134,3 +134,19 @@ def test_what_a_change_would_bring_is_told_apart_from_where_the_time_went():
     }
     assert gains(summary) == summary["advice"][1:]
     assert gains({"advice": summary["advice"]}) == gains({}) == []
+
+
+def test_a_link_is_told_with_its_rate_where_weights_are_on_their_way_most_of_the_time():
+    updates = {"count": 20, "bytes": 48e6, "send_s": 40.0}
+    (told,) = slow_link(updates, 50.0, whole=True)
+    assert told.startswith(
+        "the link to the engines is the bottleneck: weights were on their way 80% of the time, 2 s for each of 20 versions "
+        "(2.4 MB at 1.2 MB/s); "
+    )
+    (told,) = slow_link(updates, 50.0, whole=False)
+    assert "MB" not in told, "fewer bytes were sent than the versions have"
+
+
+@pytest.mark.parametrize(("count", "send_s"), [(20, 20.0), (20, 0.0), (5, 40.0), (0, 0.0)])
+def test_a_link_that_leaves_time_or_has_shown_too_little_is_not_told(count, send_s):
+    assert slow_link({"count": count, "bytes": 48e6, "send_s": send_s}, 50.0, whole=True) == []

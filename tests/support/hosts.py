@@ -79,6 +79,7 @@ class Host:
     """Its first process, as this machine counts; 0 while the host is off."""
     _outer: subprocess.Popen[str] | None = None
     _boots: int = 0
+    _moved: int = 0
 
     @property
     def name(self) -> str:
@@ -86,7 +87,7 @@ class Host:
 
     @property
     def address(self) -> str:
-        return f"{NETWORK_6}{10 + self.number}" if self.style.ipv6 else f"{NETWORK}{10 + self.number}"
+        return f"{NETWORK_6 if self.style.ipv6 else NETWORK}{10 + self.number + self._moved}"
 
     @property
     def home(self) -> Path:
@@ -185,6 +186,12 @@ class Host:
         subprocess.run(f"{_inside(self.switch)} ip link del p{self.number}", shell=True, capture_output=True)
         self.init, self._outer = 0, None
 
+    def boot_elsewhere(self) -> None:
+        """Loses its power, and boots with another address, as a machine of a cloud does."""
+        self.power_off()
+        self._moved += 100
+        self.boot()
+
     def processes(self) -> list[int]:
         """All of the host but the first, as this machine counts them."""
         space, found = os.readlink(f"/proc/{self.init}/ns/pid"), []
@@ -205,7 +212,7 @@ class Host:
         rows = {f"{NETWORK_6 if self.style.ipv6 else NETWORK}{10 + each}": f"h{each}" for each in range(self.peers)}
         own = f"127.0.1.1 {self.name}\n" if self.style.own_name_at_loopback else ""
         if self.style.own_name_at_loopback:
-            rows.pop(self.address)
+            rows.pop(self.address, None)
         table = "127.0.0.1 localhost\n::1 localhost\n" + own + "".join(f"{at} {name}\n" for at, name in rows.items())
         if self.style.one_name:
             table += f"{self.address} {self.name}\n"

@@ -43,6 +43,15 @@ class ServerOnHost(postgres.Server):
         return self.host.run(shlex.join(asks)).strip()
 
 
+def server_on(host: Host) -> ServerOnHost:
+    """A server that runs there, and has a database `run`."""
+    server = ServerOnHost(host)
+    server.make()
+    server.start()
+    server.ask("CREATE DATABASE run", "postgres")
+    return server
+
+
 @dataclass
 class Apart:
     """Host 0 trains, hosts 1 and 2 explore, host 3 has the database."""
@@ -82,10 +91,7 @@ class Apart:
 def begin(site: Callable[..., Any], steps: int, *more: str, standby: bool = False, **style: Any) -> Apart:
     """All are up, and two steps are trained. `standby`: on host 4 is another server, which has what this one commits."""
     here = site(5 if standby else 4, **style)
-    server = ServerOnHost(here.hosts[3])
-    server.make()
-    server.start()
-    server.ask("CREATE DATABASE run", "postgres")
+    server = server_on(here.hosts[3])
     servers, options, other = f"{server.address}:{PORT}", "", None
     if standby:
         other = ServerOnHost(here.hosts[4])
