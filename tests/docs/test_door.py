@@ -13,7 +13,11 @@ import roll
 PRINTED = [
     (page, dedent(text)) for page in PAGES for _, language, _, text in BLOCK.findall(page.read_text()) if language == "python"
 ]
-FILES = [path for folder in ("examples", "roll/cli/starter") for path in sorted((ROOT / folder).rglob("*.py"))]
+ALGORITHM = ROOT / "examples/one_file.py"
+"""It shows the inside, and says so."""
+FILES = [
+    path for folder in ("examples", "roll/cli/starter") for path in sorted((ROOT / folder).rglob("*.py")) if path != ALGORITHM
+]
 SOURCES = [*PRINTED, *((path, path.read_text()) for path in FILES)]
 PRIVATE = re.compile(r"\b(?:from|import) +roll\.\w+")
 

@@ -29,6 +29,12 @@ def test_every_file_and_folder_is_there(path):
     assert (ROOT / path).exists()
 
 
+def test_the_lives_of_a_group_and_of_a_version_name_methods_that_are_there():
+    told = re.findall(r"`([A-Z]\w+\.\w+)`", PAGE.partition("## The life of a group")[2].partition("## Twelve questions")[0])
+    there = {name for path in (ROOT / "roll").rglob("*.py") for name in names(path.relative_to(ROOT))}
+    assert len(told) > 12 and set(told) <= there, set(told) - there
+
+
 def test_there_are_twelve_questions():
     assert len(QUESTIONS) == 12
 

@@ -1,9 +1,12 @@
-"""`async_generation_ratio: 0` is the plain sequential loop: with `deterministic`, bit for bit.
+"""`async_generation_ratio: 0` is the plain sequential loop of examples/one_file.py: with `deterministic`, bit for bit.
 
-The loop below is that algorithm written down: one prompt, one request, one reward after another, from the product's primitives
-but without its pipeline, stages, explorer, admission, buffer or back end."""
+The loop is made of the product's primitives, but of neither pipeline, stages, explorer, admission, buffer nor back end."""
 
 import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,20 +14,13 @@ from integration_rewards import verdict
 from safetensors.torch import load_file
 from train_specs import fsdp2_spec
 
-from roll.algorithms.loss import LossSpec, prepare_batch
-from roll.data.prompt_file import read_rows
-from roll.data.prompt_source import PromptSource, tokenize_prompts
-from roll.data.sample import Sample, SampleGroup
-from roll.data.seeding import derive_seed
-from roll.strategies.infer.hf.strategy import HFInferStrategy
-from roll.strategies.infer.interface import GenerateRequest, SamplingParams
-from roll.strategies.model_folder import open_tokenizer
-from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
-from roll.trainer.advantages import RLVRAdvantages
-from roll.trainer.batch import optimiser_batches, token_batch, totals_of
-from roll.weights.bucket import manifest_of
+from roll.algorithms.loss import LossSpec
+from roll.strategies.infer.interface import SamplingParams
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+from one_file import plain_loop
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 STEPS, SEED = 5, 42
 PAD, EOS = 0, 1
 VARIANTS = {
@@ -54,52 +50,15 @@ VARIANTS = {
 }
 
 
-def worth_training(config, rewards):
-    wish = config.rewards["sums"].query_filter_config
-    mean = sum(rewards) / len(rewards)
-    return wish.type == "no_filter" or wish.filter_args.threshold_down < mean < wish.filter_args.threshold_up
-
-
-async def sequential_loop(config, loss, optimiser_batch_size):
+async def sequential_loop(config, loss, batch_size):
     """Returns the final weights by name, and the uids of the trained prompts."""
-    model = config.pretrain
-    rows = read_rows(config.actor_train.data_args)
+    spec = fsdp2_spec(config.pretrain, learning_rate=0.003)
+    sampling = SamplingParams(max_new_tokens=8, stop_token_ids=(EOS, PAD))
     tags = {"odd": "sums", "even": "sums"}
-    rows, _ = tokenize_prompts(rows, open_tokenizer(model), "none", config.prompt_length, tags)
-    prompts = PromptSource(rows.by_domain(), {}, SEED)
-    trainer = FSDP2Strategy(RankContext(seed=SEED, deterministic=True), fsdp2_spec(model, learning_rate=0.003))
-    engine = HFInferStrategy(model, max_running_requests=1, max_length=16, threads=1, deterministic=True)
-    advantages = RLVRAdvantages(config)
-    trained = []
-    for step in range(STEPS):
-        groups = []
-        while len(groups) < config.rollout_batch_size:
-            group = SampleGroup(len(trained) + len(groups), step, prompts.next())
-            temperatures = [1.0] * config.num_return_sequences_in_group + [0.0] * (config.adv_estimator == "remax")
-            for i, temperature in enumerate(temperatures):
-                seed = derive_seed(SEED, group.prompt.uid, i)
-                sampling = SamplingParams(temperature, max_new_tokens=8, stop_token_ids=(EOS, PAD), seed=seed)
-                done = await engine.generate(GenerateRequest(str(i), tuple(group.prompt.input_ids), sampling))
-                assert done.finish_reason in ("stop", "length")
-                group.samples.append(
-                    Sample(group.prompt, i, done.token_ids, done.logprobs, done.versions, done.finish_reason, done.text)
-                )
-                group.samples[-1].reward = verdict(done.text)
-            if config.adv_estimator == "remax":
-                group.baseline = group.samples.pop()
-            if worth_training(config, group.rewards):
-                groups.append(group)
-        trained += [group.prompt.uid for group in groups]
-        batch, _ = advantages(token_batch(groups, 1.0), groups)
-        shuffle = derive_seed(SEED, "shuffle", step)
-        for part in optimiser_batches(batch, len(batch) // optimiser_batch_size, config.ppo_epochs, shuffle):
-            trainer.train_step(prepare_batch(part, loss), loss, totals_of(part))
-        buckets = list(trainer.export_weights(1 << 20))
-        for bucket in buckets:
-            await engine.receive_bucket(step + 1, bucket)
-        await engine.activate_weights(manifest_of(step + 1, buckets), "interrupt")
-    await engine.close()
-    return {name: tensor for bucket in buckets for name, tensor in bucket.tensors.items()}, trained
+    loop = plain_loop(config, spec, loss, batch_size, sampling, tags, lambda sample: verdict(sample.response_text))
+    steps = [step async for step in loop]
+    weights = {name: tensor for bucket in steps[-1][1] for name, tensor in bucket.tensors.items()}
+    return weights, [group.prompt.uid for groups, _ in steps for group in groups]
 
 
 def assert_equals_the_loop(run, config, loss, batch_size):
@@ -151,3 +110,15 @@ def test_on_ray_workers_too(lab, make_config):
     run = lab.start(config, RayBackend(lab.inventory))
     lab.check_accounts(run, config)
     assert_equals_the_loop(run, config, loss, batch_size)
+
+
+def test_the_file_runs_as_it_says(tmp_path, embedded_task):
+    (tmp_path / "examples/embedded").mkdir(parents=True)
+    (tmp_path / "examples/embedded/cache").symlink_to(embedded_task)
+    (tmp_path / "examples/config").symlink_to(EXAMPLES / "config")
+    small = ["max_steps=2", "rollout_batch_size=4", "actor_train.training_args.per_device_train_batch_size=32"]
+    ran = subprocess.run(
+        [sys.executable, EXAMPLES / "one_file.py", *small], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert re.fullmatch(r"(step \d/2  reward 0\.\d{3}\n){2}", ran.stdout)
