@@ -16,6 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1] / "roll"
 MOST_LINES, LONGEST_FUNCTION = 350, 40
+OPENINGS = r"(What|Of|Whether|Who|How|Where|Those|As)\b"
 
 
 def spine() -> list[str]:
@@ -70,6 +71,30 @@ def anys(paths: Iterable[Path]) -> float:
     paths = list(paths)
     trees = (ast.parse(path.read_text()) for path in paths)
     return 1000 * sum(isinstance(n, ast.Name) and n.id == "Any" for tree in trees for n in ast.walk(tree)) / lines_of(paths)
+
+
+def docstrings(paths: Iterable[Path]) -> list[str]:
+    """Those of modules, classes, functions, and the strings below a name."""
+    found = []
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            body = getattr(node, "body", None)
+            for each in body if isinstance(body, list) else ():
+                if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) and isinstance(each.value.value, str):
+                    found.append(each.value.value)
+    return found
+
+
+def whats(paths: Iterable[Path]) -> float:
+    """The word what per 100 words of docstrings: a noun says it more clearly."""
+    words = [word.lower() for text in docstrings(paths) for word in re.findall(r"[A-Za-z']+", text)]
+    return 100 * words.count("what") / max(len(words), 1)
+
+
+def vague_openings(paths: Iterable[Path]) -> float:
+    """Docstrings of 100 that do not open with a noun or a verb."""
+    texts = docstrings(paths)
+    return 100 * sum(re.match(OPENINGS, text.strip()) is not None for text in texts) / max(len(texts), 1)
 
 
 def module_of(path: Path) -> str:
@@ -148,6 +173,7 @@ def main() -> None:
     print("spine:", sum(lines[name] for name in spine()), "lines in", len(spine()), "files")
     inside = core()
     print("core:", lines_of(inside), "lines in", len(inside), "files;", f"Any {anys(inside):.1f} per 1,000 lines")
+    print(f"its docstrings: {whats(inside):.2f} what in 100 words; {vague_openings(inside):.1f} % have no noun or verb first")
     print("load-time imports out of the core:", len(out := reaches_out()), *out, sep="\n  ")
     print("circles:", circles(graph) or 0)
     print("files over", MOST_LINES, "lines:", [name for name, count in lines.items() if count > MOST_LINES] or 0)
