@@ -1,4 +1,4 @@
-"""Agents in environments: an episode of many turns, one reward a turn."""
+"""Agents in environments: episodes of many turns, with one reward per turn."""
 
 from __future__ import annotations
 
@@ -99,18 +99,18 @@ class EnvConfig:
 
     @property
     def keeps_conversation(self) -> bool:
-        """Whether its environments show messages, and have tools of their own: their manager is named so."""
+        """True if its environments show messages and have their own tools, by the name of their manager."""
         return "AgentNative" in self.env_manager_cls.rpartition(".")[2]
 
     @property
     def by_turn(self) -> bool:
-        """Whether its episodes become a sample of each turn: managers of that kind are named so."""
+        """True if each turn of its episodes becomes a sample, by the name of its manager."""
         return "Step" in self.env_manager_cls.rpartition(".")[2]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvManagerConfig:
-    """Which episodes are played, and by how many workers."""
+    """The episodes to play, and the number of workers."""
 
     tags: list[str] = option([], "Kinds of environments, keys of custom_envs; empty means all of them.")
     num_env_groups: int = option(128, "Groups of environments played at the same time, over all tags.", bounds=COUNT)
@@ -138,8 +138,8 @@ class EnvManagerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PassRateMixtureConfig:
-    """A tag is played in the proportion of its part of num_groups_partition times least + (1 - least) 4 p (1 - p), p its measured
-    pass rate: what always succeeds, or never, teaches nothing."""
+    """Weights a tag by its part of num_groups_partition times least + (1 - least) 4 p (1 - p), with p its measured pass rate:
+    tags that always succeed, or never, teach nothing."""
 
     least: float = option(0.25, "What is left of the part of a tag that always succeeds, or never.", bounds=Bounds(gt=0, le=1))
     groups: int = option(16, "A tag's pass rate is that of its last so many groups.", bounds=COUNT)
@@ -147,7 +147,7 @@ class PassRateMixtureConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardNormalizationConfig:
-    """How the rewards of episodes become comparable before the estimator reads them."""
+    """Normalisation of the rewards of episodes before the advantage estimator."""
 
     grouping: RewardGrouping = option(
         "traj_group_id",
@@ -165,7 +165,7 @@ class AgenticValidationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class AgenticValidationSet:
-    """Episodes that are the same at every evaluation."""
+    """A validation set of episodes, the same at every evaluation."""
 
     env_manager: EnvManagerConfig = option(EnvManagerConfig(), "Which episodes; group_size: how many in each environment.")
     generating_args: GeneratingArguments | None = option(None, "Sampling; null means training's.")
@@ -219,7 +219,7 @@ class AgenticConfig(PPOConfig):
         return max((env.max_steps for env in played if env.by_turn), default=1)
 
     def lengths(self) -> Lengths:
-        """Raises `ValueError` if sequence_length is missing or has no room for a turn."""
+        """Returns the lengths. Raises `ValueError` if sequence_length is missing or has no room for a turn."""
         if self.sequence_length is None:
             raise ValueError("sequence_length is needed: the context of an episode, all turns together")
         answer = min([self.answer_tokens(tag) for tag in self.custom_envs], default=self.max_tokens_per_step)
@@ -228,11 +228,11 @@ class AgenticConfig(PPOConfig):
         return Lengths(self.sequence_length - 1, self.sequence_length, self.sequence_length)
 
     def answer_tokens(self, tag: str) -> int:
-        """Longest answer of one turn in environments of this tag."""
+        """Returns the longest answer of one turn, in tokens, in environments of this tag."""
         return self.custom_envs[tag].max_tokens_per_step or self.max_tokens_per_step
 
     def partition(self, manager: EnvManagerConfig) -> dict[str, float]:
-        """Relative share of each tag in the groups of a manager."""
+        """Returns the relative share of each tag in the groups of a manager."""
         tags = manager.tags or list(self.custom_envs)
         counts = manager.num_groups_partition or [1] * len(tags)
         return {tag: float(count) for tag, count in zip(tags, counts, strict=False) if count}
@@ -247,7 +247,7 @@ class AgenticConfig(PPOConfig):
 
     @property
     def validations(self) -> dict[str, AgenticValidationSet]:
-        """All validation sets by name."""
+        """All validation sets, by name."""
         if self.val_env_manager is None:
             return self.validation_sets
         sampling = self.validation.generating_args if self.validation else None
@@ -260,5 +260,5 @@ class AgenticConfig(PPOConfig):
         return {name: validation.generating_args or training for name, validation in self.validations.items()}
 
     def episodes_of(self, manager: EnvManagerConfig) -> int:
-        """Episodes of a validation set."""
+        """Returns the number of episodes of a validation set."""
         return self.val_batch_size or manager.num_env_groups * manager.group_size

@@ -113,13 +113,13 @@ class GeneratingArguments:
 
     @property
     def end_ids(self) -> tuple[int, ...] | None:
-        """`eos_token_id` as a list; None where the model's folder decides."""
+        """`eos_token_id` as a tuple; None if the model's folder decides."""
         given = [self.eos_token_id] if isinstance(self.eos_token_id, int) else self.eos_token_id
         return None if given is None else tuple(given)
 
     @property
     def truncates(self) -> bool:
-        """Whether tokens are sampled from a part of the distribution."""
+        """True if tokens are sampled from a part of the distribution."""
         return self.temperature > 0 and (self.top_p < 1 or self.top_k > 0)
 
 
@@ -167,14 +167,14 @@ class DataArguments:
 
     @property
     def named_twice(self) -> str | None:
-        """A file that is among them twice, however it is written."""
+        """A file that is listed twice, after normalisation of the paths; None if there is none."""
         paths = [normpath(file) for file in self.files]
         return next((file for i, file in enumerate(self.files) if paths[i] in paths[:i]), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurriculumConfig:
-    """Each domain's easy prompts come first. Every prompt is still served once an epoch."""
+    """Serves each domain's easy prompts first. Every prompt is still served once per epoch."""
 
     column: str = option("difficulty", "Column with a number that says how hard a prompt is.")
     easiest: Literal["low", "high"] = option("low", "Which numbers are easy: low ones (a difficulty) or high ones (a pass rate).")
@@ -186,8 +186,8 @@ class CurriculumConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PassRateConfig:
-    """From its first visit on, a prompt takes part in an epoch with probability least + (1 - least) 4 p (1 - p), p its measured
-    pass rate: what always passes, or never, teaches nothing."""
+    """From its first visit on, a prompt takes part in an epoch with probability least + (1 - least) 4 p (1 - p), with p its measured
+    pass rate: prompts that always pass, or never, teach nothing."""
 
     least: float = option(
         0.25, "Probability of a prompt that always passes, or never: 0.25 asks it every fourth epoch.", bounds=Bounds(gt=0, le=1)
@@ -216,7 +216,7 @@ class TrainDataArguments(DataArguments):
 HEAD_COLUMNS = 4096
 """Trainers compute logits for this many entries of the vocabulary at a time."""
 KV_GRANULE = 16
-"""The KV cache of hf_infer holds a multiple of this many tokens a request, so every slot starts at the same memory alignment."""
+"""The KV cache of hf_infer holds a multiple of this many tokens per request, so all slots have the same memory alignment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,22 +251,22 @@ class FSDP2Config:
     )
 
     def shards(self, world_size: int) -> int:
-        """Into how many parts the weights are divided."""
+        """Returns the number of shards of the weights."""
         return world_size if self.fsdp_size == -1 else min(self.fsdp_size, world_size)
 
 
 PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 """Their product is the number of devices of one engine."""
 REPLICAS = "data_parallel_size"
-"""A number that has to divide that of the engines; they are replicas of one another anyway."""
+"""A divisor of the number of engines, which are replicas of one another anyway."""
 CACHE_BYTES = "kv_cache_memory_bytes"
-"""Of vLLM: how large the KV cache of each device is."""
+"""vLLM's argument for the size of each device's KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineArguments:
-    """`strategy_config` of an engine that brings hundreds of options of its own: handed on as it stands. Their names are those of
-    the installed engine: `prepare` checks them, before any worker starts."""
+    """`strategy_config` of an engine with hundreds of its own options, passed on unchanged. `prepare` checks their names against
+    the installed engine, before any worker starts."""
 
     given: dict[str, Any]
 
@@ -277,13 +277,13 @@ class EngineArguments:
 
     @property
     def starts_empty(self) -> bool:
-        """Engines begin with random weights, and are given the trainer's before they serve."""
+        """True if engines begin with random weights, and get the trainer's before they serve."""
         return self.given.get("load_format") == "dummy"
 
 
 def cpu_cache_tokens(given: Mapping[str, Any], requests: int, sequence: int) -> int:
-    """Tokens that vLLM's KV cache has room for on a CPU, unless its size is given: all running requests at full length. The
-    blocks of a request are whole ones, and one more holds vLLM's null block."""
+    """Returns the capacity in tokens of vLLM's KV cache on a CPU, unless its size is given: all running requests at full length.
+    Requests take whole blocks, and one more block is vLLM's null block."""
     asked = given.get("block_size")
     block = max(128, asked) if type(asked) is int else 128
     return (requests * -(-sequence // block) + 1) * block

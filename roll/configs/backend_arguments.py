@@ -1,11 +1,11 @@
 """`strategy_config` of the training back ends, and its rules.
 
-megatron_train, megatron_infer: how the ranks divide the model, and what is recomputed. Ranks are numbered in Megatron's order:
-those that share tensors first, then data-parallel ones, then pipeline stages.
+megatron_train, megatron_infer: the division of the model among the ranks, and recomputation. Ranks are numbered in Megatron's
+order: tensor-parallel ranks first, then data-parallel ones, then pipeline stages.
 
-deepspeed_train, deepspeed_infer: the keys of a DeepSpeed JSON, as in ROLL's `${deepspeed_zero3}`. What belongs to the run (batch
-sizes, optimiser, schedule, clipping, number type) is set by other keys of the role; its places in the JSON are read to refuse
-a value that contradicts them."""
+deepspeed_train, deepspeed_infer: the keys of a DeepSpeed JSON, as in ROLL's `${deepspeed_zero3}`. Settings of the run (batch sizes,
+optimiser, schedule, clipping, number type) are other keys of the role; their places in the JSON are read only to refuse a
+contradicting value."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MegatronConfig:
     )
 
     def data_parallel_rank(self, rank: int, world_size: int) -> int:
-        """The share of the samples that a rank is given; ranks that divide a model among them have the same share."""
+        """Returns the data-parallel rank of a rank; ranks that divide one model among them have the same one."""
         return rank // (self.tensor_model_parallel_size * self.context_parallel_size) % self.data_parallel_size(world_size)
 
     def data_parallel_size(self, world_size: int) -> int:
@@ -75,7 +75,7 @@ class MegatronConfig:
 
 
 def megatron_problems(key: str, config: MegatronConfig, devices: Sequence[int], attention: str) -> Iterator[Problem]:
-    """`key`: dotted path of the role; `devices` and `attention`: its `device_mapping` and `attn_implementation`."""
+    """Yields problems. `key`: dotted path of the role; `devices`, `attention`: its `device_mapping` and `attn_implementation`."""
     block = f"{key}.strategy_args.strategy_config"
     yield from _layout_problems(key, config, devices)
     for name in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
@@ -180,7 +180,7 @@ class DeepSpeedConfig:
         return zero
 
     def computed_in(self, dtype: Dtype) -> Dtype:
-        """`bf16.enabled` decides where `dtype` of `model_args` is auto; a contradiction is refused."""
+        """Returns the number type: `bf16.enabled` decides if `dtype` of `model_args` is auto; contradictions are refused."""
         enabled = self.bf16.enabled
         return dtype if dtype != "auto" or enabled == "auto" else "bf16" if enabled else "fp32"
 
@@ -196,7 +196,7 @@ _SET_ELSEWHERE = {
 
 
 def deepspeed_problems(key: str, config: DeepSpeedConfig, dtype: Dtype, trained: bool) -> Iterator[Problem]:
-    """Values that contradict the role's other keys, or each other. `key`: dotted path of the role."""
+    """Yields values that contradict the role's other keys, or each other. `key`: dotted path of the role."""
     block, zero = f"{key}.strategy_args.strategy_config", config.zero_optimization
     for name, owner in _SET_ELSEWHERE.items():
         value = getattr(config, name)

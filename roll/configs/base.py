@@ -1,4 +1,4 @@
-"""What every pipeline has: the run, lengths, checkpoints, tracking, rollouts ahead of training, devices."""
+"""The keys of every pipeline: the run, lengths, checkpoints, tracking, staleness, devices."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow", "none"]
 WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
 WeightTransport = Literal["object_store", "shared_memory", "collective", "nccl", "checkpoint_dir"]
 TRANSPORTS_APART = ("object_store", "checkpoint_dir")
-"""Those between processes of their own: an explorer and a trainer."""
+"""Transports between separate processes, an explorer and a trainer."""
 Mode = Literal["both", "explore", "train", "bench"]
 
 COUNT = Bounds(ge=1)
 DEVICES = Bounds(ge=1, le=MAX_DEVICES)
 PRETRAIN = "pretrain"
-"""The model of `pretrain`, among the models that an evaluation names."""
+"""The name of the `pretrain` model among the models of an evaluation."""
 EVAL_STEPS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlarmConfig:
-    """An alarm. It is given once when a metric has left its range for long enough, and again only after it has been back."""
+    """An alarm. It is raised once when a metric has left its range for long enough, and again only after the metric was back."""
 
     metric: str = required("The metric, by its name in metrics.jsonl.")
     above: float | None = option(None, "Values above this are out of range. NaN always is.")
@@ -288,12 +288,12 @@ class BaseConfig:
 
     @property
     def trains(self) -> bool:
-        """Whether this process has the trainer half."""
+        """True if this process has the trainer half."""
         return self.mode in ("both", "train")
 
     @property
     def explores(self) -> bool:
-        """Whether this process has the explorer half."""
+        """True if this process has the explorer half."""
         return self.mode in ("both", "explore")
 
     @property
@@ -302,12 +302,12 @@ class BaseConfig:
 
     @property
     def only_explores(self) -> bool:
-        """Whether the trainer is another process."""
+        """True if the trainer is another process."""
         return self.explores and not self.trains
 
     @property
     def only_evaluates(self) -> bool:
-        """Whether nothing is trained anywhere: the process evaluates models that were trained before."""
+        """True if nothing is trained anywhere: the process evaluates models trained before."""
         return not (self.trains or self.explores)
 
     @property
@@ -316,7 +316,7 @@ class BaseConfig:
 
     @property
     def shared_dir(self) -> str:
-        """The folder of the run, whatever processes it has."""
+        """The folder of the run, shared by all its processes."""
         return str(PurePath(self.output_dir) / self.exp_name)
 
     @property
@@ -327,7 +327,7 @@ class BaseConfig:
 
     @property
     def groups_address(self) -> str | None:
-        """The database of groups; None: they lie in memory, or there are none."""
+        """The database of groups; None: groups are in memory, or there are none."""
         if self.mode == "bench":
             return None
         if self.groups_database is None and self.mode != "both":

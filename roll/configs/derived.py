@@ -1,4 +1,4 @@
-"""Numbers that follow from a configuration. The user's own are never overwritten."""
+"""Numbers derived from a configuration. The user's own values are never overwritten."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Derived:
     max_new_tokens: int
     """Longest training response: that of `actor_infer.generating_args`, else `response_length`."""
     samples_per_step: int
-    """Rollouts; an episode may become more than one sample, or none."""
+    """Rollouts per step; an episode may become more than one sample, or none."""
     optimizer_batch_size: int
-    """Rollouts of one optimiser step over all ranks, at most; 0 in an explorer's process, and so are the numbers of steps."""
+    """Maximum rollouts of one optimiser step over all ranks; 0 in an explorer's process, as are the numbers of steps."""
     optimizer_steps_per_epoch: int
-    """Optimiser steps of one pass over a pipeline step's samples. The number is fixed, however many samples there are."""
+    """Optimiser steps of one pass over a pipeline step's samples, independent of the number of samples."""
     total_optimizer_steps: int
     """Optimiser steps of the policy in the whole run."""
     critic_steps_per_epoch: int
@@ -42,21 +42,21 @@ class Derived:
     """`max_running_requests`, or fewer where the engine's KV cache holds fewer whole sequences."""
     policy_loss: PolicyLossArgs
     recompute_old_logprobs: bool
-    """Log-probs are recomputed at the start of a step, and ratios taken to them."""
+    """Log-probs are recomputed at the start of a step and are the denominator of ratios."""
     old_logprobs_reason: str
     keeps_sampling_mask: bool
-    """Samples carry what top_p and top_k kept, and all log-probs are taken over that."""
+    """Samples carry the sets kept by top_p and top_k, and all log-probs are taken over these sets."""
     replays_routing: bool
-    """Samples carry the experts that the engine computed each token with, and the policy is trained with the same."""
+    """Samples carry the experts chosen by the engine for each token, and the policy is trained with the same experts."""
     log_prob_lag: int
-    """Versions by which the weights of actor_log_prob are behind the newest published one when they score a step's groups."""
+    """Versions by which actor_log_prob lags behind the newest published one when it scores a step's groups."""
     scored_ahead: tuple[str, ...]
     """Roles that score the next step's groups while a step trains."""
     adapter_updates: bool
     """Weight updates are adapters alone."""
     adapter_updates_reason: str
     engines_start_empty: bool
-    """Their first weights are the trainer's."""
+    """Engines start without weights and get their first ones from the trainer."""
     domain_shares: Mapping[str, float]
     """Share of each domain in a batch; they sum to 1."""
     tag_to_domain: Mapping[str, str]
@@ -66,14 +66,14 @@ class Derived:
 
 
 def optimizer_batch_size(worker: TrainedConfig) -> int:
-    """Samples of one optimiser step: per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks."""
+    """Returns the samples of one optimiser step: per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks."""
     training = worker.training_args
     return training.per_device_train_batch_size * training.gradient_accumulation_steps * worker.data_parallel_size
 
 
 def optimizer_steps(config: PPOConfig, worker: TrainedConfig) -> int:
-    """Of one pass over a pipeline step's samples. A begun batch counts: there is one only where an episode is a sample of each
-    turn, so that the number of samples is not known before."""
+    """Returns the optimiser steps of one pass over a pipeline step's samples. A partial batch counts; it occurs only if each turn
+    of an episode is a sample, so that the number of samples is not known in advance."""
     return -(-config.rollouts_per_step // optimizer_batch_size(worker))
 
 
@@ -129,7 +129,7 @@ def _policy_loss(config: PPOConfig) -> PolicyLossArgs:
 
 
 def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
-    """Whether log-probs are recomputed at the start of a step, and why."""
+    """Returns True if log-probs are recomputed at the start of a step, and the reason."""
     variant = config.actor_train.pg_variant
     loss = POLICY_LOSSES.get(variant)
     if config.old_logprobs != "auto":
@@ -147,18 +147,18 @@ def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
 
 
 def keeps_sampling_mask(config: PPOConfig) -> bool:
-    """Whether samples carry what top_p and top_k kept."""
+    """True if samples carry the sets kept by top_p and top_k."""
     able = engine_of(config.actor_infer.strategy_args.strategy_name).sampling_mask
     return able and config.actor_infer.generating_args.truncates and config.keep_sampling_mask is not False
 
 
 def replays_routing(config: PPOConfig) -> bool:
-    """Whether samples carry the experts that the engine chose."""
+    """True if samples carry the experts chosen by the engine."""
     return config.actor_train.router_replay.mode == "R3"
 
 
 def scores_ahead(config: PPOConfig) -> bool:
-    """Whether the next step's groups can be complete while a step trains: below a ratio of 1 they never are."""
+    """True if the next step's groups can be complete while a step trains; below a ratio of 1 they never are."""
     return config.async_generation_ratio >= 1
 
 
@@ -191,7 +191,7 @@ def _domain_shares(weights: Mapping[str, float]) -> dict[str, float]:
 
 
 def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
-    """Bytes of one number that the role computes with."""
+    """Returns the bytes of one number in the role's number type."""
     options = worker.strategy_args.options
     dtype = worker.model_args.dtype
     if isinstance(options, DeepSpeedConfig):
@@ -203,14 +203,14 @@ C = TypeVar("C", bound=PPOConfig)
 
 
 def shared_out(devices: int) -> tuple[list[int], list[int]]:
-    """Those of the trainer and of the engines: half each, or in turns the only one."""
+    """Returns the devices of trainer and engines: half for each, or both times the only one, used in turns."""
     half = devices // 2
     return (list(range(half)), list(range(half, devices))) if half else ([0], [0])
 
 
 def with_default_devices(config: C, accelerators: int) -> C:
-    """If neither the trainer nor the engines name devices, and no other role does. `accelerators` of this machine; on CPUs it is
-    one slot each."""
+    """Assigns devices to the trainer and the engines if they are the only roles and name none. `accelerators`: those of this
+    machine; on CPUs each role gets one slot."""
     roles = config.configured_roles()
     if config.mode != "both" or config.num_nodes != 1 or roles.keys() != {"actor_train", "actor_infer"}:
         return config
@@ -225,7 +225,7 @@ def with_default_devices(config: C, accelerators: int) -> C:
 
 
 def needed_on_accelerators(config: PPOConfig) -> dict[str, tuple[str, str]]:
-    """The engines' own arguments that have to be true there: why, and what else would do."""
+    """Returns the engine arguments that must be true on accelerators, each with the reason and the alternative."""
     engine = engine_of(config.actor_infer.strategy_args.strategy_name)
     needed: dict[str, tuple[str, str]] = {}
     if config.engines_share_devices:
@@ -238,7 +238,7 @@ def needed_on_accelerators(config: PPOConfig) -> dict[str, tuple[str, str]]:
 
 
 def adapter_updates(config: PPOConfig) -> tuple[bool, str]:
-    """Whether weight updates are adapters alone, and why."""
+    """Returns True if weight updates are adapters alone, and the reason."""
     trained = config.actor_train.model_args
     if trained.lora_target is None:
         return False, "all weights are trained"
@@ -258,7 +258,7 @@ def adapter_updates(config: PPOConfig) -> tuple[bool, str]:
 
 
 def adapter_obstacle(config: PPOConfig) -> str:
-    """Why the engines cannot take adapters; empty if they can."""
+    """Returns the reason that the engines cannot take adapters; empty if they can."""
     name, rank = config.actor_infer.strategy_args.strategy_name, config.actor_train.model_args.adapter_rank
     engine = engine_of(name)
     if engine.adapters == "none":
@@ -272,7 +272,7 @@ def adapter_obstacle(config: PPOConfig) -> str:
 
 
 def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
-    """What was chosen for the user, and why."""
+    """Yields the choices made for the user, with their reasons."""
     if config.only_evaluates:
         return
     chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"

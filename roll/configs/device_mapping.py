@@ -1,4 +1,4 @@
-"""Grammar of `device_mapping`: which global device indices a role occupies. Parsed, never evaluated."""
+"""Grammar of `device_mapping`, the global device indices of a role. Parsed, never evaluated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SPAN = re.compile(rf"{_INT}(?:-{_INT})?")
 
 
 def parse_device_mapping(value: str | int | list[int]) -> tuple[int, ...]:
-    """The device indices in the order written, each at least 0 and named once.
+    """Returns the device indices in the order written, each at least 0 and unique.
 
     `"0-3,6"` includes both ends of a span; `list(range(a,b,step))` excludes `b`, as in Python.
     Raises `ValueError`, naming the value and the grammar."""

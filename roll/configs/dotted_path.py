@@ -1,4 +1,4 @@
-"""A user's code by its dotted path, my_package.my_module.MyClass: the form, the name, the import."""
+"""Names and imports users' code by its dotted path, such as my_package.my_module.MyClass."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from roll.errors import boundary
 DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 Code: TypeAlias = str | Callable[..., Any]
-"""A function or a class of a user's, by its dotted path; in Python also itself."""
+"""A user's function or class, given by its dotted path, or in Python as the object itself."""
 
 
 def dotted_path(thing: object) -> str:
-    """The name of a function or a class; of anything else that can be called, its text."""
+    """Returns the dotted path of a function or a class; for other callables, `str` of them."""
     return f"{thing.__module__}.{thing.__qualname__}" if hasattr(thing, "__qualname__") else str(thing)
 
 
 def full_path(name: str, paths: Iterable[str], otherwise: str) -> str:
-    """The path of these that ends in what was written."""
+    """Returns the first of `paths` whose last part is `name`, or `otherwise`."""
     return next((path for path in paths if path.rpartition(".")[2] == name), otherwise)
 
 
 def named_object(path: str) -> Any:
-    """What `package.module.Name` or `package.module:Name` names. Raises whatever the import raises."""
+    """Imports the object at `package.module.Name` or `package.module:Name`. Raises the errors of the import."""
     module, _, name = path.replace(":", ".").rpartition(".")
     return getattr(importlib.import_module(module), name)
 
 
 def import_object(path: Code) -> Any:
-    """As `named_object`; what was given itself is returned. Raises `ValueError`, which says what is wrong with the path."""
+    """Imports an object by its path; an object is returned unchanged. Raises `ValueError` with the fault of the path."""
     if not isinstance(path, str):
         return path
     if "." not in path:
@@ -45,7 +45,7 @@ def import_object(path: Code) -> Any:
 
 
 def import_failure(path: str, error: BaseException) -> str:
-    """Why a path could not be imported: where its module was looked for, what the module has instead, or what it failed on."""
+    """Explains a failed import: the folders searched for the module, the similar names in it, or the error inside it."""
     *packages, name = path.replace(":", ".").split(".")
     module = ".".join(packages)
     if packages and (hidden := _hidden(packages[0])):
@@ -64,7 +64,7 @@ def import_failure(path: str, error: BaseException) -> str:
 
 
 def _hidden(name: str) -> str:
-    """Names a module of Python's, or of a package, that hides the user's own; empty if none does."""
+    """Names a module of Python, or of a package, that hides the user's own; empty if none does."""
     loaded = getattr(sys.modules.get(name), "__file__", None)
     own = PathFinder.find_spec(name, _own_folders()) if name in sys.modules else None
     places = [] if own is None else [own.origin, *(own.submodule_search_locations or ())]
@@ -75,7 +75,7 @@ def _hidden(name: str) -> str:
 
 
 def is_importable(path: str, folder: str) -> bool:
-    """Whether there is a module for the path, in `folder` or where Python looks, as far as is known without importing any."""
+    """True if a module exists for the path, in `folder` or on Python's path, as far as is known without an import."""
     packages = path.replace(":", ".").split(".")[:-1]
     others = (finder for finder in sys.meta_path if finder is not PathFinder)  # of editable installs
     return (
@@ -96,5 +96,5 @@ def _found(packages: Sequence[str], folders: Sequence[str]) -> bool:
 
 
 def _own_folders() -> list[str]:
-    """Where Python looks for code of the user's own: the folder of the start, and what PYTHONPATH names."""
+    """Returns Python's search folders for the user's own code: the start folder and those of PYTHONPATH."""
     return [folder for folder in dict.fromkeys(sys.path) if folder and not folder.startswith((sys.prefix, sys.base_prefix))]

@@ -1,4 +1,4 @@
-"""The inference engines: one row says what each can do, and by which name its code is loaded. A new engine is a folder in
+"""The inference engines: one row each, with its abilities and the dotted path of its code. A new engine is a folder in
 `strategies/infer/`, a row here, and a `StrategyName`."""
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ from typing import Literal
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTraits:
     strategy: str
-    """Its `InferStrategy`, by dotted path."""
+    """Dotted path of its `InferStrategy`."""
     scorer: str = ""
-    """Its `Scorer`, by dotted path; empty: it serves no classifier."""
+    """Dotted path of its `Scorer`; empty: it serves no classifier."""
     package: str = ""
-    """The module that knows how it is installed and which arguments it takes (`EnginePackage`), by dotted path; empty: the engine
-    is this project's own, and runs in its worker's process."""
+    """Dotted path of the module that knows its installation and its arguments (`EnginePackage`); empty: the engine is this
+    project's own, and runs in its worker's process."""
     hosted: bool = False
     """Its worker can run it in another interpreter (`foreign`)."""
     computes_as_trainer: bool = False
-    """Its log-probs are the trainer's, but for rounding."""
+    """Its log-probs equal the trainer's up to rounding."""
     sampling_mask: bool = False
-    """It says which tokens top_p and top_k kept."""
+    """It reports the tokens that top_p and top_k kept."""
     routes: bool = False
-    """It says which experts computed a token."""
+    """It reports the experts that computed a token."""
     adapters: Literal["none", "merged", "beside"] = "none"
-    """How it serves LoRA adapters: merged with the base that it has, or computed beside it."""
+    """Its way to serve LoRA adapters: merged into its base weights, or computed beside them."""
     largest_rank: int | None = None
     """The largest rank of an adapter that it serves."""
     ends_by_folder: bool = False
-    """It ends an answer at the model folder's end tokens, too, whatever a request says."""
+    """It also ends an answer at the end tokens of the model's folder, regardless of the request."""
     memory_share: float | None = None
-    """The share of a device's memory that it takes unless it is configured."""
+    """The share of a device's memory that it takes by default."""
     sleep_arguments: tuple[str, ...] = ()
-    """Its arguments that let it give its memory back, weights too, while it sleeps on an accelerator."""
+    """Its arguments that let it release its memory, including weights, while it sleeps on an accelerator."""
     drops_weights: bool = False
-    """Asleep on an accelerator it keeps no copy of the weights in host memory."""
+    """While it sleeps on an accelerator, it keeps no copy of the weights in host memory."""
     in_flight_argument: tuple[str, str] | None = None
-    """The argument that `weight_update_mode: in_flight` needs on an accelerator, and why."""
+    """The argument that `weight_update_mode: in_flight` needs on an accelerator, and the reason."""
     cpu_cache_variable: str = ""
-    """The environment variable that says, in GiB, how large its KV cache is on a CPU; it counts more than the argument."""
+    """The environment variable with the size of its KV cache on a CPU, in GiB; it overrides the argument."""
 
 
 CACHE_GIB = "VLLM_CPU_KVCACHE_SPACE"
@@ -78,7 +78,7 @@ ENGINES: dict[str, EngineTraits] = {
 }
 
 NO_ENGINE = EngineTraits(strategy="")
-"""Those of a training back end."""
+"""The traits of a training back end, which is no engine."""
 
 
 def engine_of(strategy_name: str) -> EngineTraits:
@@ -86,5 +86,5 @@ def engine_of(strategy_name: str) -> EngineTraits:
 
 
 def engines_that(trait: str) -> tuple[str, ...]:
-    """Names of the engines of which the trait is neither False nor empty."""
+    """Returns the names of the engines whose trait is neither False nor empty."""
     return tuple(name for name, engine in ENGINES.items() if getattr(engine, trait))

@@ -15,18 +15,18 @@ from roll.configs.losses import POLICY_LOSSES
 from roll.configs.problems import Problem, did_you_mean
 
 Scope = Literal["batch", "group", "running"]
-"""Over what rewards are normalised; running: all so far."""
+"""The set of rewards for a normalisation; running: all so far."""
 TurnScope = Literal["batch", "group"]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
     formula: str
-    """Its fields, in braces, are filled in by `roll.plan.formulas`."""
+    """The formula; `roll.plan.formulas` fills in the fields in braces."""
     group_relative: bool = False
     """It compares the rollouts of a group."""
     per_turn: bool = False
-    """It gives each turn of an episode an advantage of its own."""
+    """It gives each turn of an episode its own advantage."""
     whitened: bool = False
     """Its definition includes whitening over the trained tokens of the batch."""
     of_batch: bool = False
@@ -59,7 +59,7 @@ ESTIMATORS: dict[str, Estimator] = {
 }
 
 OWN_FUNCTION = Estimator("")
-"""What is known of a user's own."""
+"""The traits of a user's own estimator."""
 
 if TYPE_CHECKING:
     AdvantageEstimator: TypeAlias = str
@@ -76,7 +76,7 @@ def usable_estimators(refused: Collection[str]) -> tuple[str, ...]:
 
 
 def unusable_estimator(estimator: str, refused: Mapping[str, str]) -> Iterator[Problem]:
-    """`refused`: as `PPOConfig.refused_estimators`."""
+    """Yields a problem for an unusable estimator. `refused`: see `PPOConfig.refused_estimators`."""
     known = usable_estimators(refused)
     if estimator in refused:
         yield Problem("adv_estimator", estimator, refused[estimator], "e.g. grpo or rloo")

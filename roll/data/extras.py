@@ -1,4 +1,4 @@
-"""What an engine says of the tokens of a response besides their log-probs, on its way from the engine into a sample."""
+"""Per-token data of a response besides its log-probs, on the way from the engine into a sample."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from roll.data.routes import Routes
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """None where nobody asked, or nothing was said."""
+    """Kept sets and expert routes of a sample; a field is None if it was not requested or the engine reported nothing."""
 
     kept: KeptTokens | None = None
-    """What top_p and top_k left to choose from, of each token of the response."""
+    """The set that top_p and top_k kept, for each token of the response."""
     routes: Routes | None = None
-    """Of the prompt's tokens, and the response's that were computed: a response's last token never is."""
+    """Experts of the prompt's tokens and of the computed response tokens; the last response token is never computed."""
 
     def then(self, more: Extras) -> Extras:
-        """With what the next call for the same response says of its tokens, and of those that no call before has computed."""
+        """Appends the extras of the next call for the same response: its own tokens, and earlier ones not computed before."""
         kept, routes = self.kept, self.routes
         if more.kept is not None:
             kept = more.kept if kept is None else kept + more.kept
@@ -29,8 +29,8 @@ class Extras:
         return Extras(kept, routes)
 
     def answered(self, offset: int, answer: Extras, tokens: int) -> Extras:
-        """With an answer of so many tokens to all that is there, a response's first `offset` tokens included. A token whose
-        experts are known keeps them: it was computed again for this answer, but it is trained for what followed it first."""
+        """Appends an answer of `tokens` tokens to an episode whose response has `offset` tokens so far. A token whose experts
+        are known keeps them: the answer recomputed it, but it is trained for the continuation sampled first."""
         kept, routes = self.kept, answer.routes
         if answer.kept is not None:
             kept = (kept or KeptTokens.whole(offset)) + answer.kept
@@ -41,7 +41,7 @@ class Extras:
         return Extras(kept, routes)
 
     def told(self, tokens: int) -> Extras:
-        """With so many tokens that were not sampled. Their experts are said with the answer to them."""
+        """Appends `tokens` tokens that were not sampled. Their experts arrive with the next answer."""
         return self if self.kept is None else replace(self, kept=self.kept + KeptTokens.whole(tokens))
 
     def to_json(self) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""The tokens that top_p and top_k left to choose from, for each token that was sampled.
+"""The token sets that top_p and top_k kept, one for each sampled token.
 
-A token that was drawn from a kept set S has the probability p / p(S). Its behaviour log-prob is then that of the cut
-distribution, `log_softmax` over S, and every other log-prob of it (of the policy that is trained, of the step's first weights, of
-the reference) is taken over the same S. What is sampled and what is trained are then one policy: on-policy the ratio is 1, and
-the gradient is that of the expected reward under this policy, in which S is a constant (it changes with the weights at isolated
-points only).
+A token drawn from a kept set S has the probability p / p(S). Its behaviour log-prob is therefore that of the truncated
+distribution, `log_softmax` over S, and its other log-probs (under the trained policy, the step's first weights and the reference)
+are taken over the same S. Sampled and trained policy are then the same: on-policy the ratio is 1, and the gradient is that of the
+expected reward under this policy, with S a constant (it changes with the weights at isolated points only).
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptTokens:
-    """Of one response."""
+    """The kept sets of one response."""
 
     counts: Ints
     """[n] size of each response token's set; 0: the whole vocabulary."""
     ids: Ints
-    """[sum of counts] the sets, one after the other."""
+    """[sum of counts] the sets, concatenated."""
 
     @classmethod
     def of(cls, sets: Sequence[Ints]) -> KeptTokens:
@@ -38,7 +37,7 @@ class KeptTokens:
 
     @classmethod
     def whole(cls, tokens: int) -> KeptTokens:
-        """Of tokens that were not sampled, or not from a set."""
+        """Returns `tokens` entries without a set, for tokens that were not sampled or were sampled from the whole vocabulary."""
         return cls(np.zeros(tokens, np.int32), np.zeros(0, np.int32))
 
     def __add__(self, other: KeptTokens) -> KeptTokens:
@@ -46,7 +45,7 @@ class KeptTokens:
 
     @property
     def sizes(self) -> list[int]:
-        """Of the sets; of tokens that were sampled from one."""
+        """Sizes of the sets; tokens without a set are left out."""
         return [count for count in self.counts.tolist() if count]
 
     def __len__(self) -> int:
@@ -68,7 +67,7 @@ class KeptTokens:
 
 @dataclass(frozen=True, slots=True)
 class KeptSets:
-    """Of the tokens of a batch."""
+    """The kept sets of a batch."""
 
     counts: Tensor
     """[N] int64; 0: the whole vocabulary."""
@@ -82,7 +81,7 @@ class KeptSets:
 
     @classmethod
     def whole(cls, tokens: int) -> KeptSets:
-        """Of tokens that were not sampled from a set."""
+        """Returns `tokens` entries without a set."""
         return cls(torch.zeros(tokens, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
 
     @classmethod
@@ -90,7 +89,7 @@ class KeptSets:
         return cls(torch.cat([part.counts for part in parts]), torch.cat([part.ids for part in parts]))
 
     def __getitem__(self, index: Tensor) -> KeptSets:
-        """`index`: numbers of tokens, or a mask [N]."""
+        """`index`: token indices, or a mask [N]."""
         counts = self.counts[index]
         first = (self.counts.cumsum(0) - self.counts)[index] - (counts.cumsum(0) - counts)
         places = torch.arange(int(counts.sum()), device=counts.device) + first.repeat_interleave(counts)
@@ -102,7 +101,7 @@ class KeptSets:
         return KeptSets(counts, ids)
 
     def cut(self, start: int, stop: int) -> Tensor:
-        """[N, stop - start] bool: the entries of the vocabulary from `start` to `stop` that are in no set, where there is one."""
+        """[N, stop - start] bool: True for vocabulary entries in `[start, stop)` outside a token's set; False without a set."""
         cut = (self.counts > 0)[:, None].expand(-1, stop - start).clone()
         here = (self.ids >= start) & (self.ids < stop)
         tokens = torch.arange(len(self.counts), device=self.counts.device).repeat_interleave(self.counts)

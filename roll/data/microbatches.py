@@ -1,9 +1,9 @@
-"""Which samples go together into a micro-batch: padded ones of about one length, or a forest of those that begin alike, so that a
-model computes each common prefix once. Pure planning on lengths and tokens.
+"""Groups samples into micro-batches: padded ones of similar length, or a forest of samples with common prefixes, so that a model
+computes each common prefix once. Pure planning on lengths and tokens.
 
-Sorted by their tokens, samples that begin alike are neighbours: the responses to one prompt, the turns of one episode, and every
-prompt behind one system message. A run of neighbours is then a forest: each sample brings only the tokens that its predecessor
-does not have, and what it shares with any earlier one of the run, it shares with its predecessor.
+Sorted by their tokens, samples with a common prefix are neighbours: the responses to one prompt, the turns of one episode, and
+all prompts behind one system message. A run of neighbours is then a forest: each sample adds only the tokens that its predecessor
+lacks, and every prefix shared with an earlier sample of the run is shared with the predecessor, too.
 
 Invariant: equal input gives equal plans on every rank and in every process, and every sample occurs exactly once.
 """
@@ -26,9 +26,9 @@ class Forest:
     order: list[int]
     """Index in the batch of each sample."""
     lengths: list[int]
-    """Tokens of each."""
+    """Tokens of each sample."""
     shared: list[int]
-    """First tokens of each that its predecessor begins with, too; 0 for the first sample."""
+    """Length of the prefix that each sample shares with its predecessor; 0 for the first sample."""
 
     @classmethod
     def of(cls, rows: Sequence[np.ndarray]) -> Forest:
@@ -40,20 +40,20 @@ class Forest:
 
     @classmethod
     def of_groups(cls, samples: int, size: int, prompt: int, response: int) -> Forest:
-        """Samples of full length, `size` to a prompt: what a configuration promises before there are any."""
+        """Plans for samples of full length, `size` per prompt, from the configuration alone, before any exist."""
         each = [0 if place % size == 0 else prompt for place in range(samples)]
         return cls(list(range(samples)), [prompt + response] * samples, each)
 
     def microbatches(self, budget: int) -> list[list[int]]:
-        """Indices in the batch of each micro-batch, such that its forest has at most `budget` tokens. A sample longer than the
-        budget gets a micro-batch of its own."""
+        """Returns the batch indices of each micro-batch, whose forest has at most `budget` tokens. A sample longer than that gets
+        a micro-batch of its own."""
         if budget < 1:
             raise ValueError(f"the budget must be at least 1 token, got {budget}")
         return [self.order[part.start : part.stop] for part in self._cut(budget)]
 
     def split(self, ranks: int) -> list[list[int]]:
-        """Indices in the batch, ascending, of each rank. The largest forest of a rank is as small as runs of neighbours can make
-        it, so a prefix is computed by two ranks only where one would have too much to do."""
+        """Returns the batch indices of each rank, ascending. Minimises the largest forest of a rank over all divisions into runs
+        of neighbours, so two ranks compute the same prefix only if one alone would have too much work."""
         if ranks < 1:
             raise ValueError(f"there must be at least 1 rank, got {ranks}")
         low, high = max(self.lengths, default=1), max(1, sum(self.lengths))
@@ -64,7 +64,7 @@ class Forest:
         return parts + [[] for _ in range(ranks - len(parts))]
 
     def _cut(self, limit: int) -> list[range]:
-        """Runs of neighbours, each as long as the limit of tokens allows."""
+        """Cuts the order into runs of neighbours, each as long as the token limit allows."""
         runs: list[range] = []
         tokens = 0
         for place, (length, shared) in enumerate(zip(self.lengths, self.shared, strict=True)):
@@ -84,7 +84,7 @@ def common_prefix(one: np.ndarray, other: np.ndarray) -> int:
 
 
 def plan_microbatches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Indices of each micro-batch, such that rows * longest row <= `max_tokens`.
+    """Returns the indices of each micro-batch, such that rows * longest row <= `max_tokens`.
 
     Neighbours in length go together, so little of a micro-batch is padding; the longest come first, so that a budget beyond
     the memory fails immediately. A sample longer than the budget gets a micro-batch of its own.

@@ -1,7 +1,7 @@
-"""Reads the numbers that users' code gives, and says which rewards training takes for equal.
+"""Reads numbers returned by users' code, and decides which rewards are equal.
 
-Both follow from one fact: training computes in float32. What it cannot hold is refused where it is given, and rewards that it
-cannot distinguish are equal wherever that is asked.
+Both follow from one fact: training computes in float32. A number outside its range is refused at once, and rewards that float32
+cannot distinguish count as equal everywhere.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ LARGEST = 1e32
 
 
 def read_number(value: Any) -> float:
-    """Takes a number of Python's, NumPy's or torch's, and whatever else converts to one; a text does not. Raises `ValueError`
-    alone, which says what it must be instead."""
+    """Converts a number of Python, NumPy or torch, or any other value that converts to float; text is refused. Raises only
+    `ValueError`, whose message states the expected value."""
     if isinstance(value, str | bytes | bytearray):
         raise ValueError(f"must be a number, not {described(value)}")
     try:
@@ -38,7 +38,7 @@ def read_number(value: Any) -> float:
 
 
 def plain_number(value: Any) -> float | None:
-    """Takes what is a number by its type, as in JSON; true and false are none. None for all else."""
+    """Returns the value if its type is a number, as in JSON; None for everything else, true and false included."""
     if hasattr(value, "item"):
         with boundary(lambda _: None):  # an array of several has none
             value = value.item()
@@ -51,5 +51,5 @@ def plain_number(value: Any) -> float | None:
 
 
 def are_equal(rewards: Iterable[float]) -> bool:
-    """True if all have one value in float32, so that comparing them says nothing: 0.3 and 0.1 + 0.2 have."""
+    """True if all have the same value in float32, so that comparing them gives no signal: 0.3 and 0.1 + 0.2 are equal."""
     return len({*array("f", rewards)}) == 1

@@ -1,14 +1,14 @@
-"""Which prompts an epoch leaves out, by the pass rates that the run has measured for them. Pure.
+"""Chooses the prompts that an epoch leaves out, by the pass rates that the run has measured. Pure.
 
-A group whose responses all pass, or all fail, has nothing to compare: its advantages are 0. How much a prompt with pass rate p
-teaches is p (1 - p), the variance of a response that passes with probability p (learnability: Foster et al. 2025,
-arXiv:2502.12272). So a prompt takes part in an epoch with the probability
+A group whose responses all pass, or all fail, has nothing to compare: its advantages are 0. The learnability of a prompt with
+pass rate p is p (1 - p), the variance of a response that passes with probability p (Foster et al. 2025, arXiv:2502.12272). So a
+prompt takes part in an epoch with the probability
 
     least + (1 - least) 4 p (1 - p)
 
-where p is the share of the responses that passed in its last `visits` visits; a prompt that was never visited takes part. The
-draw is a function of seed, domain, epoch and row alone, and p of the visits of groups whose fate was known when a step had been
-trained: with `async_generation_ratio: 0` a run is the same every time.
+where p is the share of passed responses in its last `visits` visits; a prompt without visits takes part. The draw is a function
+of seed, domain, epoch and row alone, and p of the visits by groups that had ended when a step was trained: with
+`async_generation_ratio: 0` a run is the same every time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from roll.data.seeding import SEEDS, derive_seed
 Visits = tuple[tuple[int, int], ...]
 """(passed, responses) of a prompt's last visits, the latest last."""
 CLASSES = ("never", "hard", "easy", "always")
-"""Of prompts that were visited: p = 0, p <= 1/2, p < 1, p = 1."""
+"""Difficulty classes of visited prompts: p = 0, p <= 1/2, p < 1, p = 1."""
 NEW = "new"
 
 
@@ -33,7 +33,7 @@ def rate(visits: Visits) -> float:
 
 
 def share(pass_rate: float, least: float) -> float:
-    """The probability with which a prompt takes part in an epoch."""
+    """Returns the probability that a prompt takes part in an epoch."""
     return least + (1 - least) * 4 * pass_rate * (1 - pass_rate)
 
 
@@ -52,14 +52,14 @@ class PassRates:
         self._since: list[tuple[str, int, int, int]] = []
         """(domain, row, passed, responses) since the last `settle`."""
         self._latest: dict[str, tuple[int, int]] = {}
-        """Of what was settled last: the class that prompts had before -> (passed, responses)."""
+        """Totals of the last `settle`: the class that the prompts had before -> (passed, responses)."""
 
     def visited(self, domain: str, row: int, passed: int, responses: int) -> None:
-        """A group of the prompt has `responses` with a reward, at least one, of which `passed` have a full one."""
+        """Records a group of the prompt: `responses` with a reward (at least one), of which `passed` have a full one."""
         self._since.append((domain, row, passed, responses))
 
     def settle(self) -> None:
-        """What was visited counts from now on."""
+        """Adds the visits recorded since the last call to the pass rates."""
         sums: dict[str, Counter[str]] = {}
         for domain, row, passed, responses in sorted(self._since):
             known = self._known.setdefault(domain, {})
@@ -70,7 +70,7 @@ class PassRates:
         self._latest = {name: (found["passed"], found["responses"]) for name, found in sums.items()}
 
     def left_out(self, domain: str, epoch: int, rows: int) -> Sequence[int]:
-        """The rows, of so many, that the epoch leaves out, ascending. An epoch that would leave out all leaves out none."""
+        """Returns the rows (of `rows`) left out of the epoch, ascending. An epoch that would leave out all leaves out none."""
         known = self._known.get(domain, {})
         found = array("I", (row for row in sorted(known) if self._draw(domain, epoch, row) >= self._share(known[row])))
         return found if len(found) < rows else ()
@@ -83,8 +83,8 @@ class PassRates:
         return derive_seed(self._seed, "pass rate", domain, epoch, row) / SEEDS
 
     def metrics(self, rows: int) -> dict[str, float]:
-        """How many of the `rows` prompts of all domains are of which class, and what share of the responses passed, in what was
-        settled last, to prompts that were of the class before."""
+        """Counts the `rows` prompts of all domains by class, and gives each class's share of passed responses in the last
+        `settle`, by the class that a prompt had before."""
         classes = Counter(difficulty(visits) for known in self._known.values() for visits in known.values())
         classes[NEW] = rows - classes.total()
         counts = {f"pass_rate/{name}/prompts": float(classes[name]) for name in (NEW, *CLASSES)}
@@ -92,12 +92,12 @@ class PassRates:
         return counts | means
 
     def state(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """The state as plain JSON."""
         known = {domain: {str(row): visits for row, visits in rows.items()} for domain, rows in self._known.items()}
         return {"known": known, "since": self._since, "latest": self._latest}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a `state()`."""
+        """Continues from a `state()`."""
         self._known = {
             domain: {int(row): tuple((passed, responses) for passed, responses in visits) for row, visits in rows.items()}
             for domain, rows in state["known"].items()

@@ -1,11 +1,11 @@
 """The sequence of prompts of a run: infinite, deterministic, resumable.
 
-`Prompt` number k of a domain is row `k mod n` of epoch `k div n`, in an order that (seed, domain, epoch) and a curriculum, if
-there is one, decide; domains take turns so that at every moment each has had its share. The whole state is therefore one count
-for each domain, plus the prompts given back. Where measured pass rates decide, they leave rows out of an epoch when it begins;
-then they are state, too, and so is what each domain's epoch leaves out.
-Invariant: every row of a domain is served once in an epoch, or at most once where pass rates decide, and `restore(cursor())`
-continues as if nothing had happened.
+`Prompt` number k of a domain is row `k mod n` of epoch `k div n`, in an order given by (seed, domain, epoch) and the curriculum,
+if any; domains take turns so that each has had its share at every moment. The whole state is therefore one count per domain, plus
+the returned prompts. With pass rates, an epoch leaves rows out when it begins; the pass rates and the rows left out of each
+domain's epoch are then part of the state.
+Invariant: every row of a domain is served once per epoch (at most once with pass rates), and `restore(cursor())` continues as if
+nothing had happened.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 
 TOKENIZED_AT_ONCE = 128
-"""Rows that are in memory at a time, while prompts are made of them."""
+"""Rows in memory at a time during tokenisation."""
 
 
 class LeftOut(dict[str, int]):
-    """How many rows cannot be used, by reason: "too_long" (more than `prompt_length` tokens), "empty" (no token)."""
+    """Counts of unusable rows, by reason: "too_long" (more than `prompt_length` tokens), "empty" (no token)."""
 
     longest = 0
-    """Tokens of the longest of those that are too long."""
+    """Tokens of the longest row that is too long."""
 
     def told(self, prompt_length: int) -> str:
-        """Empty if none is left out."""
+        """Returns the counts in words; empty if no row is left out."""
         said = [f"{count:,} {reason.replace('_', ' ')}" for reason, count in self.items()]
         do = f" (prompt_length is {prompt_length}, {self.longest} would do)" if self.longest else ""
         return ", ".join(said) + do
@@ -64,9 +64,9 @@ def tokenize_prompts(
     folder: Path | None = None,
     known: int | None = None,
 ) -> tuple[RowFile, LeftOut]:
-    """The rows that can be used, in order, and how many cannot. `with_conversation`: the domains whose rewards read the messages;
-    those of a row whose answer is begun are always kept. `folder`: on whose disk the rows lie from now on. `known`: the models of
-    the run know the token ids below. Raises `PromptFileError` for a tag that belongs to no domain, and for an unknown token."""
+    """Returns the usable rows, in order, and the counts of the others. `with_conversation`: domains whose rewards read the
+    messages; a row whose answer is begun always keeps them. `folder`: the disk that stores the rows. `known`: the models of the
+    run know token ids below this. Raises `PromptFileError` for a tag that belongs to no domain, and for an unknown token."""
     usable, skipped = RowFile(folder), LeftOut()
     with Renderer(tokenizer, template) as renderer:
         for part in _parts(rows, TOKENIZED_AT_ONCE):
@@ -89,7 +89,7 @@ def tokenize_prompts(
 
 
 def _unknown_token(row: PromptRow, token: int, known: int, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
-    """The fault, and the fix."""
+    """Returns the error message and its fix."""
     name = tokenizer.convert_ids_to_tokens(token)
     message = f"{row.where}: the prompt has the token {name!r} ({token}), and the models know {known:,} tokens"
     return message, "model.resize_token_embeddings(len(tokenizer)) before the folder is saved, or leave the row out"
@@ -119,8 +119,8 @@ class PromptSource:
         pass_rates: PassRates | None = None,
     ) -> None:
         """`domain_probs`: relative share of each domain; empty means equal shares. `pass_rates`: leave rows out of an epoch.
-        Raises `ValueError` if a domain has a share and no rows, or rows and no share, and for a row that the curriculum does not
-        find its number in."""
+        Raises `ValueError` if a domain has a share and no rows, or rows and no share, and for a row without the curriculum's
+        number."""
         shares = dict(domain_probs) or dict.fromkeys(rows_by_domain, 1.0)
         if any("/" in domain for domain in shares):
             raise ValueError(f"a domain's name has no '/': {sorted(shares)}")
@@ -143,7 +143,7 @@ class PromptSource:
         self._pass_rates = pass_rates
         self._epochs = {domain: Epoch(0, 0, ()) for domain in self._rows}
         self.left_out: dict[str, dict[str, int]] = {domain: {} for domain in self._rows}
-        """Domain -> epoch -> how many rows pass rates left out of it; epochs that have all rows are not named."""
+        """Domain -> epoch -> number of rows left out by pass rates; complete epochs have no entry."""
 
     def __len__(self) -> int:
         """Rows of one epoch, over all domains."""
@@ -159,26 +159,26 @@ class PromptSource:
         return self._rows[domain][self._order(domain, epoch)[position]].prompt(epoch)
 
     def ended(self, group: SampleGroup) -> None:
-        """The group of a prompt has met its fate; its samples may have rewards."""
+        """Records the end of a prompt's group, whose samples may have rewards."""
         rewarded = [sample for sample in group.samples if sample.reward is not None]
         if self._pass_rates is not None and rewarded:
             domain, _, row_id = group.prompt.uid.split("/", 2)
             self._pass_rates.visited(domain, self._position(domain, row_id), sum(s.succeeded for s in rewarded), len(rewarded))
 
     def settle(self) -> None:
-        """A step is trained: what was measured until now counts for epochs that begin later."""
+        """Called after each trained step: the pass rates measured so far count for epochs that begin later."""
         if self._pass_rates is not None:
             self._pass_rates.settle()
 
     def metrics(self) -> dict[str, float]:
-        """Where pass rates decide: the prompts by how hard they are, and how many the present epoch of each domain leaves out."""
+        """With pass rates: prompts by difficulty class, and the number of rows left out of each domain's current epoch."""
         if self._pass_rates is None:
             return {}
         left_out = {f"pass_rate/left_out/{domain}": float(len(epoch.left_out)) for domain, epoch in self._epochs.items()}
         return self._pass_rates.metrics(len(self)) | left_out
 
     def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
-        """The position, as plain JSON. `outstanding`: prompts that were served and are to be served again after `restore`."""
+        """The position as plain JSON. `outstanding`: prompts that were served and are to be served again after `restore`."""
         returned = [prompt.uid for prompt in (*outstanding, *self._returned)]
         position = {"seed": self._seed, "data": self._data, "served": dict(self._served), "returned": returned}
         if self._pass_rates is None:
@@ -188,7 +188,7 @@ class PromptSource:
         return {**position, "epochs": epochs, "left_out": left_out, "pass_rates": self._pass_rates.state()}
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
-        """Continues from a `cursor()`. Raises `ValueError` if it speaks of another seed or other prompts."""
+        """Continues from a `cursor()`. Raises `ValueError` if it belongs to another seed or other prompts."""
         mine = self.cursor()
         if cursor["seed"] != mine["seed"]:
             raise ValueError(
@@ -221,7 +221,7 @@ class PromptSource:
         raise LookupError(f"there is no prompt {row_id!r} in domain {domain}")
 
     def _place(self, domain: str) -> tuple[int, int]:
-        """The epoch and the position in it of the domain's next prompt."""
+        """Returns the epoch of the domain's next prompt, and the position in it."""
         served, rows = self._served[domain], len(self._rows[domain])
         if self._pass_rates is None:
             return divmod(served, rows)
@@ -233,7 +233,7 @@ class PromptSource:
         return epoch.number, served - epoch.begun
 
     def _order(self, domain: str, epoch: int) -> Sequence[int]:
-        """The order of the rows in this epoch."""
+        """Returns the order of the rows in this epoch."""
         if self._orders.get(domain, (None,))[0] != epoch:
             order = array("I", range(len(self._rows[domain])))
             chance = random.Random(derive_seed(self._seed, "epoch", domain, epoch))
@@ -249,17 +249,17 @@ class PromptSource:
 
 
 class Epoch(NamedTuple):
-    """Of a domain, where pass rates decide."""
+    """The current epoch of a domain, with pass rates."""
 
     number: int
     begun: int
-    """Prompts of the domain that were served before."""
+    """Prompts of the domain served before this epoch."""
     left_out: Sequence[int]
-    """Rows, ascending."""
+    """Rows left out, ascending."""
 
 
 def places(rows: Sequence[TokenizedRow], curriculum: CurriculumConfig) -> array[float]:
-    """Where in the epoch each row belongs, from 0 to 1; equally hard rows have the same place. Raises `ValueError`."""
+    """Returns the place of each row in the epoch, from 0 to 1; equally hard rows share a place. Raises `ValueError`."""
     hard = np.asarray(array("d", (_number(row, curriculum.column) for row in rows)))
     hard = -hard if curriculum.easiest == "high" else hard
     return array("d", (np.searchsorted(np.sort(hard), hard, "left") / len(hard)).tobytes())
@@ -277,7 +277,7 @@ def _number(row: TokenizedRow, column: str) -> float:
 
 
 def _fingerprint(rows: Sequence[TokenizedRow], place: Sequence[float] | None) -> str:
-    """A hash that changes if ids, order or tokens of the rows change, or their places in a curriculum."""
+    """Returns a hash that changes with the ids, order or tokens of the rows, or their places in a curriculum."""
     found = hashlib.blake2b(digest_size=8)
     if place is not None:
         found.update(b"[")

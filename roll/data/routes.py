@@ -1,8 +1,8 @@
-"""The experts that the routers of a mixture chose, for each token that was computed.
+"""The experts chosen by the routers of a mixture of experts, for each computed token.
 
-Two engines, or two types of numbers, route some tokens otherwise, and their log-probs of what follows then differ by far more
-than rounding. A trainer that is given the choices computes with the same experts; the weights of these are its own router's, so
-their gradient is too (rollout routing replay, arXiv 2510.11370). An expert takes one byte; two if a layer has more than 254.
+Two engines, or two number types, route some tokens differently, and their log-probs of later tokens then differ by far more than
+rounding. A trainer that gets the choices computes with the same experts; their weights come from its own router, and so does the
+gradient (rollout routing replay, arXiv 2510.11370). An expert takes one byte; two if a layer has more than 254.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Experts: TypeAlias = np.ndarray[Any, Any]
 
 TYPES: dict[str, torch.dtype] = {"uint8": torch.uint8, "int16": torch.int16}
 _UNROUTED = {torch.uint8: 255, torch.int16: -1}
-"""What stands in place of an expert where the choice is not known; a router then chooses itself."""
+"""The value of an unknown choice; the trainer's router then chooses itself."""
 
 
 def type_for(experts: int) -> torch.dtype:
-    """Of the numbers of so many experts."""
+    """Returns the type of expert numbers in layers of `experts` experts."""
     return torch.uint8 if experts < 255 else torch.int16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routes:
-    """Of a sequence's first tokens."""
+    """The expert routes of a sequence's first tokens."""
 
     experts: Experts
-    """[tokens, layers with experts, experts a token], uint8 or int16."""
+    """[tokens, layers with experts, experts per token], uint8 or int16."""
 
     def __len__(self) -> int:
         return len(self.experts)
@@ -61,7 +61,7 @@ class Routes:
 
 
 def batch_routes(parts: Sequence[tuple[int, Routes | None]]) -> Tensor | None:
-    """[N, layers, k] of sequences one after the other, each with its length; None if nothing is known of any."""
+    """[N, layers, k] routes of concatenated sequences, given with their lengths; None if no sequence has routes."""
     known = next((routes.experts for _, routes in parts if routes is not None), None)
     if known is None:
         return None
@@ -75,18 +75,18 @@ def batch_routes(parts: Sequence[tuple[int, Routes | None]]) -> Tensor | None:
 
 
 def unrouted(tokens: int, like: Tensor) -> Tensor:
-    """Of tokens whose experts are not known."""
+    """Returns routes of `tokens` tokens with unknown experts, shaped and typed as `like`."""
     return like.new_full((tokens, *like.shape[1:]), _UNROUTED[like.dtype])
 
 
 def joined_routes(parts: Sequence[tuple[int, Tensor | None]]) -> Tensor | None:
-    """Of batches one after the other, each with its number of tokens."""
+    """Concatenates the routes of batches, given with their numbers of tokens; None if no batch has routes."""
     known = next((routes for _, routes in parts if routes is not None), None)
     return None if known is None else torch.cat([unrouted(n, known) if routes is None else routes for n, routes in parts])
 
 
 def told_apart(tokens: np.ndarray, routes: Tensor) -> np.ndarray:
-    """[N] uint64 digests of tokens: two that are equal have equal digests if their experts are, too; else, as good as never."""
+    """[N] uint64 digests of tokens and their experts: equal where both are equal, and practically never otherwise."""
     raw = np.ascontiguousarray(routes.flatten(1).numpy()).view(np.uint8)
     words = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8))).view(np.uint64)
     digests: np.ndarray = tokens.astype(np.uint64)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from roll.data.routes import Routes
 
 JUDGED = "judged"
-"""The part of a shaped reward that its worker has given."""
+"""Name of the reward part that is the reward worker's judgement, before shaping."""
 
 TOKENS, LOGPROBS, MASK = "i", "f", "b"
 """Type codes: int32, float32, int8."""
@@ -29,21 +29,21 @@ PER_TOKEN = {"response_ids": TOKENS, "behaviour_logprobs": LOGPROBS, "loss_mask"
 """The arrays of a sample."""
 
 FULL_REWARD = 1.0
-"""What a success earns unless something else is said."""
+"""Reward of a success unless the domain sets another."""
 ROUNDING = 1e-6
-"""A judgement that is less by no more than this share is still a success: 0.7 + 0.2 + 0.1 is a little less than 1."""
+"""Relative tolerance below the threshold of a success: 0.7 + 0.2 + 0.1 is a little less than 1."""
 
 FinishReason = Literal["stop", "length", "abort"]
 
 
 def packed(values: Iterable[Any], kind: str) -> array[Any]:
-    """An array is pickled as one piece of memory, and Python's search for garbage passes it by: the work of a process that only
-    hands tokens on grows with the number of responses, hardly with their length. `kind`: as in `PER_TOKEN`."""
+    """Packs values into an array, which is pickled as one piece of memory and skipped by Python's garbage collector: the work of
+    a process that only forwards tokens grows with the number of responses, hardly with their length. `kind`: see `PER_TOKEN`."""
     return values if isinstance(values, array) and values.typecode == kind else array(kind, values)
 
 
 class VersionSpan(NamedTuple):
-    """Response tokens `[start, stop)` were sampled by the weights of policy version `version`, on that engine of the cluster."""
+    """Response tokens `[start, stop)`, sampled with the weights of policy version `version` on engine `engine` of the cluster."""
 
     start: int
     stop: int
@@ -57,7 +57,7 @@ class Prompt:
 
     uid: str
     input_ids: Sequence[int]
-    """Kept as an array, whatever it is given as."""
+    """Token ids of the prompt, stored as an array."""
     text: str
     tag: str
     domain: str
@@ -65,7 +65,7 @@ class Prompt:
     row: dict[str, Any] = field(default_factory=dict)
     """The other columns of the row (test cases, difficulty, ...), for reward workers that need them."""
     conversation: list[dict[str, Any]] = field(default_factory=list)
-    """The messages that `text` was made of, for domains with a reward model, which renders them by its own template."""
+    """The messages that `text` was rendered from, for domains with a reward model, which renders them by its own template."""
 
     def __post_init__(self) -> None:
         self.input_ids = packed(self.input_ids, TOKENS)
@@ -76,10 +76,10 @@ class Prompt:
 
 @dataclass(slots=True)
 class Turn:
-    """One action of an agent and what came of it."""
+    """One action of an agent and its result."""
 
     observation: str
-    """What it saw before."""
+    """The observation before the action."""
     action: str
     """The whole text that the agent wrote."""
     reward: float
@@ -90,11 +90,11 @@ class Turn:
     tokens: int
     """Tokens of the action."""
     exchange: str = ""
-    """JSON of what a program sent for the action, and of what it was sent; empty if none asked for it."""
+    """JSON of a program's request for the action and of the answer to it; empty if no program asked for the action."""
 
 
 EpisodeEnd = Literal["terminated", "truncated", "max_steps", "context"]
-"""The task has ended; the environment cut it short; so did `max_steps`; there was no room for another turn in the context."""
+"""The task ended; the environment cut it short; `max_steps` did; the context had no room for another turn."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class Trajectory:
     score: float
     """Sum of the rewards of the whole episode."""
     success: bool | None
-    """None: the episode came to its end, and its environment does not say."""
+    """None: the episode came to its end, and its environment reports no success or failure."""
     end: EpisodeEnd
     generation_s: float = 0.0
     environment_s: float = 0.0
@@ -121,11 +121,11 @@ class Trajectory:
 
 @dataclass(slots=True)
 class Sample:
-    """One response. Per-token values have the length of `response_ids`; they are arrays, whatever they are given as."""
+    """One response. Per-token values have the length of `response_ids` and are stored as arrays."""
 
     prompt: Prompt
     index: int
-    """Position in the group, 0 .. n-1; the turns of an episode share that of the episode."""
+    """Position in the group, 0 .. n-1; all turns of an episode have the position of the episode."""
     response_ids: Sequence[int]
     behaviour_logprobs: Sequence[float]
     """log-prob of each token under the policy that sampled it: `log_softmax(logits / temperature)`, over `kept` if known."""
@@ -133,17 +133,17 @@ class Sample:
     finish_reason: FinishReason
     response_text: str = ""
     reward: float | None = None
-    """Verifiable reward; None until a reward worker has spoken. A failed reward is an error, never a number."""
+    """Verifiable reward; None until a reward worker has returned it. A failed reward is an error, never a number."""
     loss_mask: Sequence[int] | None = None
-    """1 on the policy's own tokens; the others are what an environment said, with log-prob 0. None: all are the policy's."""
+    """1 on the policy's own tokens, 0 on an environment's, whose log-prob is 0. None: all are the policy's."""
     trajectory: Trajectory | None = None
     """None for a response to a prompt."""
     reward_parts: dict[str, float] = field(default_factory=dict)
-    """What the reward was made of, as its worker says, by name."""
+    """The parts of the reward by name, as its worker reports them."""
     success_at: float = FULL_REWARD
-    """The judgement from which on the response is a success, as its domain says."""
+    """The lowest judgement that is a success, set by the domain."""
     extras: Extras | None = None
-    """What else the engine said of the prompt's and the response's tokens."""
+    """The engine's further per-token data of prompt and response."""
 
     def __post_init__(self) -> None:
         for name, kind in PER_TOKEN.items():
@@ -153,17 +153,17 @@ class Sample:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Never:
-            """Only for what is not there: says where it is."""
+            """Called for missing attributes only; the error names their place."""
             raise AttributeError(_elsewhere(self, name), name=name, obj=self)
 
     @property
     def kept(self) -> KeptTokens | None:
-        """What top_p and top_k left to choose from; None: log-probs are of the whole distribution."""
+        """The sets that top_p and top_k kept; None: log-probs are of the whole distribution."""
         return None if self.extras is None else self.extras.kept
 
     @property
     def routes(self) -> Routes | None:
-        """The experts that prompt and response were computed with; None: nobody asked."""
+        """The experts that prompt and response were computed with; None: not requested."""
         return None if self.extras is None else self.extras.routes
 
     @property
@@ -174,30 +174,30 @@ class Sample:
 
     @property
     def own_tokens(self) -> int:
-        """How many of the response's tokens are the policy's."""
+        """Number of response tokens sampled by the policy."""
         return len(self.response_ids) if self.loss_mask is None else sum(self.loss_mask)
 
     @property
     def begins_rollout(self) -> bool:
-        """False for the later turns of an episode whose turns are samples of their own: figures count each rollout once."""
+        """False for later turns of an episode whose turns are separate samples, so that metrics count each rollout once."""
         return self.trajectory is None or self.trajectory.first_turn == 0
 
     @property
     def succeeded(self) -> bool:
-        """Whether the judgement is a success, or what the environment says. Penalties on top of a judgement do not count."""
+        """True if the environment reports success or, without an episode, the judgement is one. Shaping does not count."""
         if self.trajectory is not None:
             return self.trajectory.success is True
         return self.judged_success
 
     @property
     def judged_success(self) -> bool:
-        """Whether the judgement is a success."""
+        """True if the judgement is a success."""
         judged = self.reward_parts.get(JUDGED, self.reward)
         return judged is not None and reaches(judged, self.success_at)
 
     @property
     def policy_mask(self) -> list[bool]:
-        """For each response token, whether the policy sampled it."""
+        """True for each response token that the policy sampled."""
         return [True] * len(self.response_ids) if self.loss_mask is None else [bool(own) for own in self.loss_mask]
 
 
@@ -206,13 +206,13 @@ class SampleGroup:
     """The `n` samples of one prompt, as the trainer consumes them."""
 
     group_id: int
-    """Number of the admission, counted over the run."""
+    """Sequence number of the admission, counted over the run."""
     start_version: int
     """Policy version published when the group was admitted: no token of it is older."""
     prompt: Prompt
     samples: list[Sample] = field(default_factory=list)
     baseline: Sample | None = None
-    """The greedy response, whose reward others are compared with (`adv_estimator: remax`). It is not trained."""
+    """The greedy response, whose reward is the baseline of the others (`adv_estimator: remax`). It is not trained."""
 
     @property
     def label(self) -> str:
@@ -220,7 +220,7 @@ class SampleGroup:
 
     @property
     def rewards(self) -> list[float]:
-        """[n]. Raises `ValueError` if a sample has none: a missing reward is never a number."""
+        """[n] rewards. Raises `ValueError` if a sample has none: a missing reward is never a number."""
         rewards = [sample.reward for sample in self.samples if sample.reward is not None]
         if len(rewards) != len(self.samples):
             raise ValueError(f"group {self.group_id} has samples without a reward")
@@ -228,7 +228,7 @@ class SampleGroup:
 
     @property
     def outcomes(self) -> list[float]:
-        """The reward of each rollout; raises as `rewards` does."""
+        """The reward of each rollout. Raises the errors of `rewards`."""
         return [reward for sample, reward in zip(self.samples, self.rewards, strict=True) if sample.begins_rollout]
 
     @property
@@ -258,7 +258,7 @@ class SampleGroup:
 
 
 def _elsewhere(sample: Sample, name: str) -> str:
-    """For users whose reward looks for something in the wrong place."""
+    """Returns the error message for an attribute that a user's reward expects in the wrong place."""
     missing = f"a Sample has no {name}"
     if name.startswith("_") or name in Sample.__slots__:
         return missing
@@ -271,7 +271,7 @@ def _elsewhere(sample: Sample, name: str) -> str:
 
 
 def reaches(value: float, success_at: float) -> bool:
-    """Whether a judgement, or the score of an episode, is a success."""
+    """True if a judgement, or the score of an episode, is a success."""
     return value >= success_at or math.isclose(value, success_at, rel_tol=ROUNDING, abs_tol=ROUNDING)
 
 

@@ -1,7 +1,7 @@
 """`TokenBatch`: the samples of a training step as flat per-token tensors, and `Padded`: a micro-batch cut from it.
 
 Nothing is padded to `sequence_length`. Sample `i` occupies the tokens `[offsets[i], offsets[i + 1])` of every flat field.
-Per-token values stand at the index of the token they speak of: `logprobs[t] = log p(tokens[t] | tokens[<t])`; the first token
+Per-token values stand at the index of their token: `logprobs[t] = log p(tokens[t] | tokens[<t])`; the first token
 of a sample has none, so its `loss_mask` is always False.
 """
 
@@ -24,7 +24,7 @@ PER_SAMPLE = ("lengths", "scores", "temperatures", "rollout_tokens")
 
 @dataclass(slots=True)
 class _Tensors:
-    """Of S samples with N tokens together."""
+    """Fields of S samples with N tokens in total."""
 
     lengths: Tensor
     """[S] int64, tokens of each sample (prompt + response)."""
@@ -35,7 +35,7 @@ class _Tensors:
     tokens: Tensor
     """[N] int64."""
     loss_mask: Tensor
-    """[N] bool, True on the policy's own tokens that are trained."""
+    """[N] bool, True on the trained tokens, which the policy sampled itself."""
     behaviour_logprobs: Tensor
     """[N] float32, 0 where the mask is False."""
     advantages: Tensor
@@ -47,15 +47,15 @@ class _Tensors:
     values: Tensor | None = None
     """[N] float32, the critic's value of the state that each token was taken in, 0 where the mask is False."""
     returns: Tensor | None = None
-    """[N] float32, what the critic learns to predict, 0 where the mask is False."""
+    """[N] float32, targets of the critic, 0 where the mask is False."""
     fresh_from: Tensor | None = None
-    """[N] int64, of a token that was sampled with the very weights that it is trained from: 1 + the engine; 0 of all others."""
+    """[N] int64, 1 + the engine for a token sampled with the very weights that the step starts from; 0 for all others."""
     rollout_tokens: Tensor | None = None
     """[S] float32, trained tokens of the whole rollout that each sample belongs to, over all its samples in the step."""
     kept: KeptSets | None = None
-    """Of the N tokens: what each trained token was sampled from, and all its log-probs are taken over; None: the vocabulary."""
+    """The set that each trained token was sampled from, and that all its log-probs are taken over; None: the vocabulary."""
     routes: Tensor | None = None
-    """[N, layers, k] the experts that the policy computes each token with (see `routes`); None: those that its routers choose."""
+    """[N, layers, k] the experts that the policy computes each token with (see `routes`); None: its routers choose."""
 
 
 @dataclass(slots=True)
@@ -69,17 +69,17 @@ class TokenBatch(_Tensors):
 
     @property
     def offsets(self) -> Tensor:
-        """[S + 1] int64."""
+        """[S + 1] int64, the first token of each sample, and N."""
         return torch.cat([self.lengths.new_zeros(1), self.lengths.cumsum(0)])
 
     @property
     def sample_ids(self) -> Tensor:
-        """[N] int64, the sample each token belongs to."""
+        """[N] int64, the sample of each token."""
         return torch.repeat_interleave(torch.arange(len(self)), self.lengths)
 
     @property
     def rows(self) -> list[np.ndarray]:
-        """The tokens of each sample, as numbers that are equal where tokens and their experts are."""
+        """The tokens of each sample, as numbers that are equal where both tokens and experts are equal."""
         tokens = self.tokens.numpy() if self.routes is None else told_apart(self.tokens.numpy(), self.routes)
         return np.split(tokens, self.offsets[1:-1].numpy()) if len(self) else []
 
@@ -87,7 +87,7 @@ class TokenBatch(_Tensors):
         return replace(self, **changes)
 
     def select(self, indices: list[int]) -> TokenBatch:
-        """The samples `indices`, in that order."""
+        """Returns the samples `indices`, in that order."""
         picked, offsets = torch.tensor(indices, dtype=torch.int64), self.offsets.tolist()
         values: dict[str, Any] = {}
         for field in fields(self):
@@ -107,7 +107,7 @@ class TokenBatch(_Tensors):
 
     @classmethod
     def joined(cls, batches: Sequence[TokenBatch]) -> TokenBatch:
-        """The samples of all, in their order; all have the same fields, but that some may have kept sets or routes."""
+        """Concatenates batches. All have the same fields, except that only some may have kept sets or routes."""
         values: dict[str, Any] = {}
         for field in fields(cls):
             parts = [getattr(batch, field.name) for batch in batches]
@@ -120,7 +120,7 @@ class TokenBatch(_Tensors):
         return cls(**values)
 
     def padded(self) -> Padded:
-        """All samples, right-padded to the longest one among them."""
+        """Returns all samples, right-padded to the longest one."""
         width = int(self.lengths.max()) if len(self) else 0
         mask = torch.arange(width)[None, :] < self.lengths[:, None]
 
@@ -139,7 +139,7 @@ class TokenBatch(_Tensors):
         return Padded(attention_mask=mask, kept=None if self.kept is None else self.kept[self.loss_mask], **values)
 
     def sums_per_sample(self, flat: Tensor) -> Tensor:
-        """[S], sum over each sample's tokens of a flat [N] tensor."""
+        """[S] sums of a flat [N] tensor over each sample's tokens."""
         return torch.zeros(len(self), dtype=flat.dtype).index_add_(0, self.sample_ids, flat)
 
 
@@ -151,8 +151,8 @@ def _joined_sets(batches: Sequence[TokenBatch]) -> KeptSets | None:
 
 @dataclass(slots=True, kw_only=True)
 class Padded(_Tensors):
-    """A micro-batch of `B` samples, right-padded to `T` tokens. Per-token fields are [B, T] or, as `routes`, [B, T, layers, k];
-    `kept` is of the trained tokens, in the order of the loss mask."""
+    """A micro-batch of `B` samples, right-padded to `T` tokens. Per-token fields are [B, T], except for `routes`, [B, T, layers,
+    k], and `kept`, which has the sets of the trained tokens in the order of the loss mask."""
 
     attention_mask: Tensor
 
@@ -162,5 +162,5 @@ class Padded(_Tensors):
         return Padded(**moved, kept=None if self.kept is None else self.kept.to(device))
 
     def flatten(self, values: Tensor) -> Tensor:
-        """[N], the non-padding entries of a [B, T] tensor, in the order of the `TokenBatch` it was cut from."""
+        """[N] non-padding entries of a [B, T] tensor, in the order of the `TokenBatch` it was cut from."""
         return values[self.attention_mask]

@@ -1,4 +1,4 @@
-"""Tensors from the host to a device together: each copy of its own would have the host wait for the device."""
+"""Copies tensors from the host to a device together; separate copies would each make the host wait for the device."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 ALIGNED = 16
-"""Bytes: what each tensor begins at a multiple of, for a view in any type."""
+"""Alignment of each tensor in bytes, sufficient for a view in any type."""
 
 
 def to_device(tensors: Sequence[Tensor | None], device: torch.device) -> list[Tensor | None]:
-    """The same tensors on the device, as views of one piece of its memory; as they are if they are there."""
+    """Returns the tensors on the device, as views of one piece of its memory; unchanged if they are there already."""
     there = next((each.device for each in tensors if each is not None), device)
     if there == device:
         return list(tensors)

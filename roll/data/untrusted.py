@@ -1,9 +1,8 @@
-"""What somebody else named or wrote: only regular files are read, and never more of them than is meant; only values are taken
-that may be stored, which means text that UTF-8 can hold, and a nesting that every later reader survives.
+"""Reads files and values from untrusted sources: regular files only, up to a size limit, and only values that can be stored,
+which means text that UTF-8 can encode, and a nesting that every later reader survives.
 
-A FIFO without a writer, a terminal or a device would hold up the reader for ever; it is refused before anything is read. JSON can
-spell half of a surrogate pair (`"\\ud800"`), which is no character: it is read without complaint, and breaks the first file that
-it is written to.
+A FIFO without a writer, a terminal or a device would block the reader for ever; it is refused before anything is read. JSON can
+spell half of a surrogate pair (`"\\ud800"`), which is no character: a reader accepts it, and the first write to a file fails.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Raises `OSError` where the path cannot be opened, and `ValueError` where it is something other than a regular file."""
+    """Opens a file. Raises `OSError` if the path cannot be opened, and `ValueError` if it is not a regular file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
@@ -33,7 +32,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The content. Raises as `open_regular`, and `ValueError` for more than `most` bytes."""
+    """Reads a file. Raises the errors of `open_regular`, and `ValueError` for more than `most` bytes."""
     with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -42,7 +41,7 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 def lines(file: BinaryIO, most: int) -> Iterator[bytes | None]:
-    """The lines without their ends; None, and then nothing, for one of more than `most` bytes."""
+    """Yields the lines without their ends; for a line of more than `most` bytes yields None and stops."""
     while piece := file.readline(most + 1):
         if len(piece) > most:
             yield None
@@ -51,7 +50,7 @@ def lines(file: BinaryIO, most: int) -> Iterator[bytes | None]:
 
 
 def open_inside(folder: Path, name: str) -> BinaryIO:
-    """A file in a folder. Raises as `open_regular`, and `ValueError` where a link or `..` leads out of the folder."""
+    """Opens a file in a folder. Raises the errors of `open_regular`, and `ValueError` if a link or `..` leads out of it."""
     path = folder / name
     if path.resolve() != folder.resolve() / name:
         raise ValueError(f"{path} is a link, or lies elsewhere: it is not read")
@@ -59,7 +58,7 @@ def open_inside(folder: Path, name: str) -> BinaryIO:
 
 
 def complaint(value: object) -> str:
-    """What is wrong with a value made of mappings, lists and scalars; empty if nothing is. Nothing here recurses, so depth costs
+    """Returns the fault of a value made of mappings, lists and scalars; empty if there is none. Does not recurse, so depth costs
     no stack."""
     waiting = [(value, 0)]
     while waiting:
@@ -76,7 +75,7 @@ def complaint(value: object) -> str:
 
 
 def described(value: object) -> str:
-    """Its type and what it is, in one short line; its own `__repr__` may raise."""
+    """Returns the value's type and text in one short line, even if its `__repr__` raises."""
     told = ""
     with boundary(lambda _: None):
         told = repr(value)

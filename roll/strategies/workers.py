@@ -1,4 +1,4 @@
-"""The workers of the roles: thin hosts of a strategy, each a data-parallel rank."""
+"""The workers of the roles: thin wrappers around a strategy, each of them one data-parallel rank."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 
 class CheckpointedWorker:
-    """What the ranks of policy, reference and critic have in common."""
+    """The common base of the ranks of policy, reference and critic."""
 
     strategy: Checkpointed
     _snapshot: Snapshot | None = None
 
     def snapshot(self) -> None:
-        """Takes what the next `write` writes."""
+        """Takes the snapshot for the next `write`."""
         self._snapshot = self.strategy.snapshot()
 
     async def write(self, directory: str) -> list[str]:
-        """Writes the snapshot beside the training, in a thread of the event loop's pool, and lets go of it. Returns the files of
-        tensors that lie in the folder then, as this machine sees it. Raises `OSError`, naming the folder, if the disk is full,
-        say."""
+        """Writes the snapshot during training, in a thread of the event loop's pool, and releases it. Returns the tensor files
+        that the folder then has, as seen by this machine. Raises `OSError`, naming the folder, for example if the disk is
+        full."""
         snapshot, self._snapshot = self._snapshot, None
         assert snapshot is not None, "write before snapshot"
         try:
@@ -97,16 +97,16 @@ class TrainWorker(CheckpointedWorker):
         return self.strategy
 
     def begin_export(self, bucket_bytes: int, link: Link | None = None) -> None:
-        """This rank's share of the buckets comes with `next_bucket`, each gathered when it is asked for. `link`: they are those
-        of a version in a chain."""
+        """Begins the export of this rank's share of the buckets; `next_bucket` gathers each on demand. `link`: the version's
+        place in its chain."""
         self._sending.begin(self.strategy.export_weights(bucket_bytes), link)
 
     def next_bucket(self, path: str = "") -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
-        """As `SendingEnd.next`. Gathering is a collective: it returns when the other ranks are asked, too."""
+        """Returns the result of `SendingEnd.next`. Gathering is a collective: it returns when the other ranks are called, too."""
         return self._sending.next(path)
 
     async def broadcast(self, member: Member, *buckets: Bucket) -> None:
-        """Sends the buckets beside the training."""
+        """Sends the buckets during training."""
         await self._sending.broadcast(member, *buckets)
 
 
@@ -132,12 +132,12 @@ class InferWorker:
         await self.strategy.receive_bucket(version, await asyncio.to_thread(bucket.read))
 
     async def place(self) -> tuple[str, int]:
-        """Its host, and how many devices it has there."""
+        """Returns the engine's host, and its number of devices there."""
         return self._receiving.host(), self._devices
 
     async def receive_broadcast(self, version: int, member: Member, count: int, shares: bool) -> list[BucketFile]:
-        """Takes the place of `count` calls of `receive_bucket`. A caller that calls `receive_bucket`, or begins to broadcast
-        another version, has given this version's broadcasts up. Returns as `ReceivingEnd.receive`."""
+        """Replaces `count` calls of `receive_bucket`. A caller abandons this version's broadcasts by calling `receive_bucket`, or
+        by broadcasting another version. Returns the result of `ReceivingEnd.receive`."""
         return await self._receiving.receive(self.strategy.receive_bucket, version, member, count, shares)
 
     async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
@@ -163,7 +163,7 @@ class LogProbWorker(CheckpointedWorker):
     strategy: TrainStrategy
 
     def __init__(self, context: RankContext, spec: TrainSpec, adapters: AdapterSource | None = None) -> None:
-        """`adapters`: what versions are of that consist of adapters alone."""
+        """`adapters`: the base of versions that consist of adapters alone."""
         self.strategy = make_train_strategy(context, spec)
         self._received = ReceivedWeights(resolve_dtype(spec.dtype, torch.device(context.device)), adapters)
 
@@ -174,7 +174,7 @@ class LogProbWorker(CheckpointedWorker):
         self._received.receive(version, await asyncio.to_thread(bucket.read))
 
     def take_weights(self, manifest: WeightManifest) -> None:
-        """Changes nothing unless the version was received whole and intact."""
+        """Loads the received version. Changes nothing unless it was received whole and intact."""
         self.strategy.set_weights(self._received.take(manifest))
 
 

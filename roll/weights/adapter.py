@@ -1,8 +1,8 @@
-"""LoRA adapters in transit: what a weight update carries where the engine has the base weights itself.
+"""LoRA adapters in transit: the content of a weight update if the engine has the base weights itself.
 
 A linear layer `<path>` with adapters is two tensors, `<path>.lora_A.weight` [r, in] and `<path>.lora_B.weight` [out, r], the
-latter with the scale lora_alpha / r in it: the layer's weight is W + B·A. One more tensor, `BASE`, identifies the base of the
-adapters. Every update is of the base, never of the update before, so engines may skip versions.
+latter multiplied by the scale lora_alpha / r: the layer's weight is W + B·A. One more tensor, `BASE`, identifies the base of the
+adapters. Every update applies to the base, never to the previous update, so engines may skip versions.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ BASE = "base_fingerprint"
 
 @dataclass(frozen=True, slots=True)
 class AdapterSource:
-    """What an engine has to know if weight updates are adapters."""
+    """The base and start of an engine whose weight updates are adapters."""
 
     base: str
-    """The model folder that they are of."""
+    """Model folder of the base weights."""
     rank: int
     start: str | None = None
-    """Folder, as peft reads it, of the adapters that the engine's first version has; None: none."""
+    """Folder, in peft's format, of the adapters in the engine's first version; None: no adapters."""
 
 
 def is_adapter(names: Iterable[str]) -> bool:
-    """Whether a bucket's or manifest's tensors are adapters, not the model's own weights."""
+    """True if a bucket's or manifest's tensors are adapters, not the model's own weights."""
     return any(name.endswith((A, B)) or name == BASE for name in names)
 
 
 def merge(weight: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """[out, in] float32: W + B·A. Trainer and engines merge by this function alone, so that they have the same bits."""
+    """Returns W + B·A, [out, in] float32. Trainer and engines merge by this function alone, to get the same bits."""
     return weight.float() + b.float() @ a.float()
 
 
 def with_base(adapters: Iterable[tuple[str, Tensor]], base: BaseWeights) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of an update."""
+    """Yields the tensors of an update."""
     yield BASE, torch.tensor([base.fingerprint])
     yield from adapters
 
 
 class BaseWeights:
-    """The weights of a model folder that adapters are added to. They stay in its files; the page cache keeps them near."""
+    """The base weights of adapters, in a model folder. They stay in its files; the page cache makes reading them cheap."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ class BaseWeights:
 
     @property
     def fingerprint(self) -> int:
-        """A number over names, shapes and first rows of all tensors. It distinguishes models; it does not check every byte."""
+        """A hash over names, shapes and first rows of all tensors. It distinguishes models; it does not check every byte."""
         if self._fingerprint is None:
             crc = 0
             for name in sorted(self.shapes):
@@ -84,7 +84,7 @@ class BaseWeights:
         return self._fingerprint
 
     def check(self, adapters: Mapping[str, Tensor], rank: int) -> None:
-        """`ValueError` unless these are parts of adapters of this rank for layers of this very base."""
+        """Raises `ValueError` unless these are adapter tensors of rank `rank` for layers of this very base."""
         for name, tensor in adapters.items():
             if name == BASE:
                 if tensor.tolist() != [self.fingerprint]:
@@ -99,12 +99,12 @@ class BaseWeights:
 
 
 def weight_of(name: str) -> str:
-    """The weight that one of an adapter's tensors belongs to."""
+    """Returns the name of the weight that an adapter's tensor belongs to."""
     return name.removesuffix(A).removesuffix(B) + ".weight"
 
 
 def adapted_weights(names: Collection[str]) -> set[str]:
-    """The weights that complete adapters change. `ValueError` if a part, or the tensor that identifies their base, is missing."""
+    """Returns the names of the adapted weights. Raises `ValueError` if an adapter is incomplete or `BASE` is missing."""
     given = {name for name in names if name != BASE}
     wanted = {weight_of(name).removesuffix(".weight") + part for name in given for part in (A, B)}
     if missing := ({*wanted, BASE} - set(names)) | (given - wanted):

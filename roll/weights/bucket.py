@@ -18,7 +18,7 @@ from roll.weights.layout import MEMORY, PROCESSES, as_bytes, write_file
 
 
 class Described(Protocol):
-    """A bucket, or what stands for one."""
+    """A bucket, or a reference to one."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -29,22 +29,22 @@ class Described(Protocol):
 
 
 class Readable(Protocol):
-    """What a receiver is called with: a bucket that came with the call, or one that it reads from where it lies."""
+    """A receiver's argument: a bucket sent with the call, or one that the receiver reads from its place."""
 
     def read(self) -> Bucket:
-        """Blocks. `ValueError` if what is there is not the bucket, `ConnectionError` if it is not available now."""
+        """Reads the bucket, blocking. Raises `ValueError` for other content, `ConnectionError` if unavailable now."""
 
 
 @dataclass(slots=True)
 class Bucket:
-    """Some of a model's tensors, contiguous, under their Hugging Face names; on the CPU, but for those that come from device to
+    """Some of a model's tensors, contiguous, under their Hugging Face names; on the CPU, unless sent from device to
     device."""
 
     tensors: dict[str, Tensor]
     checksum: int
-    """XXH3 over the tensors' bytes in the order of the names: finds damage, not forgery."""
+    """XXH3 over the tensors' bytes in the order of the names: detects damage, not forgery."""
     file: str | None = None
-    """The safetensors file in this machine's memory that the tensors are views of: it can be opened in place of a copy."""
+    """The safetensors file in this machine's memory that the tensors are views of; opening it avoids a copy."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -63,24 +63,24 @@ class Bucket:
         return self
 
     def verify(self) -> None:
-        """Raises `ValueError` if the bytes are not those that were sent."""
+        """Raises `ValueError` if the bytes differ from the sent ones."""
         if checksum(self.tensors) != self.checksum:
             raise ValueError(f"weight bucket is corrupt: checksum differs for tensors {sorted(self.tensors)}")
 
 
 @dataclass(slots=True)
 class WeightManifest:
-    """What a complete set of weights of one version consists of."""
+    """Names, checksums and size of a complete set of weights of one version."""
 
     version: int
     names: list[str] = field(default_factory=list)
     checksums: list[int] = field(default_factory=list)
     nbytes: int = 0
     base: int | None = None
-    """The version that this one is the changes of (`roll.weights.delta`); None: it is whole."""
+    """The version that this delta applies to (`roll.weights.delta`); None: the version is whole."""
 
     def check(self, version: int | None, names: Iterable[str], checksums: Iterable[int]) -> None:
-        """`ValueError` unless what was received, of `version`, is exactly this set, intact."""
+        """Raises `ValueError` unless the received tensors, of `version`, are exactly this set, intact."""
         if version != self.version:
             raise ValueError(f"weights of version {self.version} were requested, but the received weights are of {version}")
         if difference := set(names).symmetric_difference(self.names):
@@ -111,11 +111,11 @@ def make_buckets(
 ) -> Iterator[Bucket]:
     """Groups tensors, in their order, into buckets of at most `bucket_bytes` (a larger tensor gets a bucket of its own).
 
-    Of `ranks` that all go through the same tensors each gets every `ranks`-th bucket, beginning with the one of its number, and
-    keeps nothing of the others. Where the tensors come by collectives, a rank that hashes a bucket would hold up all others; so
-    each yields its bucket when all have theirs, and they work on them at the same time. Tensors are copied to the CPU, so a
-    bucket stays what it was while training goes on. `copies`: how, from an accelerator: each bucket is then yielded when the
-    copies of the next one are under way, and no more than two exist unless the caller keeps them."""
+    All `ranks` iterate over the same tensors; each gets every `ranks`-th bucket, beginning with the one of its own number, and
+    keeps nothing of the others. If the tensors come by collectives, a rank that hashes a bucket would delay all others; so each
+    rank yields its bucket when all have theirs, and they hash in parallel. Tensors are copied to the CPU, so training does not
+    change a bucket. `copies`: copies them from an accelerator; each bucket is then yielded when the copies of the next one are
+    under way, and no more than two exist unless the caller keeps them."""
     shares = _shares(named, bucket_bytes, rank, ranks, _copy if copies is None else copies.copy)
     for tensors in shares if copies is None else _one_ahead(shares, copies):
         yield Bucket(tensors, checksum(tensors))
@@ -125,7 +125,7 @@ def make_buckets(
 def _shares(
     named: Iterable[tuple[str, Tensor]], bucket_bytes: int, rank: int, ranks: int, copy: Callable[[Tensor], Tensor]
 ) -> Iterator[dict[str, Tensor]]:
-    """This rank's tensors of each turn of the ranks, at the end of the turn."""
+    """Yields this rank's tensors of each round over the ranks, at the end of the round."""
     own: dict[str, Tensor] = {}
     index = count = size = 0
     for name, tensor in named:
@@ -143,7 +143,7 @@ def _shares(
 
 
 def _one_ahead(shares: Iterator[dict[str, Tensor]], copies: PinnedCopies) -> Iterator[dict[str, Tensor]]:
-    """Each share, copied, after the copies of the next one have begun."""
+    """Yields each share, copied, after the copies of the next one have begun."""
     waiting: list[tuple[torch.cuda.Event, dict[str, Tensor]]] = []
     for share in shares:
         waiting.append((copies.mark(), share))
@@ -170,16 +170,15 @@ def manifest_of(version: int, buckets: Collection[Described], base: int | None =
 
 
 class PinnedCopies:
-    """Into page-locked memory, by the device's copy engine. The memory is torch's, which has a block for a new tensor again when
-    the tensor before is gone and what was to be copied to it is there; so buckets that are handed over one by one share a few
-    blocks. All of it happens in the device's current stream: what the tensors are made by, and what overwrites them, is in
-    order without waiting."""
+    """Copies tensors into page-locked memory by the device's copy engine. torch's allocator reuses a block when its last tensor
+    is gone and the copy into it has ended; so buckets that are handed over one by one share a few blocks. The copies run in the
+    device's current stream, so they are ordered with the kernels that compute and overwrite the tensors, without waiting."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Begins a copy, contiguous and in host memory of its own, which may be read when the next mark is reached."""
+        """Begins a contiguous copy in its own host memory, which may be read when the next mark is reached."""
         pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         return pinned.copy_(tensor.detach(), non_blocking=True)
 
@@ -190,13 +189,13 @@ class PinnedCopies:
 
 
 def host_copies(device: torch.device) -> PinnedCopies | None:
-    """None where tensors are in host memory already."""
+    """Returns None if tensors are in host memory already."""
     return PinnedCopies(device) if device.type == "cuda" else None
 
 
 @dataclass(frozen=True, slots=True)
 class BucketFile:
-    """A bucket that lies in a file."""
+    """A bucket stored in a file."""
 
     path: str
     names: tuple[str, ...]
@@ -216,7 +215,7 @@ class BucketFile:
         return cls(str(path), bucket.names, bucket.checksum, bucket.nbytes)
 
     def read(self) -> Bucket:
-        """Reads the bucket; `verify` of the bucket detects changed bytes. `ValueError` if the file has other tensors, or is no
+        """Reads the bucket; its `verify` detects changed bytes. Raises `ValueError` if the file has other tensors, or is no
         bucket file."""
         with boundary(ValueError, f"weight bucket '{self.path}' cannot be read", say=str):
             tensors = load_file(self.path)

@@ -1,9 +1,9 @@
-"""Named tensors as bytes, in the layout of safetensors (https://huggingface.co/docs/safetensors): a header saying what they are
-and where each lies in what follows.
+"""Named tensors as bytes, in the layout of safetensors (https://huggingface.co/docs/safetensors): a header with the name, type,
+shape and position of each tensor, then the tensors.
 
-The library's own `save` holds the content twice more while it is made; here the tensors' own memory is written or sent. A file
-in memory that others open by its /proc path knows no mount's size limit (/dev/shm of a container has 64 MB), and is gone when
-its descriptor is closed.
+The library's own `save` needs the memory of the content twice more; here the tensors' own memory is written or sent. A file in
+memory that others open by its /proc path has no mount's size limit (/dev/shm of a container has 64 MB), and is gone when its
+descriptor is closed.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ METADATA = "__metadata__"
 MEMORY = Path("/dev/shm")
 """A file system in memory, on Linux."""
 PROCESSES = Path("/proc")
-"""Where processes find each other's files in memory."""
+"""The folder through which processes open each other's files in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
     header: bytes
-    """JSON, filled up to a multiple of 8 bytes."""
+    """JSON, padded to a multiple of 8 bytes."""
     tensors: list[Tensor]
-    """The tensors in the order of their bytes, which follow each other without a gap."""
+    """The tensors in the order of their bytes, which are contiguous."""
     nbytes: int
     """Bytes of all tensors together."""
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """[bytes] uint8, on the CPU; a view of a tensor that is there and contiguous."""
+    """Returns [bytes] uint8 on the CPU; a view if the tensor is on the CPU and contiguous."""
     return tensor.cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
 def lay_out(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> TensorLayout:
     """Lays tensors out in the order of their names, but wider types before narrower ones, so that each tensor is aligned.
-    `ValueError` if one is of a type that is not in `CODES`."""
+    Raises `ValueError` if a type is not in `CODES`."""
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())
     entries: dict[str, object] = {METADATA: dict(metadata)} if metadata else {}
     end = 0
@@ -70,7 +70,7 @@ def lay_out(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = 
 
 
 def read_layout(header: bytes, content: Tensor) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors as views of `content` ([nbytes] uint8), and the metadata."""
+    """Returns the tensors as views of `content` ([nbytes] uint8), and the metadata."""
     entries = json.loads(header)
     metadata: dict[str, str] = entries.pop(METADATA, {})
     tensors = {}
@@ -81,7 +81,7 @@ def read_layout(header: bytes, content: Tensor) -> tuple[dict[str, Tensor], dict
 
 
 def write_memory_file(tensors: Mapping[str, Tensor]) -> int:
-    """The file's descriptor. `ValueError` if safetensors has no such type."""
+    """Writes a file in memory and returns its descriptor. Raises `ValueError` if safetensors lacks a tensor's type."""
     layout, descriptor = lay_out(tensors), os.memfd_create("weights")
     try:
         _write_layout(descriptor, layout)
@@ -92,7 +92,7 @@ def write_memory_file(tensors: Mapping[str, Tensor]) -> int:
 
 
 def write_file(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raises `ValueError` as above, and `OSError`."""
+    """Writes a file. Raises `ValueError` as `write_memory_file` does, and `OSError`."""
     layout = lay_out(tensors)
     with path.open("wb", buffering=0) as file:
         _write_layout(file.fileno(), layout)

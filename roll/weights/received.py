@@ -1,4 +1,4 @@
-"""The buckets of a version as they arrive at a receiver, in any order and perhaps twice."""
+"""The received buckets of a version, which arrive in any order and perhaps twice."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ T = TypeVar("T")
 
 
 class ReceivedBuckets(Generic[T]):
-    """One version's buckets, and what the receiver keeps of each. Not thread-safe."""
+    """The received buckets of one version, each with a value kept by the receiver. Not thread-safe."""
 
     def __init__(self) -> None:
         self.version: int | None = None
         self._kept: dict[tuple[str, ...], tuple[int, T]] = {}
-        """Names of a bucket -> its checksum, and what is kept of it."""
+        """Names of a bucket -> its checksum and kept value."""
 
     @property
     def names(self) -> set[str]:
-        """Of all tensors that have come."""
+        """Names of all received tensors."""
         return {name for names in self._kept for name in names}
 
     @property
@@ -32,8 +32,8 @@ class ReceivedBuckets(Generic[T]):
         return [kept for _, kept in self._kept.values()]
 
     def make_room(self, version: int, bucket: Bucket) -> list[T]:
-        """Before `keep`: forgets, and returns, what the bucket takes the place of. That is all of another version, or what came
-        under one of the bucket's names before."""
+        """Called before `keep`: forgets and returns the values that the bucket replaces. These are all of another version, or
+        those of buckets that share a name with it."""
         if version != self.version:
             gone, self.version = self.clear(), version
             return gone
@@ -44,11 +44,11 @@ class ReceivedBuckets(Generic[T]):
         self._kept[bucket.names] = bucket.checksum, what
 
     def check(self, manifest: WeightManifest) -> None:
-        """`ValueError` unless exactly what the manifest names has come, intact."""
+        """Raises `ValueError` unless the received buckets are exactly those of the manifest, intact."""
         manifest.check(self.version, self.names, [checksum for checksum, _ in self._kept.values()])
 
     def clear(self) -> list[T]:
-        """Forgets, and returns, all."""
+        """Forgets and returns all kept values."""
         gone = self.kept
         self.version, self._kept = None, {}
         return gone
@@ -56,28 +56,28 @@ class ReceivedBuckets(Generic[T]):
 
 class ReceivedWeights:
     def __init__(self, dtype: torch.dtype, adapters: AdapterSource | None = None) -> None:
-        """`dtype`: that the model computes in. `adapters`: what versions are of that consist of adapters alone; None: all are
-        whole weights."""
+        """`dtype`: number type that the model computes in. `adapters`: the base of versions that consist of adapters alone;
+        None: all versions are whole weights."""
         self._dtype = dtype
         self._base = BaseWeights(Path(adapters.base)) if adapters is not None else None
         self._rank = adapters.rank if adapters is not None else 0
         self._buckets: ReceivedBuckets[Bucket] = ReceivedBuckets()
 
     def receive(self, version: int, bucket: Bucket) -> None:
-        """`ValueError` if it is corrupt. What was received of another version is forgotten."""
+        """Keeps a bucket and forgets those of other versions. Raises `ValueError` if the bucket is corrupt."""
         bucket.verify()
         self._buckets.make_room(version, bucket)
         self._buckets.keep(bucket, bucket)
 
     def take(self, manifest: WeightManifest) -> dict[str, Tensor]:
-        """The whole weights of the manifest's version, which is let go of. `ValueError` unless exactly these were received."""
+        """Returns and forgets the manifest's version as whole weights. Raises `ValueError` unless exactly it was received."""
         buckets, self._buckets = self._buckets, ReceivedBuckets()
         buckets.check(manifest)
         received = {name: tensor for bucket in buckets.kept for name, tensor in bucket.tensors.items()}
         return self._merged(received) if is_adapter(received) else received
 
     def _merged(self, received: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The base with the adapters in it."""
+        """Merges the adapters into the base."""
         if self._base is None:
             raise ValueError("adapters were sent to a model that was started without their base")
         self._base.check(received, self._rank)

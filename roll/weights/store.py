@@ -1,4 +1,4 @@
-"""The WeightStore: policy versions on their way from the trainer to the engines."""
+"""The WeightStore: holds policy versions between the trainer and the engines."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from roll.weights.bucket import Described, Readable, WeightManifest
 
 
 class BucketRef(Described, Protocol):
-    """Stands for a bucket that is in a worker's memory, in a file, or with a server."""
+    """A reference to a bucket in a worker's memory, in a file, or on a server."""
 
     @property
     def argument(self) -> Readable:
-        """What a receiver's worker is called with."""
+        """The argument that the receiver's worker gets."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptBucket:
-    """A bucket that the back end keeps where a rank of the trainer made it."""
+    """A bucket that the back end keeps on the trainer rank that made it."""
 
     rank: int
     reference: Any
-    """The back end's; in the receiver's hands it is the bucket."""
+    """The back end's reference; the receiver gets the bucket itself."""
     names: tuple[str, ...]
     checksum: int
     nbytes: int
@@ -39,14 +39,14 @@ class KeptBucket:
 
 
 Receive = Callable[[int, BucketRef], Coroutine[object, object, None]]
-"""`receive(version, bucket)`: one receiver's way to take a bucket."""
+"""`receive(version, bucket)`: delivers a bucket to one receiver."""
 
 
 class Buckets:
-    """Those of a version: all, or those that are made by now, and more to come."""
+    """The buckets of a version: all of them, or those made so far with more to come."""
 
     def __init__(self, version: int, made: Iterable[BucketRef] | None = None) -> None:
-        """`made`: all of them; None: they come by `add`, and `end` says that there are no more."""
+        """`made`: all buckets; None: they are added by `add`, and `end` marks the end."""
         self.version = version
         self.whole = made is not None
         self._made = list(made or ())
@@ -62,8 +62,8 @@ class Buckets:
         self._notify()
 
     async def hand_over(self, into: Receive) -> None:
-        """To one receiver, begun in their order, `WINDOW` at a time. When one fails no other is begun, and the failure is raised
-        when none is under way: nothing arrives late."""
+        """Sends the buckets to one receiver in their order, `WINDOW` at a time. After a failure no other bucket is begun, and the
+        failure is raised when none is under way: nothing arrives late."""
         places, goes_on = itertools.count(), True
 
         async def carry() -> None:
@@ -90,59 +90,59 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a version is in its chain."""
+    """A version's place in its chain of deltas."""
 
     version: int
     base: int | None
-    """The version that it is the changes of; None: it is whole."""
+    """The version that this delta applies to; None: the version is whole."""
 
 
 class WeightSource(Protocol):
-    """Where engines find versions."""
+    """A source from which engines pull versions."""
 
     async def pull(self, version: int, into: Receive) -> WeightManifest:
         """Hands every bucket of `version` to the receiver (`Buckets.hand_over`). Raises `VersionGone`."""
 
     def manifest(self, version: int) -> WeightManifest:
-        """The manifest of a version. Raises `VersionGone`."""
+        """Returns the manifest of a version. Raises `VersionGone`."""
 
     async def retain(self, versions: Collection[int]) -> None:
         """Retains these versions; the store may delete all others."""
 
 
 class WeightStore(WeightSource, Protocol):
-    """Where a trainer leaves them."""
+    """A store to which a trainer publishes versions."""
 
     def begin(self, version: int) -> Path | None:
-        """The folder that the trainer's ranks write their buckets to, as `BucketFile`s; None: they leave them with the back
-        end."""
+        """Returns the folder that the trainer's ranks write their buckets to, as `BucketFile`s; None: they leave them with the
+        back end."""
 
     def link(self, version: int) -> Link | None:
-        """What the version is to be in its chain; None: the store has no chains."""
+        """Returns the version's place in its chain; None: the store has no chains."""
 
     async def publish(self, manifest: WeightManifest, buckets: Sequence[BucketRef]) -> None:
-        """Publishes a version of which all is there: from now on it can be pulled."""
+        """Publishes a complete version, which can be pulled from now on."""
 
     def has(self, version: int) -> bool:
-        """Whether the version can be pulled."""
+        """True if the version can be pulled."""
 
     def close(self) -> None:
-        """The trainer ends. Versions in a folder that outlives it stay."""
+        """Closes the store at the trainer's end. Versions in a folder that outlives the trainer stay."""
 
 
 class Broadcast(Protocol):
-    """A way to all engines of the same driver together."""
+    """Sends a version to all engines of the same driver at once."""
 
     sent: int
     failed: int
-    """Versions that reached all engines that they were sent to, and versions that did not."""
+    """Counts of versions that reached all engines they were sent to, and of versions that did not."""
 
     async def send(self, store: WeightSource, version: int, engines: Sequence[int]) -> bool:
-        """True if all of these engines have all buckets of the version; if not, each has to pull it."""
+        """Returns True if all these engines have all buckets of the version; otherwise each has to pull it."""
 
 
 class MemoryWeightStore:
-    """Keeps references to the buckets of the versions that are needed; the bytes lie with the back end (shared memory under
+    """Keeps references to the buckets of the retained versions; the back end holds the bytes (shared memory under
     Ray)."""
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""How a version is gathered from the ranks of a trainer, each of which exports its share of the buckets, and which way it takes
-to the engines: decided here alone, from `model_update_transport`. A way's code is imported only when it is used.
+"""Gathers a version from the trainer's ranks, each of which exports its share of the buckets, and chooses its transport to the
+engines from `model_update_transport`; nothing else makes that choice. A transport's code is imported only when it is used.
 
                    engines of the same driver, whole            explorers as processes of their own, whole or what changed
 object_store       references to the ranks' buckets             from the trainer's memory, over TCP
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from roll.weights.ends import ReceivingEnd, SendingEnd
 
 WEIGHTS = "weights"
-"""The folder of versions in that of the run."""
+"""The folder of versions inside the run's folder."""
 BROADCAST_DEVICES = {"collective": "", "nccl": "cuda:0"}
-"""The device that versions are broadcast through, as each worker counts its own; empty: host memory."""
+"""The device that versions are broadcast through, by each worker's own numbering; empty: host memory."""
 
 
 def weight_store(config: BaseConfig) -> WeightStore:
-    """Where a trainer leaves versions for engines of the same driver."""
+    """Returns the store for versions that engines of the same driver use."""
     from roll.weights.directory import DirectoryWeightStore, MemoryFolderStore
 
     if config.model_update_transport == "checkpoint_dir":
@@ -42,8 +42,8 @@ def weight_store(config: BaseConfig) -> WeightStore:
 
 
 def published_weights(config: BaseConfig, backend: Backend, newest: int, run_id: str, host: str, port: int = 0) -> WeightStore:
-    """Where a trainer leaves versions for explorers. `newest`: versions up to this one stay from an earlier process of the
-    run. `host`, `port`: where they are served."""
+    """Returns the store for versions that explorers use. `newest`: versions up to this one stay from an earlier process of the
+    run. `host`, `port`: the address that serves them."""
     from roll.weights.directory import DirectoryWeightStore, ServedWeightStore
 
     every = config.weight_anchor_interval
@@ -53,15 +53,15 @@ def published_weights(config: BaseConfig, backend: Backend, newest: int, run_id:
 
 
 def followed_weights(config: BaseConfig, run_id: str, backend: Backend) -> WeightSource:
-    """Where an explorer finds what `published_weights` has. A manifest says whether its buckets are files or served, and whether
-    they are whole."""
+    """Returns an explorer's source of the versions in `published_weights`. A manifest says whether its buckets are files or
+    served, and whether they are whole."""
     from roll.weights.assembled import AssembledWeights
 
     return AssembledWeights(_folder(config), run_id, config.peer_timeout, backend)
 
 
 def broadcast(config: BaseConfig, backend: Backend, trainers: Cluster | None, engines: Cluster) -> Broadcast | None:
-    """None: engines pull versions. `trainers`: None in a process that has engines alone."""
+    """Returns the broadcast, or None if engines pull versions. `trainers`: None in a process that has engines alone."""
     device = BROADCAST_DEVICES.get(config.model_update_transport)
     if device is None or trainers is None or not backend.isolated:
         return None
@@ -71,14 +71,14 @@ def broadcast(config: BaseConfig, backend: Backend, trainers: Cluster | None, en
 
 
 def sending_end() -> SendingEnd:
-    """In the worker of a trainer's rank."""
+    """Returns the sending end, for the worker of a trainer's rank."""
     from roll.weights.ends import SendingEnd
 
     return SendingEnd()
 
 
 def receiving_end() -> ReceivingEnd:
-    """In an engine's worker."""
+    """Returns the receiving end, for an engine's worker."""
     from roll.weights.ends import ReceivingEnd
 
     return ReceivingEnd()
@@ -90,7 +90,7 @@ def _folder(config: BaseConfig) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class NewWeights:
-    """Weights that are gathered and not sent yet."""
+    """Weights that are gathered but not sent yet."""
 
     manifest: WeightManifest
     buckets: list[BucketRef]
@@ -103,7 +103,7 @@ class NewWeights:
 async def gather_weights(
     cluster: Cluster, store: WeightStore, version: int, bucket_bytes: int, coming: Buckets | None = None
 ) -> NewWeights:
-    """The trainer's weights as buckets that stay where the ranks made or wrote them; only names and checksums come here.
+    """Gathers the trainer's weights as buckets that stay with the ranks or in their files; only names and checksums come here.
     `coming`: gets the buckets as they are made."""
     coming = Buckets(version) if coming is None else coming
     try:
@@ -127,7 +127,7 @@ async def _gathered(cluster: Cluster, store: WeightStore, coming: Buckets, bucke
 
 
 async def _share(cluster: Cluster, rank: int, folder: Path | None, coming: Buckets, *how: object) -> list[BucketRef]:
-    """The buckets that a rank exports."""
+    """Returns the buckets that a rank exports."""
     await cluster.call(rank, "begin_export", *how)
     share: list[BucketRef] = []
     while True:

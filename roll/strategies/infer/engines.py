@@ -10,7 +10,7 @@ from roll.strategies.infer.interface import InferStrategy
 
 
 def make_infer_strategy(name: str, options: dict[str, Any]) -> InferStrategy:
-    """`options`: those of the strategy's class. Raises what that raises."""
+    """Makes the engine. `options`: arguments of the strategy's class, whose errors are raised unchanged."""
     engine, path = ENGINES[name], ENGINES[name].strategy
     given = dict(options.get("engine_args") or {})
     if engine.hosted and (python := given.pop("python", None)):

@@ -1,4 +1,4 @@
-"""What every inference engine offers to the rollout side."""
+"""The interface of every inference engine to the rollout side."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_VERSION = -1
 
 
 ASLEEP = "the engine sleeps: another role has the memory that weights need"
-"""Why weights are refused."""
+"""The reason for refusing weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +34,16 @@ class SamplingParams:
     stop_strings: tuple[str, ...] = ()
     include_stop_str_in_output: bool = True
     with_kept: bool = False
-    """The result says which tokens top_p and top_k kept, and log-probs are taken over these (hf_infer alone)."""
+    """The result has the tokens that top_p and top_k kept, and log-probs are taken over these (hf_infer alone)."""
     with_routes: bool = False
-    """The result says which experts each token was sent to (hf_infer alone)."""
+    """The result has the experts that each token was routed to (hf_infer alone)."""
     seed: int | None = None
     """With a seed the response is a function of weights, prompt and seed alone, however requests are batched or interrupted.
-    (vllm, sglang: only in their own modes whose rounding does not depend on the batch, `VLLM_BATCH_INVARIANT=1` and
-    `enable_deterministic_inference`, else it is left out: it would cost speed. A request resumed from `partial_ids` draws other
-    numbers there.)"""
+    (vllm, sglang: only in their batch-invariant modes, `VLLM_BATCH_INVARIANT=1` and `enable_deterministic_inference`; otherwise
+    it is left out, because it would cost speed. A request resumed from `partial_ids` draws other numbers there.)"""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """There are many, and dataclasses that are frozen with slots look every field up to be pickled."""
+        """Speeds up pickling: frozen dataclasses with slots look up every field, and there are many instances."""
         return SamplingParams, _PARAMS(self)
 
 
@@ -54,7 +53,7 @@ _PARAMS = attrgetter(*SamplingParams.__slots__)
 def sampling_params(
     args: GeneratingArguments, max_new_tokens: int, ends: Sequence[int], with_kept: bool = False, with_routes: bool = False
 ) -> SamplingParams:
-    """`ends`: token ids that end an answer by the model's folder (`folder_tokens`)."""
+    """Makes the parameters. `ends`: end tokens named by the model's folder (`folder_tokens`)."""
     return SamplingParams(
         temperature=args.temperature,
         top_p=args.top_p,
@@ -74,7 +73,7 @@ class GenerateRequest:
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     partial_ids: tuple[int, ...] = ()
-    """Response tokens sampled before (an aborted request is resumed so); they count towards `max_new_tokens`."""
+    """Response tokens sampled before, to resume an aborted request; they count towards `max_new_tokens`."""
     priority: int = 1
     """Lower is admitted first: 0 validation, 1 training."""
 
@@ -96,10 +95,10 @@ class GenerateResult:
     finish_reason: FinishReason
     text: str = ""
     preempted: bool = False
-    """The engine ran out of KV cache meanwhile, and computed that of some request again: it was given too much together."""
+    """The engine ran out of KV cache meanwhile and recomputed that of some request: it had too many tokens at once."""
     extras: Extras = NOTHING
-    """Of the tokens of this call, if the request asks for them; routes also of those before, but of those that the call before
-    this one has computed for the same response."""
+    """Data of this call's tokens, if requested. Routes also cover earlier tokens, except those that the previous call computed
+    for the same response."""
 
     def __post_init__(self) -> None:
         self.token_ids, self.logprobs = packed(self.token_ids, TOKENS), packed(self.logprobs, LOGPROBS)
@@ -118,7 +117,7 @@ class EngineStats:
     generated_tokens: int = 0
     prefill_tokens: int = 0
     busy_s: float = 0.0
-    """Time with at least one request running."""
+    """Seconds with at least one request running."""
 
 
 class InferStrategy(Protocol):
@@ -127,22 +126,22 @@ class InferStrategy(Protocol):
     async def generate(self, request: GenerateRequest) -> GenerateResult: ...
 
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
-        """Ends the named requests (all, running and queued, if None): their `generate` returns what it has, reason `abort`."""
+        """Ends the named requests (None: all, running and queued); their `generate` returns its tokens so far, reason `abort`."""
 
     async def receive_bucket(self, version: int, bucket: Bucket) -> None:
         """Verifies a bucket and keeps it aside (shadow buffer) while generation goes on."""
 
     async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
-        """Puts the received weights to use at the next token border; returns the pause in seconds: from the end of the
-        last token step before it to the moment the next could begin.
+        """Activates the received weights between two token steps. Returns the pause in seconds, from the end of the step before
+        to the moment the next could begin.
 
-        Refuses (`ValueError`) if what was received is not what the manifest names, and while the engine sleeps. `interrupt`:
+        Raises `ValueError` if the received buckets are not those of the manifest, and while the engine sleeps. `interrupt`:
         running requests keep their tokens and are prefilled again under the new weights; `in_flight`: they keep their KV cache;
         `drain`: the update waits until they have ended, and none begins meanwhile."""
 
     async def sleep(self) -> None:
-        """Frees the device's memory, as far as the engine can give it back and get it again (`hf_infer` keeps the weights), when
-        the running requests have ended; what comes now waits for `wake`."""
+        """Frees the device's memory when the running requests have ended, as far as the engine can reallocate it (`hf_infer`
+        keeps the weights). New requests wait for `wake`."""
 
     async def wake(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""Training back ends by the class of their options: one row says by which names their code is loaded. A back end's packages are
+"""Training back ends by the class of their options: one row has the dotted paths of their code. A back end's packages are
 imported only when it is used."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class BackendTraits:
     critic: str
     """Its `CriticStrategy`, by dotted path."""
     package: tuple[str, str] | None = None
-    """The module that it needs, and the distribution that has it."""
+    """The required module, and the distribution that has it."""
 
 
 _TRAIN = "roll.strategies.train"
@@ -40,7 +40,7 @@ def make_train_strategy(context: RankContext, spec: TrainSpec) -> TrainStrategy:
 
 
 def make_critic(context: RankContext, spec: TrainSpec) -> CriticStrategy:
-    """`ValueError` for a frozen model."""
+    """Makes the critic. Raises `ValueError` for a frozen model."""
     if not spec.trained:
         raise ValueError("a critic is trained, and its specification has no optimisation")
     critic: CriticStrategy = named_object(BACKENDS[type(spec.backend)].critic)(context, spec)

@@ -1,4 +1,4 @@
-"""What every training back end offers: one rank of one role, called by its worker."""
+"""The interface of every training back end: one rank of one role, called by its worker."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ class RankContext:
 
 @dataclass(frozen=True, slots=True)
 class BatchTotals:
-    """Sizes of the whole optimiser batch over all ranks and micro-batches: what the loss is normalised by."""
+    """Sizes of the whole optimiser batch over all ranks and micro-batches; they normalise the loss."""
 
     tokens: int
     """Tokens with `loss_mask` True."""
     sequences: int
     """Samples with at least one such token."""
     rollouts: float | None = None
-    """Rollouts that these are of, as `aggregation.Rollouts` counts them; None: not counted."""
+    """Rollouts of these samples, as `aggregation.Rollouts` counts them; None: not counted."""
 
 
 class Checkpointed(Protocol):
-    """A model that is trained, or frozen, by whatever back end and with whatever loss."""
+    """A trained or frozen model, of any back end and with any loss."""
 
     def snapshot(self) -> Snapshot:
-        """What a checkpoint of this moment holds. A collective."""
+        """Returns the content of a checkpoint taken now. A collective."""
 
     def write(self, snapshot: Snapshot, directory: Path) -> None:
-        """Writes the files that `checkpoint_files` lists; any number of ranks, dividing the model in any way, can load them.
-        Nothing that trains is read and nothing is collective, so it may run in a thread of its own while training goes on."""
+        """Writes the files that `checkpoint_files` lists; any number of ranks, with any division of the model, can load them.
+        Reads no training state and calls no collective, so it may run in its own thread while training goes on."""
 
     def load(self, directory: Path) -> None:
-        """Loads what was written. Changes nothing unless it fits; a `ValueError` says why it does not."""
+        """Loads a written checkpoint. Raises `ValueError` with the reason, and changes nothing, if it does not fit."""
 
     def offload(self) -> None:
         """Frees the accelerator's memory (a no-op on a CPU)."""
@@ -76,29 +76,29 @@ class TrainStrategy(Checkpointed, Protocol):
         of steps not taken, nor counted by the schedule, because the gradient was not finite."""
 
     def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
-        """Hugging Face-named weights. A collective: every rank must exhaust it, and gets a share of the buckets (possibly none);
-        together they are the model, each tensor once."""
+        """Yields Hugging Face-named weights. A collective: every rank must exhaust it, and gets a share of the buckets (possibly
+        none); together they are the model, each tensor once."""
 
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Replaces the weights of a frozen model by those that `export_weights` of another strategy has given, merged and whole,
-        on every rank. `ValueError`, and nothing changes, unless they are this model's."""
+        """Replaces the weights of a frozen model by those exported by another strategy (`export_weights`), merged and whole, on
+        every rank. Raises `ValueError`, and changes nothing, unless they are this model's."""
 
 
 @runtime_checkable
 class AccumulatingStrategy(TrainStrategy, Protocol):
-    """One whose optimiser step can be spread over several calls, for a batch that is not complete yet."""
+    """A strategy that can spread an optimiser step over several calls, for a batch that is not complete yet."""
 
     def add_gradients(self, batch: TokenBatch, loss: LossSpec) -> None:
-        """Adds the gradients of a part of the batch (this rank's share of it) to those of the parts before."""
+        """Adds the gradients of a part of the batch (this rank's share of it) to those of the earlier parts."""
 
     def step_on_gradients(self, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
-        """The optimiser step of all parts, whose totals are known now."""
+        """Takes the optimiser step of all parts, whose totals are now known."""
 
 
 class CriticStrategy(Checkpointed, Protocol):
     def values(self, batch: TokenBatch) -> Tensor:
-        """[N] float32, the value of the state that each token of this rank's samples was taken in: what the model says where it
-        has read all tokens before that one. 0 where `loss_mask` is False."""
+        """[N] float32, the value of the state before each token of this rank's samples: the model's output after reading all
+        earlier tokens. 0 where `loss_mask` is False."""
 
     def train_values(self, batch: TokenBatch, loss: ValueLossSpec, totals: BatchTotals) -> dict[str, float]:
         """Takes one optimiser step towards `batch.returns` on this rank's share of the batch; returns the same metrics on every

@@ -10,7 +10,7 @@ from roll.configs.arguments import LRSchedulerType
 
 
 def warmup_length(total: int | None, warmup_steps: int, warmup_ratio: float) -> int:
-    """Optimiser steps of warm-up: `warmup_steps` if positive, else `warmup_ratio` of `total`, rounded up."""
+    """Returns the optimiser steps of warm-up: `warmup_steps` if positive, else `warmup_ratio` of `total`, rounded up."""
     if warmup_steps > 0 or warmup_ratio == 0:
         return warmup_steps
     if total is None:
@@ -19,7 +19,7 @@ def warmup_length(total: int | None, warmup_steps: int, warmup_ratio: float) -> 
 
 
 def lr_scale(step: int, total: int | None, kind: LRSchedulerType = "constant", warmup: int = 0) -> float:
-    """Factor on the peak learning rate of optimiser step `step` (the first is 0), in [0, 1].
+    """Returns the factor in [0, 1] on the peak learning rate at optimiser step `step` (the first is 0).
 
     Warm-up rises linearly to 1 at its last step; then `constant` stays, `linear` falls in a straight line and `cosine` along half
     a cosine, both towards 0 at step `total`: no step within the run has a rate of 0. Beyond `total` the rate is 0.
@@ -41,7 +41,7 @@ def lr_scale(step: int, total: int | None, kind: LRSchedulerType = "constant", w
 
 @dataclass(frozen=True, slots=True)
 class LRSchedule:
-    """`lr_scale` with everything but the step fixed; raises what that raises."""
+    """`lr_scale` with everything but the step fixed. Raises the errors of `lr_scale`."""
 
     peak: float
     kind: LRSchedulerType
@@ -52,5 +52,5 @@ class LRSchedule:
         self.at(0)
 
     def at(self, step: int) -> float:
-        """The learning rate of optimiser step `step`, the first being 0."""
+        """Returns the learning rate of optimiser step `step`, the first being 0."""
         return self.peak * lr_scale(step, self.total, self.kind, self.warmup)

@@ -1,6 +1,6 @@
-"""What a rank of a training back end is made of. Plain values, so it travels to any worker.
+"""The specification of a rank of a training back end. Plain values, which can be sent to any worker.
 
-It holds the configuration's own blocks: a new training option is a field of such a block, and a line of a back end reads it.
+It holds the configuration's own blocks: a new training option is a field of such a block, read by one line of a back end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ B = TypeVar("B", bound=TrainBackendConfig)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimisation:
-    """How weights are trained. Raises `ValueError` for a schedule without the total that it needs."""
+    """Optimiser, schedule and training options. Raises `ValueError` for a schedule that lacks its total."""
 
     arguments: TrainingArguments
     total_steps: int | None
@@ -40,10 +40,10 @@ class Optimisation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSpec:
-    """Raises `ValueError` for training in fp16."""
+    """Model, back end and optimisation of a rank. Raises `ValueError` for training in fp16."""
 
     model_path: str
-    """A Hugging Face folder; `model` says how it is used, not where it is."""
+    """A Hugging Face folder; `model` has the options of its use, not its path."""
     model: ModelArguments
     backend: TrainBackendConfig
     """Its class chooses the back end."""
@@ -64,7 +64,7 @@ class TrainSpec:
 
     @property
     def dtype(self) -> Dtype:
-        """The type that layers compute in."""
+        """The number type that layers compute in."""
         dtype = self.model.dtype
         return self.backend.computed_in(dtype) if isinstance(self.backend, DeepSpeedConfig) else dtype
 
@@ -73,13 +73,13 @@ class TrainSpec:
         return self.trained and not self.model.disable_gradient_checkpointing
 
     def options(self, kind: type[B]) -> B:
-        """The back end's own options. Raises `TypeError` if they are another's."""
+        """Returns the back end's own options. Raises `TypeError` if they belong to another back end."""
         if not isinstance(self.backend, kind):
             raise TypeError(f"{kind.__name__} is needed, not {type(self.backend).__name__}")
         return self.backend
 
 
 def resolve_dtype(name: Dtype, device: torch.device) -> torch.dtype:
-    """The number type that layers compute in."""
+    """Returns the number type that layers compute in."""
     resolved: torch.dtype = getattr(torch, TORCH_NAMES[compute_dtype(name, device.type != "cpu")])
     return resolved
