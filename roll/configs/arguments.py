@@ -186,8 +186,8 @@ class CurriculumConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PassRateConfig:
-    """From its first visit on, a prompt takes part in an epoch with probability least + (1 - least) 4 p (1 - p), with p its measured
-    pass rate: prompts that always pass, or never, teach nothing."""
+    """From its first visit on, a prompt takes part in an epoch with probability least + (1 - least) 4 p (1 - p), with p its
+    measured pass rate: prompts that always pass, or never, teach nothing."""
 
     least: float = option(
         0.25, "Probability of a prompt that always passes, or never: 0.25 asks it every fourth epoch.", bounds=Bounds(gt=0, le=1)

@@ -3,8 +3,8 @@
 megatron_train, megatron_infer: the division of the model among the ranks, and recomputation. Ranks are numbered in Megatron's
 order: tensor-parallel ranks first, then data-parallel ones, then pipeline stages.
 
-deepspeed_train, deepspeed_infer: the keys of a DeepSpeed JSON, as in ROLL's `${deepspeed_zero3}`. Settings of the run (batch sizes,
-optimiser, schedule, clipping, number type) are other keys of the role; their places in the JSON are read only to refuse a
+deepspeed_train, deepspeed_infer: the keys of a DeepSpeed JSON, as in ROLL's `${deepspeed_zero3}`. Settings of the run (batch
+sizes, optimiser, schedule, clipping, number type) are other keys of the role; their places in the JSON are read only to refuse a
 contradicting value."""
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Derived:
     """Weight updates are adapters alone."""
     adapter_updates_reason: str
     engines_start_empty: bool
-    """Engines start without weights and get their first ones from the trainer."""
+    """Engines start with random weights, and get their first real ones from the trainer."""
     domain_shares: Mapping[str, float]
     """Share of each domain in a batch; they sum to 1."""
     tag_to_domain: Mapping[str, str]
@@ -66,7 +66,7 @@ class Derived:
 
 
 def optimizer_batch_size(worker: TrainedConfig) -> int:
-    """Returns the samples of one optimiser step: per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks."""
+    """Samples of one optimiser step: per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks."""
     training = worker.training_args
     return training.per_device_train_batch_size * training.gradient_accumulation_steps * worker.data_parallel_size
 

@@ -45,7 +45,7 @@ def import_object(path: Code) -> Any:
 
 
 def import_failure(path: str, error: BaseException) -> str:
-    """Explains a failed import: the folders searched for the module, the similar names in it, or the error inside it."""
+    """Explains a failed import: the folders searched for the module, the names that the module has, or its own error."""
     *packages, name = path.replace(":", ".").split(".")
     module = ".".join(packages)
     if packages and (hidden := _hidden(packages[0])):

@@ -1,7 +1,7 @@
-"""How a configuration field is declared: default, one-sentence meaning, and the range of its numbers; and the tree of keys that
-fields make.
+"""Declares configuration fields, each with a default, a one-sentence meaning and the range of its numbers; and walks the tree of
+keys that the fields form.
 
-Ranges live with the field, so the loader, `check_config` and the reference page all read the same ones.
+Ranges are part of the field, so the loader, `check_config` and the reference page all read the same ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Bounds:
     infinite: bool = False
 
     def violation(self, value: float) -> str | None:
-        """The broken rule in words, or None."""
+        """Returns the broken rule in words, or None."""
         if value != value or (value in (math.inf, -math.inf) and not self.infinite):
             return "must be a finite number"
         ok = (
@@ -49,9 +49,9 @@ FINITE = Bounds()
 
 
 def option(default: T, help: str, *, bounds: Bounds = FINITE, **metadata: Any) -> T:
-    """A field with a default. Mutable defaults are copied per instance.
+    """Declares a field with a default. Mutable defaults are copied per instance.
 
-    Where the default is a dataclass instance, a mapping in the YAML is laid over it: what the user leaves out stays."""
+    If the default is a dataclass instance, a mapping in the YAML is merged into it: omitted keys keep their default."""
     metadata |= {"help": help, "bounds": bounds}
     if isinstance(default, (dict, list)):
         return field(default_factory=partial(copy, default), metadata=metadata)
@@ -59,17 +59,17 @@ def option(default: T, help: str, *, bounds: Bounds = FINITE, **metadata: Any) -
 
 
 def required(help: str, **metadata: Any) -> Any:
-    """A field that the user must give."""
+    """Declares a field that the user must give."""
     return field(metadata=metadata | {"help": help, "bounds": FINITE})
 
 
 def default_of(item: Field[object]) -> Any:
-    """The default value, or `MISSING`."""
+    """Returns the default value, or `MISSING`."""
     return item.default_factory() if item.default_factory is not MISSING else item.default
 
 
 def range_problems(item: Field[object], value: object, key: str) -> Iterator[Problem]:
-    """Numbers of one field (also inside a list or a dict) that lie out of its range."""
+    """Yields problems for numbers of one field (also inside a list or a dict) out of its range."""
     bounds: Bounds = item.metadata["bounds"]
     numbers = {key: value}
     if isinstance(value, Mapping):
@@ -84,7 +84,7 @@ def range_problems(item: Field[object], value: object, key: str) -> Iterator[Pro
 
 
 def all_range_problems(config: Any, key: str = "") -> Iterator[Problem]:
-    """Out-of-range numbers anywhere in a configuration that was built in Python, not loaded."""
+    """Yields problems for out-of-range numbers anywhere in a configuration built in Python, not loaded."""
     for item in fields(config):
         value, path = getattr(config, item.name), f"{key}.{item.name}" if key else item.name
         children = {f".{name}": child for name, child in value.items()} if isinstance(value, dict) else {}
@@ -102,12 +102,12 @@ def all_range_problems(config: Any, key: str = "") -> Iterator[Problem]:
 
 @cache
 def hints(cls: object) -> dict[str, Any]:
-    """Resolved type of each field."""
+    """Returns the resolved type of each field."""
     return {name: hint for name, hint in get_type_hints(cls).items() if get_origin(hint) is not ClassVar}
 
 
 def walk(cls: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any]]:
-    """Dotted path, field and type of every key in the order of declaration; `<name>` stands for the user's own name.
+    """Yields dotted path, field and type of every key in the order of declaration; `<name>` stands for the user's own name.
 
     The path of a field precedes those of the block below it."""
     for item in fields(cls):
@@ -120,7 +120,7 @@ def walk(cls: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any]]:
 
 
 def count_keys(cls: object, mapping: Mapping[str, object]) -> int:
-    """How many keys of `mapping` have a field of `cls` and a value of their own; blocks count by what is in them."""
+    """Counts the keys of `mapping` that have a field of `cls`; for a block, counts the keys inside it instead."""
     count = 0
     for name in hints(cls).keys() & mapping.keys():
         hint, value = hints(cls)[name], mapping[name]

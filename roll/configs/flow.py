@@ -33,7 +33,7 @@ class CustomStageConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowConfig:
-    """Additions of a user to a run: stages of their own between two others, and callbacks."""
+    """Additions of a user to a run: own stages between two others, and callbacks."""
 
     stages: list[CustomStageConfig] = option([], "Stages of your own. One whose half runs in another process is left out here.")
     callbacks: list[str] = option([], "Dotted paths of your own subclasses of Callback.")

@@ -26,7 +26,7 @@ _SCALAR_NAMES = {bool: "true or false", int: "an integer", float: "a number", st
 
 
 def load_config(cls: type[T], mapping: Mapping[str, object]) -> T:
-    """An instance of the dataclass `cls`. Raises `ConfigError` with every problem found."""
+    """Loads an instance of the dataclass `cls`. Raises `ConfigError` with every problem found."""
     loader = _Loader(cls)
     config = loader.load(cls, mapping, "", None)
     if loader.problems:
@@ -35,8 +35,8 @@ def load_config(cls: type[T], mapping: Mapping[str, object]) -> T:
 
 
 def to_mapping(config: Any) -> dict[str, Any]:
-    """The configuration as plain values: `load_config(type(config), to_mapping(config)) == config`. Of a function or class that
-    was given itself, its dotted path."""
+    """Returns the configuration as plain values: `load_config(type(config), to_mapping(config)) == config`. A function or class
+    given as an object becomes its dotted path."""
     return {item.name: _plain(getattr(config, item.name)) for item in fields(config)}
 
 
@@ -52,16 +52,16 @@ def _plain(value: object) -> Any:
 
 @dataclass(slots=True)
 class Leniency:
-    """What a lenient loading left out: each as the problem that it is to a strict one."""
+    """The values that lenient loading skipped, each as the problem that strict loading reports."""
 
     unknown: list[Problem] = field(default_factory=list)
     """Keys that no block has."""
     not_offered: list[Problem] = field(default_factory=list)
-    """Texts that are none of a key's choices; the default stands in."""
+    """Texts outside a key's choices; the default replaces them."""
 
 
 def load_lenient(cls: type[T], mapping: Mapping[str, Any]) -> tuple[T, Leniency]:
-    """As `load_config`, but unknown keys and unknown choices are left out and told. Raises `ConfigError` for the rest."""
+    """Loads like `load_config`, but skips and reports unknown keys and choices. Raises `ConfigError` for all other problems."""
     loader = _Loader(cls, Leniency())
     config = loader.load(cls, mapping, "", None)
     if loader.problems:
@@ -76,8 +76,8 @@ class _Loader:
         self.problems: list[Problem] = []
 
     def load(self, cls: Any, mapping: Mapping[Any, Any], key: str, base: Any, others: Mapping[str, Any] | None = None) -> Any:
-        """An instance of `cls`: `mapping` laid over `base` (None: the defaults of `cls`). None if there are problems. `others`:
-        the classes among which another key chose `cls`, by its values."""
+        """Merges `mapping` into `base` (None: the defaults of `cls`) and returns an instance of `cls`, or None if there are
+        problems. `others`: the classes from which another key chose `cls`, by that key's values."""
         before = len(self.problems)
         known = {item.name: item for item in fields(cls)}
         values: dict[str, Any] = {}
@@ -114,7 +114,7 @@ class _Loader:
         return cls(**values) if base is None else replace(base, **values)
 
     def advice(self, name: str, value: object, known: list[str]) -> str:
-        """A key spelt like one of this block, or one of that name in another block, before others where it takes the value."""
+        """Suggests a similar key of this block, or keys of that name in other blocks, if possible those that take the value."""
         if nearest := did_you_mean(name, known, cutoff=0.75):
             return nearest
         elsewhere = {path: hint for path, item, hint in walk(self.root) if item.name == name}
@@ -128,7 +128,7 @@ class _Loader:
         return not self.problems
 
     def _not_offered(self, hint: object, value: object, path: str) -> bool:
-        """Whether the last problem is a text that is none of the key's choices; if so it is no problem any more."""
+        """Returns True if the last problem is a text outside the key's choices, and then moves it to the skipped ones."""
         own = isinstance(value, str) and self.problems[-1].key == path
         if own and any(isinstance(choice, str) for choice in _choices(hint)):
             cast(Leniency, self.leniency).not_offered.append(self.problems.pop())
@@ -136,7 +136,7 @@ class _Loader:
         return False
 
     def convert(self, hint: object, value: object, key: str, default: object = None) -> Any:
-        """`value` as the type `hint`; a mapping is laid over `default` if that is a dataclass instance."""
+        """Converts `value` to the type `hint`; a mapping is merged into `default` if that is a dataclass instance."""
         origin = get_origin(hint)
         if hint is Any:
             return value
@@ -163,7 +163,7 @@ class _Loader:
         return None
 
     def convert_union(self, hint: object, value: object, key: str, default: object) -> Any:
-        """The member with the shape of the value speaks for the union, so that nested problems keep their own key."""
+        """Converts by the union member with the shape of the value, so that nested problems keep their own key."""
         members = get_args(hint)
         shapes = (dict,) if isinstance(value, Mapping) else (list,) if isinstance(value, list) else ()
         shaped = [m for m in members if get_origin(m) in shapes or (dict in shapes and is_dataclass(m))]

@@ -3,7 +3,7 @@
 
 In the formulas ℓ is the log-prob of a token under the current weights, r the ratio to the anchor policy a, A the advantage, sg
 stop-gradient, y a whole sequence. The loss of a token is minimised. The train/infer correction is here, too: weights and filters
-for the distance to the policy that sampled.
+for the distance to the behaviour policy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KLLossEstimator = Literal[KLEstimator, "k1+", "k2+", "k3+", "abs+"]
 
 DEFAULT_LOSS = "ppo"
 PG_CLIP = 0.2
-"""PPO's clip range unless the configuration says otherwise."""
+"""PPO's default clip range."""
 DUAL_CLIP = Bounds(gt=1)
 _POSITIVE = Bounds(gt=0)
 _CLIP = Bounds(gt=0, infinite=True)
@@ -73,7 +73,7 @@ class PolicyLossKnobs:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyLossArgs(PolicyLossKnobs):
-    """What a loss is given: the knobs, and PPO's clip range as it acts. Raises `ConfigError` for values out of range."""
+    """Arguments of a loss: the knobs, and PPO's effective clip range. Raises `ConfigError` for values out of range."""
 
     pg_clip_low: float = option(PG_CLIP, "ppo, decoupled_ppo: lower clip of the ratio at 1 - this.", bounds=_CLIP)
     pg_clip_high: float = option(PG_CLIP, "ppo, decoupled_ppo: upper clip of the ratio at 1 + this.", bounds=_CLIP)
@@ -89,7 +89,7 @@ class PolicyLossArgs(PolicyLossKnobs):
 
 
 def knob_problems(knobs: PolicyLossKnobs, key: str = "") -> Iterator[Problem]:
-    """Problems that no single range can describe. `key`: dotted path of the block, with a dot at its end."""
+    """Yields problems that no single range can describe. `key`: dotted path of the block, with a final dot."""
     low, high = knobs.tis_lower_bound, knobs.tis_upper_bound
     if low >= high:
         yield Problem(f"{key}tis_lower_bound", low, f"{low:g} >= tis_upper_bound {high:g}", f"less than {high:g}")
@@ -104,26 +104,26 @@ def loss_args(knobs: PolicyLossKnobs, clip_low: float, clip_high: float, dual_cl
 
 @dataclass(frozen=True, kw_only=True)
 class LossTraits:
-    """What a loss needs of old log-probs; a user's own loss declares it, too (`roll.algorithms.policy_loss.traits`)."""
+    """Requirements of a loss for old log-probs; a user's own loss declares them, too (`roll.algorithms.policy_loss.traits`)."""
 
     needs_proximal: bool = False
     """It needs the log-probs of the step's first weights, which have to be recomputed."""
     anchor: Anchor = "step"
-    """What the ratio is taken to when the log-probs of the step's first weights are there: to those, with the decoupled weight
-    around the loss, or always to the `behaviour` policy, without."""
+    """The denominator of the ratio if log-probs of the step's first weights exist: these, with the decoupled weight around the
+    loss, or always the `behaviour` policy, without that weight."""
 
 
 @dataclass(frozen=True)
 class PolicyLoss(LossTraits):
     formula: Callable[[PolicyLossArgs], str]
     takes_ratio: bool = True
-    """Its policy gradient has an importance weight of its own."""
+    """Its policy gradient has its own importance weight."""
     uncorrected: bool = False
-    """Nothing in it corrects for samples of an older policy."""
+    """It has no correction for samples of an older policy."""
     clips_noise: bool = False
-    """Its clip is tighter than what the numerics of two engines differ by: on fresh samples it wants recomputed log-probs."""
+    """Its clip is tighter than the numerical difference of two engines, so even fresh samples need recomputed log-probs."""
     metrics: tuple[str, ...] = ()
-    """What it may add to `actor/...`, besides what every loss has."""
+    """Metrics that it may add to `actor/...`, besides those of every loss."""
 
 
 def _plain(formula: Callable[[PolicyLossArgs], str]) -> PolicyLoss:
@@ -214,7 +214,7 @@ POLICY_LOSSES: dict[str, PolicyLoss] = {
 
 
 def anchor_of(variant: str) -> Anchor:
-    """The anchor of a loss by its name; a user's own loss is taken to have the most common anchor."""
+    """Returns the anchor of a loss by its name; for a user's own loss, the most common anchor."""
     return POLICY_LOSSES[variant].anchor if variant in POLICY_LOSSES else "step"
 
 
@@ -223,7 +223,7 @@ CorrectionLevel = Literal["token", "segment", "geometric", "sequence"]
 tokens (one turn); `geometric` the mean over its sequence; `sequence` the sum over its sequence, the only one without bias."""
 CorrectionMode = Literal["truncate", "mask"]
 DECOUPLED_BOUND = 5.0
-"""Where the weight of recomputed log-probs is truncated unless is_weight says otherwise."""
+"""Default upper bound of the weight for recomputed log-probs, unless is_weight sets another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +247,7 @@ class ISWeightConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class CorrectionFilterConfig:
-    """Tokens outside the ranges are left out of the policy loss (and still counted in its normaliser)."""
+    """Removes tokens outside the ranges from the policy loss (and still counts them in its normaliser)."""
 
     enabled: bool = option(False, "Whether this filter acts.")
     agg_type: CorrectionLevel = option(

@@ -1,4 +1,4 @@
-"""The algorithm of a pipeline and the roles that carry it out."""
+"""The algorithm of a pipeline and its roles."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from roll.configs.worker import (
 )
 
 MAIN_SET = "validation"
-"""The validation set that the keys `validation` and `val_env_manager` describe; it comes first, and others have a name."""
+"""The validation set of the keys `validation` and `val_env_manager`; it comes first, and others have their own name."""
 
 AUDITS = "roll-audits"
-"""The folder in which audits are kept, where commands are given."""
+"""The folder of audits, relative to the working directory of commands."""
 AUDITED = "audits.json"
-"""In a run's folder: those of them that the run had."""
+"""The file in a run's folder with the run's audits."""
 
 POSITIVE = Bounds(gt=0)
 SHARE = Bounds(ge=0, le=1)
@@ -54,7 +54,7 @@ class Lengths(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(BaseConfig, ABC):
     refused_estimators: ClassVar[Mapping[str, str]]
-    """The advantage estimators that the pipeline cannot use, and why."""
+    """The advantage estimators that the pipeline cannot use, with the reasons."""
 
     audit: Literal["optional", "required"] = option(
         "optional",
@@ -168,7 +168,7 @@ class PPOConfig(BaseConfig, ABC):
 
     @property
     def compares_in_groups(self) -> bool:
-        """Whether a group whose rewards are all equal teaches nothing."""
+        """True if a group whose rewards are all equal teaches nothing."""
         return self.estimator.group_relative
 
     @property
@@ -180,7 +180,7 @@ class PPOConfig(BaseConfig, ABC):
         return self.estimator.needs_greedy
 
     def configured_roles(self) -> dict[str, RoleConfig]:
-        """The configured roles of this process's half by name, whether it starts them or not."""
+        """Returns the configured roles of this process's half by name, started or not."""
         roles: dict[str, RoleConfig | None] = {
             "actor_train": self.actor_train,
             "actor_infer": self.actor_infer,
@@ -193,24 +193,24 @@ class PPOConfig(BaseConfig, ABC):
         return {name: role for name, role in roles.items() if role is not None and name in here}
 
     def roles(self) -> dict[str, RoleConfig]:
-        """The roles that a run starts, by name."""
+        """Returns the roles that a run starts, by name."""
         unused = {"reference": not self.uses_reference, "critic": not self.uses_critic}
         return {name: role for name, role in self.configured_roles().items() if not unused.get(name)}
 
     @property
     def engines_share_devices(self) -> bool:
-        """Whether another role uses some of the engines' devices: they take turns."""
+        """True if another role uses some of the engines' devices, in turns with them."""
         roles = self.roles()
         others = {device for name, role in roles.items() if name != "actor_infer" for device in role.devices}
         return "actor_infer" in roles and not others.isdisjoint(self.actor_infer.devices)
 
     def model_folder(self, role: WorkerConfig) -> str:
-        """Folder of the Hugging Face checkpoint that the role starts from; empty if no folder is named."""
+        """Returns the folder of the role's initial Hugging Face checkpoint; empty if none is named."""
         return role.model_args.model_name_or_path or self.pretrain or ""
 
     def contract(self) -> dict[str, Any]:
-        """What all processes of a run have to agree on, by key: admission, and what the trainer makes of the samples. How many
-        steps there are is the trainer's to say."""
+        """Returns the values that all processes of a run must share, by key: admission, and the trainer's use of the samples. The
+        number of steps is the trainer's alone."""
         return {
             "rollout_batch_size": self.rollout_batch_size,
             "samples of a group": self.group_size,
@@ -240,37 +240,37 @@ class PPOConfig(BaseConfig, ABC):
 
     @property
     def samples_per_rollout(self) -> int:
-        """The largest number of samples that a rollout becomes: more than one where every turn of an episode is one."""
+        """The maximum number of samples from a rollout: more than one if every turn of an episode is a sample."""
         return 1
 
     @abstractmethod
     def lengths(self) -> Lengths:
-        """Raises `ValueError` if the keys do not fit together."""
+        """Returns the lengths. Raises `ValueError` if the keys do not fit together."""
 
     @property
     @abstractmethod
     def domain_weights(self) -> dict[str, float]:
-        """How often each domain (RLVR) or tag (agentic) is drawn, relative to the others."""
+        """Returns the relative sampling weight of each domain (RLVR) or tag (agentic)."""
 
     @property
     @abstractmethod
     def tag_to_domain(self) -> dict[str, str]:
-        """The domain of each tag; a tag of an environment is its own."""
+        """Returns the domain of each tag; an environment's tag is its own domain."""
 
     @property
     @abstractmethod
     def validation_sampling(self) -> dict[str, GeneratingArguments]:
-        """The sampling of each validation set, by the set's name."""
+        """Returns the sampling of each validation set, by the set's name."""
 
 
 def names_or_path(cls: type[PPOConfig], key: str) -> tuple[str, ...]:
-    """The built-in names of a key that also takes the dotted path of a user's own function; empty if the key is of another kind.
-    For editors and shells: the rules refuse the rest."""
+    """Returns the built-in names of a key that also takes the dotted path of a user's own function; empty for other keys. For
+    editors and shells; the rules refuse invalid values."""
     if key == "adv_estimator":
         return usable_estimators(cls.refused_estimators)
     return tuple(POLICY_LOSSES) if key == "pg_variant" else ()
 
 
 def set_key(name: str) -> str:
-    """The key that describes a validation set."""
+    """Returns the key that describes a validation set."""
     return name if name == MAIN_SET else f"validation_sets.{name}"

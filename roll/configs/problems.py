@@ -1,4 +1,4 @@
-"""What is said of the keys of a configuration: problems, one line per problem, all of them together; what became of each."""
+"""Reports on the keys of a configuration: all problems together, one line each, and the outcome of every key."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Problem:
     key: str
     """Dotted path of the key in the YAML, e.g. `actor_train.training_args.learning_rate`."""
     value: object
-    """What the user wrote, or `MISSING_VALUE`."""
+    """The user's value, or `MISSING_VALUE`."""
     message: str
-    """The rule that is broken, with its arithmetic."""
+    """The broken rule, with its arithmetic."""
     fix: str = ""
-    """What to write instead."""
+    """The value to write instead."""
     where: str = ""
     """`file:line` of the key, or "command line"; empty if unknown."""
 
     def __str__(self) -> str:
-        """One line, without secrets and without control characters, whatever the user's file brought."""
+        """Returns one line without secrets and control characters, whatever the user's file has."""
         place = f"{self.where}: " if self.where else ""
         fix = f"; fix: {self.fix}" if self.fix else ""
         return visible(f"{place}{self.key} = {shown_value(self.key, self.value)}: {redact_text(self.message)}{fix}")
 
 
 def shown_value(key: str, value: object, most: int = 80) -> str:
-    """A value for a message: as Python writes it, cut, a path in its middle, and `***` if it is a secret."""
+    """Returns a value for a message: its `repr`, shortened (a path in its middle), and `***` if it is a secret."""
     if value is MISSING_VALUE:
         return "(missing)"
     shown = repr(redact_at(key, value))
@@ -44,7 +44,7 @@ def shown_value(key: str, value: object, most: int = 80) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", cutoff: float = 0.6) -> str:
-    """The question for the known name that is spelt most like this one; `otherwise` if none is alike."""
+    """Suggests the known name with the most similar spelling; returns `otherwise` if none is similar."""
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
     return f"did you mean {nearest[0]}?" if nearest else otherwise
 
@@ -62,13 +62,13 @@ class Note:
     """One remark about one key."""
 
     key: str
-    """Dotted path of the key as it was written."""
+    """Dotted path of the key as written."""
     value: object
     message: str
     where: str = ""
     """`file:line`, or "command line"; empty if unknown."""
     told: bool = False
-    """It changes what is trained: a run says it at its start."""
+    """It changes the training; a run reports it at its start."""
 
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where else ""
@@ -77,32 +77,32 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """`lacking` and `unknown` are empty unless the file was loaded with `compat`: strictly, they are errors."""
+    """Outcome of loading a file. `lacking` and `unknown` are empty without `compat`, where such keys are errors."""
 
     file: str = ""
     """The file that was read."""
     used: int = 0
     """Keys with a value that reached a field."""
     aliased: list[Note] = field(default_factory=list)
-    """Read under this project's name or value; the message has both."""
+    """Keys read under this project's name or value; the message has both."""
     without_effect: list[Note] = field(default_factory=list)
-    """Accepted and ignored; the message says why."""
+    """Accepted but ignored keys; the message has the reason."""
     lacking: list[Note] = field(default_factory=list)
-    """What ROLL has and this project has not: a run cannot start with it."""
+    """Features of ROLL that this project lacks; a run cannot start with them."""
     unknown: list[Note] = field(default_factory=list)
-    """Neither a key of this project nor of ROLL."""
+    """Keys of neither this project nor ROLL."""
     variables: list[str] = field(default_factory=list)
     """Top-level keys that only feed `${...}`."""
     differences: list[Note] = field(default_factory=list)
-    """Keys that mean something else than in ROLL; the value is this project's. All of them only with `compat`."""
+    """Keys with another meaning than in ROLL; the value is this project's. All of them only with `compat`."""
     defaults: list[Note] = field(default_factory=list)
     """Keys left out whose default is not ROLL's, where that matters; the value is this project's. Only with `compat`."""
     derived: list[Note] = field(default_factory=list)
     """Keys left out whose value follows from model and data."""
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Where each key was written."""
+    """The place of each key in its source."""
     words: Mapping[str, str] = field(default_factory=dict)
-    """Keys, and phrases with them, as the file's own framework has them."""
+    """Keys, and phrases with them, in the terms of the file's own framework."""
 
     @property
     def told(self) -> list[Note]:
@@ -122,8 +122,8 @@ class LoadReport:
         return f"{self.used} keys used, {shown} (roll check names them)" if shown else ""
 
     def located(self, problems: Iterable[Problem]) -> list[Problem]:
-        """The problems with the place where their key, or the block around it, was written; of a key that is missing, also why
-        its value does not follow from model and data."""
+        """Adds to each problem the place of its key, or of the block around it; for a missing key also the reason that its value
+        does not follow from model and data."""
         why = {note.key: f"; it {note.message}" for note in self.derived if note.value == MISSING_VALUE}
         return [
             replace(
@@ -135,7 +135,7 @@ class LoadReport:
         ]
 
     def _reworded(self, problem: Problem) -> Problem:
-        """In the words of who wrote the file."""
+        """Rewords a problem in the terms of the file's own framework."""
         if not self.words:
             return problem
         known = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, sorted(self.words, key=len, reverse=True)))})(?!\w|\.\w)")
@@ -147,7 +147,7 @@ class LoadReport:
 
 
 def origin(origins: Mapping[str, str], key: str) -> str:
-    """The place where `key`, or the nearest block around it, was written; empty if unknown."""
+    """Returns the place of `key`, or of the nearest block around it; empty if unknown."""
     while key:
         if key in origins:
             return origins[key]
@@ -158,18 +158,18 @@ def origin(origins: Mapping[str, str], key: str) -> str:
 T = TypeVar("T")
 
 OWN_CODE = "package.module.name, importable here (see PYTHONPATH)"
-"""How to mend a name of a user's own code."""
+"""The fix for a wrong path of a user's own code."""
 
 
 class Collector:
-    """Runs checks, and gathers what they complain about under the key that is to blame."""
+    """Runs checks, and collects their errors under the offending key."""
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []
 
     def __call__(self, key: str, value: object, check: Callable[[], T], fix: str) -> T | None:
-        """Runs the check and returns its value; None if the check complains. A `ConfigError` names its keys itself, and some
-        errors their fix."""
+        """Runs the check and returns its value, or None if the check raises. A `ConfigError` names its own keys, and some errors
+        their own fix."""
         try:
             return check()
         except ConfigError as error:

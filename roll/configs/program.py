@@ -1,4 +1,4 @@
-"""An agent that is a program of its own: a command that speaks to a model over HTTP, and how it is judged."""
+"""An agent that is a separate program: a command that calls a model over HTTP, and its judgement."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What may be shown: without secrets in a log or on another machine, without control characters on a terminal.
+"""Makes values safe to show: no secrets in a log or on another machine, no control characters on a terminal.
 
-Names decide what is a secret: names of keys, of `NAME=value` inside texts, of parameters in URLs, of environment variables
-(`hide_values`). A name is read word by word, so that `auth_token` is one and `author` is none.
+Secrets are recognised by names: of keys, of `NAME=value` inside texts, of parameters in URLs, of environment variables
+(`hide_values`). A name is read word by word, so that `auth_token` matches and `author` does not.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ _INSIDE_TEXT = (_URL_PASSWORD, _URL_USER, _URL_PARAMETER, _ASSIGNMENT, _HEADER, 
 
 
 _known: list[str] = []
-"""Values that are secrets wherever they stand; the longest first."""
+"""Values hidden under every key, the longest first."""
 
 
 def hide_values(environment: Mapping[str, str]) -> None:
-    """The secrets among these variables are hidden from now on, under every key: a configuration may have read them
-    (`${oc.env:NAME}`). Short ones are not, which would hide parts of ordinary words."""
+    """Hides the secrets among these variables from now on, under every key, because a configuration may have read them
+    (`${oc.env:NAME}`). Short values are not hidden, because they occur in ordinary words."""
     named = {value for name, value in environment.items() if name not in ("PWD", "OLDPWD") and is_secret(name, value)}
     _known[:] = sorted((value for value in named if len(value) >= SHORTEST), key=lambda value: (-len(value), value))
 
 
 def redact(value: object) -> Any:
-    """A copy of a nested config in which values under keys like `api_key`, `hf_token`, `authorization`, `password` read `***`.
+    """Copies a nested config, with `***` for values under keys like `api_key`, `hf_token`, `authorization`, `password`.
 
     Under a name with "token" or "key", which are also words of language models, only text is a secret (`max_new_tokens: 64`
-    stays). Inside texts go passwords and parameters of URLs, `NAME=value`, and what follows `Authorization:` and `Bearer`."""
+    stays). In texts it hides passwords and parameters of URLs, `NAME=value`, and words after `Authorization:` and `Bearer`."""
     if isinstance(value, Mapping):
         named = _named_value(value)
         return {key: HIDDEN if key == named or is_secret(str(key), item) else redact(item) for key, item in value.items()}
@@ -86,13 +86,13 @@ def redact_text(text: str) -> str:
 
 
 def redact_at(path: str, value: object) -> Any:
-    """`redact` of the value of a key that is given by its dotted path: `***` if one of the path's names says secret."""
+    """Redacts the value of a key given by its dotted path: `***` if one of the path's names marks a secret."""
     names = [name for name in re.split(r"[.\[\]\s]+", path.lstrip("+~-")) if name and not name.isdigit()]
     return HIDDEN if any(is_secret(name, value) for name in names) else redact(value)
 
 
 def secrets(value: object) -> Iterator[str]:
-    """The texts that `redact` hides."""
+    """Yields the texts that `redact` hides."""
     if isinstance(value, Mapping):
         named = _named_value(value)
         for key, item in value.items():
@@ -108,7 +108,7 @@ def secrets(value: object) -> Iterator[str]:
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Whether a value is a secret because of the name it has."""
+    """True if a value is a secret by its name."""
     if value is None or isinstance(value, bool) or value == "":
         return False
     words = [word.lower() for word in _WORD.findall(name)]
@@ -135,13 +135,13 @@ def _hides(found: re.Match[str]) -> bool:
 
 
 def _named_value(value: Mapping[object, object]) -> str:
-    """The key of what is hidden in `{name: API_KEY, value: ...}`; empty if that is no secret."""
+    """Returns the key of the secret in `{name: API_KEY, value: ...}`; empty if there is none."""
     name = value.get("name", value.get("key"))
     return "value" if isinstance(name, str) and "value" in value and is_secret(name, value["value"]) else ""
 
 
 def _after_options(value: Sequence[object]) -> set[int]:
-    """Positions in a list like `[--api-key, ...]` of what the option before them makes a secret."""
+    """Returns the positions of secrets in a list like `[--api-key, ...]`, by the option before them."""
     pairs = enumerate(pairwise(value), start=1)
     options = {i: (option, item) for i, (option, item) in pairs if isinstance(option, str) and re.fullmatch(r"--?[\w-]+", option)}
     return {i for i, (option, item) in options.items() if is_secret(option, item)}
@@ -158,8 +158,8 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def visible(text: str, keep: str = "") -> str:
-    """Control characters (escapes, carriage returns), marks that turn the direction of writing, and lone surrogates become
-    Python's escapes. `keep`: characters that stay as they are, such as line ends."""
+    """Replaces control characters (escapes, carriage returns), marks of writing direction and lone surrogates by Python's
+    escapes. `keep`: characters to leave unchanged, such as line ends."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() or character in keep else repr(character)[1:-1] for character in text)

@@ -17,7 +17,7 @@ from roll.configs.worker import RewardConfig, ValidationConfig
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutConfig:
-    """A rollout of the user's own."""
+    """A user's own rollout."""
 
     function: str = required(
         "Dotted path of a coroutine function. It is called with a chat and a prompt, and returns the reward; None leaves it to "
@@ -90,14 +90,14 @@ class RLVRConfig(PPOConfig):
         return self.rollout_batch_size
 
     def in_steps(self, prompts: int) -> Self:
-        """With `max_steps` in the place of `total_epochs`, if that is given. `prompts`: how many there are to train on."""
+        """Returns a copy with `max_steps` in place of `total_epochs`, if that is given. `prompts`: number of training prompts."""
         if self.total_epochs is None:
             return self
         steps = math.floor(self.total_epochs * prompts / self.rollout_batch_size + 1e-9)
         return replace(self, max_steps=steps, total_epochs=None)
 
     def lengths(self) -> Lengths:
-        """Raises `ValueError` if neither response_length nor sequence_length is given or they do not fit."""
+        """Returns the lengths. Raises `ValueError` if neither response_length nor sequence_length is given or they do not fit."""
         prompt, response, sequence = self.prompt_length, self.response_length, self.sequence_length
         if response is None and sequence is None:
             raise ValueError("response_length or sequence_length is needed")
@@ -121,7 +121,7 @@ class RLVRConfig(PPOConfig):
 
     @property
     def validations(self) -> dict[str, ValidationConfig]:
-        """All validation sets by name."""
+        """All validation sets, by name."""
         return ({MAIN_SET: self.validation} if self.validation else {}) | self.validation_sets
 
     @property

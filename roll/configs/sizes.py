@@ -1,4 +1,4 @@
-"""Sizes in bytes, of numbers, whose types have the names that configurations use, and of memory; numbers as people read them."""
+"""Sizes in bytes, of number types by their names in configurations and of memory; and human-readable numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BYTES: dict[ComputeDtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 def compute_dtype(name: Dtype, accelerator: bool) -> ComputeDtype:
-    """`auto` is bf16 on an accelerator and fp32 on a CPU."""
+    """Resolves `auto`: bf16 on an accelerator and fp32 on a CPU."""
     if name == "auto":
         return "bf16" if accelerator else "fp32"
     return name
@@ -21,12 +21,12 @@ def compute_dtype(name: Dtype, accelerator: bool) -> ComputeDtype:
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 WINDOW = 2
-"""Weight buckets that are on their way to one receiver. It puts one after the other into place, so the second is fetched, read
-and hashed meanwhile; a third would wait, and take the room of a bucket where it does."""
+"""Weight buckets in flight to one receiver. It loads them one by one, and meanwhile the second is fetched, read and hashed; a
+third would only wait, and take the memory of a bucket."""
 
 
 def compact(value: float, sign: str = "") -> str:
-    """Three decimals; of a number whose digits nobody would count, three significant ones. `sign`: + for one before either."""
+    """Formats with three decimals; from a million on, with three significant digits. `sign`: + for an explicit plus sign."""
     return format(value, f"{sign}.3f" if abs(value) < 1e6 else f"{sign}.3g")
 
 

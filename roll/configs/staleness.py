@@ -1,4 +1,4 @@
-"""How far rollouts may run ahead of training: the words and numbers that configuration and admission share."""
+"""The staleness bound, the limit on rollouts ahead of training: terms and numbers shared by configuration and admission."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class StalenessTuningConfig:
 
 
 def staleness_bound(ratio: float) -> int:
-    """Versions between the one that sampled a token and the one that is trained, at most."""
+    """Returns the maximum number of versions between the one that sampled a token and the trained one."""
     return math.ceil(ratio)
 
 
 def deepest_pipeline(ratio: float, push_interval: int = 1, max_reuse: int = 1) -> float:
-    """`ratio`: α. At least as many batches as are trained between two versions, if α allows them; more, where groups can be
-    trained again all the same. A group that n steps train takes the places of n groups, so a queue of them lasts n times as long:
-    with the n-th part of (1 + α) batches under way a group is young enough for n steps."""
+    """Returns the maximum number of batches ahead of training. `ratio`: α. At least as many as are trained between two versions,
+    if α allows them, and more as long as groups can still be reused. A group that n steps train takes the places of n groups, so
+    a queue of them lasts n times as long: with the n-th part of (1 + α) batches under way a group is young enough for n steps."""
     return max(min(push_interval, ratio), ratio - (1 + ratio) * (1 - 1 / max_reuse))

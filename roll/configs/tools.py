@@ -14,7 +14,7 @@ CallFormat = Literal["text", "template"]
 
 @dataclass(frozen=True, kw_only=True)
 class ToolWrapperArgs:
-    """What calls of tools earn, and how many there may be."""
+    """Rewards for tool calls, and their maximum number."""
 
     tool_reward: float = option(0.0, "Reward of a call.")
     tool_success_reward: float = option(0.0, "Added to it if the tool has not failed.")
@@ -30,7 +30,7 @@ class ToolConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolWrapperConfig:
-    """An answer that calls a tool is answered by the tool; the environment gets the others."""
+    """Tool calls in answers go to the tool; the environment gets all other answers."""
 
     tool_configs: list[ToolConfig] = option([], "The tools.")
     wrapper_args: ToolWrapperArgs = option(ToolWrapperArgs(), "Their rewards and their limit.")
@@ -43,8 +43,8 @@ class ToolWrapperConfig:
 
 
 def tool_problems(key: str, wrapper: ToolWrapperConfig, template: str, shows_messages: bool) -> Iterator[Problem]:
-    """`key`: of the wrapper; `template`: the run's; `shows_messages`: whether the tag's env manager shows what tools answer as
-    messages."""
+    """Yields problems. `key`: dotted path of the wrapper; `template`: the run's template; `shows_messages`: True if the tag's env
+    manager shows tool results as messages."""
     if not wrapper.tool_configs:
         yield Problem(f"{key}.tool_configs", MISSING_VALUE, "names no tool", "[{tool_id: python_code}]")
     args = wrapper.wrapper_args

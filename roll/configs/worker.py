@@ -1,4 +1,4 @@
-"""Roles: what runs on which devices, and the reward workers of a domain."""
+"""Roles and their devices, and the reward workers of a domain."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WorkerConfig:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Global device indices, one worker each; empty without `device_mapping`. Raises `ValueError` if it cannot be read."""
+        """Global device indices, one worker each; empty without `device_mapping`. Raises `ValueError` if it cannot be parsed."""
         return () if self.device_mapping is None else parse_device_mapping(self.device_mapping)
 
     @property
@@ -47,13 +47,13 @@ class WorkerConfig:
 
     @property
     def data_parallel_size(self) -> int:
-        """Parts that a batch is divided into: one a worker, unless several divide a model among them."""
+        """Number of parts of a batch: one per worker, unless several workers divide a model among them."""
         options = self.strategy_args.options
         return options.data_parallel_size(self.world_size) if isinstance(options, MegatronConfig) else self.world_size
 
     @property
     def data_parallel_ranks(self) -> tuple[int, ...]:
-        """The data-parallel rank of each worker, by rank: the part of a batch that the worker is given."""
+        """The data-parallel rank of each worker, by rank: the index of its part of a batch."""
         options, size = self.strategy_args.options, self.world_size
         if isinstance(options, MegatronConfig):
             return tuple(options.data_parallel_rank(rank, size) for rank in range(size))
@@ -74,7 +74,7 @@ class TrainedConfig(WorkerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class RouterReplayConfig:
-    """Which experts of a mixture the policy computes a token with where its log-probs are computed again, and in training."""
+    """The experts of a mixture with which the policy recomputes log-probs and trains a token."""
 
     mode: Literal["disable", "R3"] = option(
         "disable",
@@ -86,7 +86,7 @@ class RouterReplayConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyConfig(TrainedConfig):
-    """What the policy has besides its loss; in the reference the loss's keys stand after these."""
+    """The policy's keys besides its loss; in the reference the loss's keys stand after these."""
 
     data_args: TrainDataArguments = option(TrainDataArguments(), "Training prompts.")
     max_tokens_per_microbatch_in_infer: int = option(
@@ -114,7 +114,7 @@ class ActorInferConfig(WorkerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringConfig(WorkerConfig):
-    """A role that computes log-probs, and trains nothing."""
+    """A role that computes log-probs without training."""
 
     strategy_args: StrategyArguments = option(StrategyArguments(strategy_name="fsdp2_infer"), "Back end.")
     max_tokens_per_microbatch_in_infer: int = option(
@@ -129,7 +129,7 @@ class ReferenceConfig(ScoringConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ActorLogProbConfig(ScoringConfig):
-    """A copy of the policy that recomputes old log-probs in actor_train's place, and takes each version that is published."""
+    """A copy of the policy that recomputes old log-probs instead of actor_train, and loads each published version."""
 
     lag: int | Literal["auto"] = option(
         "auto",
@@ -152,7 +152,7 @@ class CriticConfig(TrainedConfig):
 
 RoleConfig = ActorTrainConfig | ActorInferConfig | ActorLogProbConfig | ReferenceConfig | CriticConfig
 TrainingRole = ActorTrainConfig | ActorLogProbConfig | ReferenceConfig | CriticConfig
-"""The roles that are ranks of a training back end, frozen ones included."""
+"""The roles that run on a training back end, frozen ones included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ class QueryFilterArgs:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryFilterConfig:
-    """Groups that teach nothing are dropped before training and replaced by new prompts."""
+    """Drops groups that teach nothing before training, and replaces them by new prompts."""
 
     type: Literal["no_filter", "mean_filter", "std_filter"] = option("no_filter", "Which statistic decides.")
     filter_args: QueryFilterArgs = option(QueryFilterArgs(), "Thresholds.")
@@ -185,7 +185,7 @@ class QueryFilterConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ShapingConfig:
-    """What is added to a reward worker's judgement in training. Validation counts the judgement alone."""
+    """Terms added to a reward worker's judgement in training. Validation counts the judgement alone."""
 
     weight: float = option(1.0, "Factor of the judgement.")
     overlong_buffer: int = option(
@@ -207,7 +207,7 @@ class ShapingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgingModelConfig:
-    """A model that judges, on devices of its own. It stays in their memory for the whole run."""
+    """A model that judges, on its own devices. It stays in their memory for the whole run."""
 
     engines: ClassVar[tuple[str, ...]]
 
@@ -226,7 +226,7 @@ class JudgingModelConfig:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """As `WorkerConfig.devices`."""
+        """Global device indices, read like `WorkerConfig.devices`."""
         return parse_device_mapping(self.device_mapping)
 
 
@@ -287,7 +287,7 @@ class RewardConfig:
 
     @property
     def models(self) -> dict[str, JudgingModelConfig]:
-        """What judges on devices of its own, by key: one at most in a configuration that is valid."""
+        """The judging models with their own devices, by key; at most one in a valid configuration."""
         return {name: model for name in ("judge", "reward_model") if (model := getattr(self, name)) is not None}
 
     def tags(self, domain: str) -> list[str]:
