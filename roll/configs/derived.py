@@ -24,7 +24,7 @@ class Derived:
     response_length: int
     sequence_length: int
     max_new_tokens: int
-    """Longest training response: that of `actor_infer.generating_args`, else `response_length`."""
+    """Longest training response: `max_new_tokens` of `actor_infer.generating_args`, else `response_length`."""
     samples_per_step: int
     """Rollouts per step; an episode may become more than one sample, or none."""
     optimizer_batch_size: int
@@ -42,21 +42,21 @@ class Derived:
     """`max_running_requests`, or fewer where the engine's KV cache holds fewer whole sequences."""
     policy_loss: PolicyLossArgs
     recompute_old_logprobs: bool
-    """Log-probs are recomputed at the start of a step and are the denominator of ratios."""
+    """True if log-probs are recomputed at the start of a step, as the denominator of ratios."""
     old_logprobs_reason: str
     keeps_sampling_mask: bool
-    """Samples carry the sets kept by top_p and top_k, and all log-probs are taken over these sets."""
+    """True if samples carry the sets kept by top_p and top_k; all log-probs are then taken over these sets."""
     replays_routing: bool
-    """Samples carry the experts chosen by the engine for each token, and the policy is trained with the same experts."""
+    """True if samples carry the engine's experts for each token; the policy is then trained with the same experts."""
     log_prob_lag: int
     """Versions by which actor_log_prob lags behind the newest published one when it scores a step's groups."""
     scored_ahead: tuple[str, ...]
     """Roles that score the next step's groups while a step trains."""
     adapter_updates: bool
-    """Weight updates are adapters alone."""
+    """True if weight updates are adapters alone."""
     adapter_updates_reason: str
     engines_start_empty: bool
-    """Engines start with random weights, and get their first real ones from the trainer."""
+    """True if engines start with random weights, and get their first real ones from the trainer."""
     domain_shares: Mapping[str, float]
     """Share of each domain in a batch; they sum to 1."""
     tag_to_domain: Mapping[str, str]

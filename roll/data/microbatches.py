@@ -46,7 +46,7 @@ class Forest:
 
     def microbatches(self, budget: int) -> list[list[int]]:
         """Returns the batch indices of each micro-batch, whose forest has at most `budget` tokens. A sample longer than that gets
-        a micro-batch of its own."""
+        its own micro-batch."""
         if budget < 1:
             raise ValueError(f"the budget must be at least 1 token, got {budget}")
         return [self.order[part.start : part.stop] for part in self._cut(budget)]
@@ -87,7 +87,7 @@ def plan_microbatches(lengths: Sequence[int], max_tokens: int) -> list[list[int]
     """Returns the indices of each micro-batch, such that rows * longest row <= `max_tokens`.
 
     Neighbours in length go together, so little of a micro-batch is padding; the longest come first, so that a budget beyond
-    the memory fails immediately. A sample longer than the budget gets a micro-batch of its own.
+    the memory fails immediately. A sample longer than the budget gets its own micro-batch.
 
     Args:
         lengths: tokens of each sample.

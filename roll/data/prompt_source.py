@@ -65,7 +65,7 @@ def tokenize_prompts(
     known: int | None = None,
 ) -> tuple[RowFile, LeftOut]:
     """Returns the usable rows, in order, and the counts of the others. `with_conversation`: domains whose rewards read the
-    messages; a row whose answer is begun always keeps them. `folder`: the disk that stores the rows. `known`: the models of the
+    messages; a row whose answer is begun always keeps them. `folder`: its disk stores the rows. `known`: the models of the
     run know token ids below this. Raises `PromptFileError` for a tag that belongs to no domain, and for an unknown token."""
     usable, skipped = RowFile(folder), LeftOut()
     with Renderer(tokenizer, template) as renderer:

@@ -109,7 +109,7 @@ def _rebuild(parts: list[tuple[str, object, str, tuple[int, ...]]], checked: int
 def make_buckets(
     named: Iterable[tuple[str, Tensor]], bucket_bytes: int, rank: int = 0, ranks: int = 1, copies: PinnedCopies | None = None
 ) -> Iterator[Bucket]:
-    """Groups tensors, in their order, into buckets of at most `bucket_bytes` (a larger tensor gets a bucket of its own).
+    """Groups tensors, in their order, into buckets of at most `bucket_bytes` (a larger tensor gets its own bucket).
 
     All `ranks` iterate over the same tensors; each gets every `ranks`-th bucket, beginning with the one of its own number, and
     keeps nothing of the others. If the tensors come by collectives, a rank that hashes a bucket would delay all others; so each

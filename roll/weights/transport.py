@@ -1,7 +1,7 @@
 """Gathers a version from the trainer's ranks, each of which exports its share of the buckets, and chooses its transport to the
 engines from `model_update_transport`; nothing else makes that choice. A transport's code is imported only when it is used.
 
-                   engines of the same driver, whole            explorers as processes of their own, whole or what changed
+                   engines of the same driver, whole            explorers as separate processes, whole or as deltas
 object_store       references to the ranks' buckets             from the trainer's memory, over TCP
 shared_memory      files in this machine's memory
 checkpoint_dir     files in the run's folder                    the same
