@@ -1,4 +1,4 @@
-"""Where every second went: each named actor of the run (a stage, a role, a device) is in exactly one state at any moment.
+"""Accounts of time: each named actor of the run (a stage, a role, a device) is in exactly one state at any moment.
 
 Invariant: the durations of a name's states sum to the time since it first entered one. Pure: the caller brings the clock, in
 seconds (any origin, monotonic)."""
@@ -14,7 +14,7 @@ from roll.record.trace import Span, Trace
 BUSY = "busy"
 """The state of who works; all others are kinds of waiting."""
 STAGE = "stage."
-"""What the names of stages begin with."""
+"""Prefix of the names of stages."""
 
 
 class LaneState(StrEnum):

@@ -34,7 +34,7 @@ EVERY_S = 5.0
 SHARE = 0.01
 """... and take no more than this share of the driver's time."""
 Status = Literal["finished", "stopped", "failed", "interrupted"]
-"""Of a run that has ended."""
+"""Status of a run that has ended."""
 
 
 class LiveFiles:
@@ -87,7 +87,7 @@ class LiveFiles:
         return time.thread_time() - began
 
     def _write(self, files: Sequence[Callable[[], object]]) -> None:
-        """What cannot be written stays as it was, with a warning."""
+        """Writes the files; one that cannot be written stays as it was, with a warning."""
         try:
             for write in files:
                 write()
@@ -103,13 +103,13 @@ class LiveFiles:
 
 
 def running(started: str) -> dict[str, Any]:
-    """What summary.json says first while this process runs the run."""
+    """Returns the first entries of summary.json while this process runs the run."""
     return {"status": "running", "reason": "", "process": asdict(Process.this()), "started": started}
 
 
 def announce_running(run_dir: Path, started: str) -> dict[str, object]:
-    """From here on summary.json says that the run runs, not how an earlier one ended. Returns what it will say until the end,
-    whatever else it says. Raises `OSError`."""
+    """Writes a summary.json of a running run, in place of an earlier end. Returns the entries that it keeps until the end,
+    whatever is added. Raises `OSError`."""
     announced = running(started)
     write_atomically(run_dir / SUMMARY, json.dumps(announced, indent=2).encode())
     return announced
@@ -131,7 +131,7 @@ def write_summary(run_dir: Path, summary: dict[str, object]) -> None:
 
 
 def is_running(run_dir: Path) -> bool:
-    """Whether summary.json says no end yet."""
+    """True if summary.json reports no end yet."""
     with contextlib.suppress(OSError, ValueError):
         return bool(json.loads((run_dir / SUMMARY).read_text())["status"] == "running")
     return True

@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint: what the folder holds, with a hash of every file, and who wrote it.
+"""The manifest of a checkpoint: its files, with a hash of each, and the run that wrote it.
 
 A folder is a checkpoint if its files are those of its manifest, no fewer, no more, none changed. A manifest is text that anybody
-may have edited, so whatever it holds is checked, and what is wrong is said in one line.
+may have edited, so all of its contents are checked, and an error is reported in one line.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
 
 
 def verify(folder: Path, manifest: CheckpointManifest, part: str = "") -> None:
-    """Raises `CheckpointError` if the folder is not what its manifest says. `part`: what the names of the files begin with that
-    are looked at."""
+    """Raises `CheckpointError` if the folder does not match its manifest. `part`: prefix of the names of the files to check."""
     found = {name for name in _files(folder) if name.startswith(part)}
     for name, digest in manifest.files.items():
         if not name.startswith(part):

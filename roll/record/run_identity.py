@@ -26,7 +26,7 @@ from roll.record.journal import write_atomically
 RUN = "run.json"
 SQLITE = "sqlite:///"
 DATABASE = "groups.db"
-"""Of a run whose configuration names no other."""
+"""Database of a run whose configuration names no other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""`trace/trace-0001.json.gz`, ...: who did what when, the whole run long, for ui.perfetto.dev and chrome://tracing.
+"""`trace/trace-0001.json.gz`, ...: timeline of the whole run, for ui.perfetto.dev and chrome://tracing.
 
 Trace Event Format, in microseconds since the run's first trace was made, without the time between an end and a resumption: a row
-for each name with what it did ("X" events), and a track for each group with its phases ("b" and "e" events with the group's id).
-Every file is a trace by itself, of bounded size: what lasts longer than a file is whole in the one in which it ends. Only the
+for each name with its states ("X" events), and a track for each group with its phases ("b" and "e" events with the group's id).
+Every file is a trace by itself, of bounded size: a span that outlasts a file is whole in the one in which it ends. Only the
 newest file is in memory, besides those that wait for the disk.
 """
 
@@ -113,7 +113,7 @@ class TraceFile(NamedTuple):
 
 class Trace:
     def __init__(self, folder: Path, clock: Callable[[], float] = monotonic, file_events: int = FILE_EVENTS) -> None:
-        """What lies in the folder stays, and this goes on where it ends. `clock`: that of the times given to the methods."""
+        """Keeps the files in the folder and continues after them. `clock`: clock of the times given to the methods."""
         self._folder = folder
         self._clock = clock
         self._file_events = file_events
@@ -124,7 +124,7 @@ class Trace:
         self._fresh: list[_Bar | _Track] = []
         self._pieces: list[_Piece] = []
         self._events = 0
-        """Of the newest file."""
+        """Number of events in the newest file."""
         self._number = 0
         self._path = self._next_path()
         self._zero = clock() - _until(self._named(self._number - 1)) / 1e6
@@ -159,7 +159,7 @@ class Trace:
             self._add(_Track(group_id, phases, self._clock(), facts), 2 * len(phases) + 2)
 
     def files(self, open_spans: Iterable[Span] = ()) -> list[TraceFile]:
-        """Those that are full, and the newest as it is now, with live groups and `open_spans` drawn up to now."""
+        """Returns the full files and the newest in its present state, with live groups and `open_spans` drawn up to now."""
         self._seal()
         now = self._clock()
         live = [_Track(group_id, tuple(phases), now, {"fate": "live"}) for group_id, phases in self._groups.items()]
@@ -188,7 +188,7 @@ class Trace:
         self._pieces, self._events, self._path = [], 0, self._next_path()
 
     def _file(self, drawn: Sequence[_Bar | _Track] = ()) -> TraceFile:
-        """The newest, with what is `drawn` besides."""
+        """Returns the newest file, with `drawn` added."""
         besides = [_Piece(drawn, self._zero)] if drawn else []
         until = _micros(self._clock() - self._zero)
         return TraceFile(self._path, tuple(self._rows), [*self._pieces, *besides], self._forgotten, until)

@@ -1,4 +1,4 @@
-"""Admission: which groups may start, which the trainer takes, and what became of each. Pure: no clock, no I/O.
+"""Admission: decides which groups may start and which the trainer takes, and counts their fates. Pure: no clock, no I/O.
 
 With B groups a step and ratio α, a group may start under policy version v only while
 
@@ -9,7 +9,7 @@ one for every use of a group. Two facts make staleness bounded by construction:
 
 * The limit implies, for every step k, that  places + |outstanding groups with deadline <= k|  <=  (k + 1) · B: there is room
   to train each group by its deadline.
-* `select` takes ready groups earliest deadline first, and only if what it leaves behind still fits. If it would not, a group
+* `select` takes ready groups earliest deadline first, and only if the remaining ones still fit. If it would not, a group
   that is still in flight has to be awaited first (`staleness_policy: wait`), however many younger ones are ready.
 
 A group is as old as the number of the step that trains it says, whenever the step takes it: step k + 1 may take its groups while
@@ -18,7 +18,7 @@ trained.
 
 Where fewer than B groups are ready, and no step trains, groups that were trained may fill the batch (`Replay`), each by its own
 deadline. Both facts stand: such a use takes a place like any other, from the moment in which a step has its groups, and is
-allowed only if all outstanding groups fit into what is left before their deadlines, so none of them is late because of it.
+allowed only if all outstanding groups fit into the places left before their deadlines, so none of them is late because of it.
 
 v is the oldest version that an engine serves. A newer one may be published that not all have taken yet: the requested depth of
 rollouts (`depth`, at most α) counts from the newest version, the limit never does.
@@ -88,19 +88,19 @@ class Admission:
     # -- admission ------------------------------------------------------------------------------------------------------
 
     def may_start(self, depth: float | None = None) -> bool:
-        """Whether one more group may start; `depth` (<= α) asks for a tighter limit than the staleness bound needs."""
+        """True if one more group may start; `depth` (<= α) asks for a tighter limit than the staleness bound needs."""
         return self.room(depth) > 0
 
     def room(self, depth: float | None = None) -> int:
-        """How many more groups may start; see `may_start`."""
+        """Returns the number of groups that may still start; see `may_start`."""
         return self._room(self.version, depth)
 
     def waits_for_weights(self, depth: float | None = None) -> bool:
-        """Whether no group may start, and one could if the engines served the newest version."""
+        """True if no group may start, and one could if the engines served the newest version."""
         return self.newest > self.version and not self._room(self.version, depth) and self._room(self.newest, depth) > 0
 
     def _room(self, version: int, depth: float | None) -> int:
-        """How many more groups may start under `version`."""
+        """Returns the number of groups that may still start under `version`."""
         if self.next_step >= self.max_steps or version + self.bound < self.next_step:
             return 0  # nothing left to train, or (a redundant group before a publication) stale at birth
         ahead = version + 1 + self.ratio
@@ -253,7 +253,8 @@ class Admission:
         return f"group {', '.join(map(str, group_ids))} in flight, which must not become staler than {self.bound}"
 
     def _why_stale(self, ticket: Ticket) -> str:
-        """Where the newest groups go first, one that lay ready was overtaken by others; else it came too late."""
+        """Returns the reason of staleness. With the newest groups first, a ready one was overtaken by others; else it came too
+        late."""
         return "overtaken" if self.order == "newest" and ticket.state is GroupState.BUFFERED else "stale"
 
     def _shortage(self, taken: list[int], step: int, later: int) -> tuple[int, int, bool] | None:
@@ -307,7 +308,7 @@ class Admission:
             raise AccountingError(f"accounts do not balance: {self.admitted} groups admitted, {total} accounted: {self.counts()}")
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps. Groups in flight are not part of it: on resume their prompts are served again."""
+        """Returns the state for a checkpoint. Groups in flight are not part of it: on resume their prompts are served again."""
         accounts = {"next_group_id": self.next_group_id, "trained": self.trained, "dropped": dict(self.dropped)}
         return accounts | {"replayed": self.replay.done}
 

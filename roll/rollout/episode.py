@@ -1,5 +1,5 @@
-"""An episode's tokens as they come: which of a group it is, what the policy answers to a context, and the response that answers
-and messages make together."""
+"""An episode's tokens as they come: its index in the group, the policy's answer to a context, and the response made of answers
+and messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roll.data.sample import LOGPROBS, MASK, TOKENS, VersionSpan
 
 @dataclass(frozen=True, slots=True)
 class PolicyAnswer:
-    """What the policy wrote in one turn."""
+    """The policy's answer in one turn."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
@@ -45,7 +45,7 @@ class EpisodeTask:
 
 @dataclass
 class Response:
-    """What follows an episode's first message: answers of the policy, and between them messages, which are not trained."""
+    """An episode after its first message: answers of the policy, and between them messages, which are not trained."""
 
     ids: array[int] = field(default_factory=lambda: array(TOKENS))
     logprobs: array[float] = field(default_factory=lambda: array(LOGPROBS))

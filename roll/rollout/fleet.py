@@ -54,7 +54,7 @@ TRANSITIONS: dict[tuple[EngineState, EngineEvent], EngineState] = {
     (EngineState.STARTING, EngineEvent.STARTED): EngineState.LOADING,
     (EngineState.LOADING, EngineEvent.VERIFIED): EngineState.SERVING,
 }
-"""What is not here cannot happen, and is refused."""
+"""The allowed transitions; all others are refused."""
 
 
 class Fleet:
@@ -64,7 +64,7 @@ class Fleet:
         self.version = version
         """The oldest policy version that a serving replica has; while none serves, the last such."""
         self.versions = [version] * replicas
-        """What each replica serves, or served when it was lost."""
+        """Version that each replica serves, or served when it was lost."""
         self.states = [EngineState.LOADING if empty else EngineState.SERVING] * replicas
         self._serve = Counter({} if empty else {version: replicas})
         """Version -> serving replicas; there may be thousands of them, and few versions."""
@@ -90,7 +90,7 @@ class Fleet:
         self._leaves(replica, EngineEvent.SILENCED)
 
     def answered(self, replica: int) -> None:
-        """A silent replica gives a sign of life, and is to load what the others serve."""
+        """Notes a sign of life from a silent replica, which then loads the version of the others."""
         self._take(replica, EngineEvent.ANSWERED)
 
     def loaded(self, replica: int, version: int) -> None:
@@ -114,14 +114,14 @@ class Fleet:
 
     @property
     def lost(self) -> bool:
-        """Whether no replica serves, or is about to."""
+        """True if no replica serves or is about to."""
         return all(state is EngineState.DEAD for state in self.states)
 
     def started(self, replica: int) -> None:
         self._take(replica, EngineEvent.STARTED)
 
     def verified(self, replica: int, version: int) -> None:
-        """`version`: what the replica itself says it serves. `ValueError` unless it is the fleet's."""
+        """Compares the replica's own report of its `version` with the fleet's. Raises `ValueError` if they differ."""
         if version != self.version:
             raise ValueError(f"engine {replica} serves version {version}, the others {self.version}")
         self._take(replica, EngineEvent.VERIFIED)

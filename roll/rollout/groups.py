@@ -1,11 +1,11 @@
-"""The groups of a run: what each is and where it is. One owner, from the moment of admission to the one fate.
+"""The groups of a run, with their contents and states. One owner, from the moment of admission to the one fate.
 
     start ──▶ in flight ──complete──▶ buffered ──lease──▶ leased ──trained──▶ (journal)
                   └──────────────── drop(reason) ───────────────────────▶ (journal)
 
 A group that was trained may be leased and trained again (`max_reuse`); each such use is a row of the journal, too.
 
-`Admission` decides; here is what it decides about: the samples, the tasks that are still to be served, and the journal with the
+`Admission` decides about the groups; here are their contents: the samples, the tasks that are still to be served, and the journal with the
 fate of each. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where no
 other process can intervene; `roll.rollout.sql.groups.SqlGroups` keeps them in a database that several processes share. After
 each change the accounts must balance.
@@ -38,7 +38,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 START, LEASE = "admit", "lease"
-"""Who waits, in `Changes.waits`."""
+"""Names of the waiters in `Changes.waits`."""
 
 
 class Groups(OneProcess):
@@ -52,9 +52,8 @@ class Groups(OneProcess):
         progress: Progress,
         clock: Callable[[], float],
     ) -> None:
-        """`journal`: None where another process writes it. `depth`: how far ahead rollouts start, within what admission allows:
-        it learns from what the trainer sees. `trace` shows each group's way. `progress` ends a run that drops groups without
-        end."""
+        """`journal`: None where another process writes it. `depth`: the depth of rollouts, within admission's limit; learns from
+        the trainer's measurements. `trace` shows each group's way. `progress` ends a run that drops groups without end."""
         self.admission = admission
         self.depth = depth
         self.changes = Changes()
@@ -63,7 +62,7 @@ class Groups(OneProcess):
         self._live: dict[int, SampleGroup] = {}
         """And those that may be trained again."""
         self._work: dict[int, asyncio.Future[Any]] = {}
-        """Group -> what is being done for it, to be cancelled when the group is dropped."""
+        """Group -> its running work, which is cancelled when the group is dropped."""
         self._leased: dict[int, tuple[SampleGroup, ...]] = {}
         """Step -> the groups that it has: one step trains, and the next may have groups already."""
         self._leased_ids: frozenset[int] = frozenset()
@@ -71,7 +70,7 @@ class Groups(OneProcess):
         """Since when all groups lie ready that the next step lacks."""
         self.stop_asked = False  # by this process, which may be the only one that ends
         self.hurried = False
-        """Stopped, and what is only of use to a run that goes on is to be given up."""
+        """True if the run stops and gives up all work that only serves a run that goes on."""
 
     async def until(self, predicate: Callable[[], T], who: str = "", what: str = "") -> T:
         """See `Changes.until`: the predicate is called now and after every change of any group."""
@@ -98,7 +97,7 @@ class Groups(OneProcess):
             return group
 
     async def while_live(self, group_id: int, work: Coroutine[object, object, T]) -> T | None:
-        """What `work` returns; None if the group is dropped before, which cancels it."""
+        """Returns the result of `work`; None if the group is dropped before, which cancels it."""
         if not self.is_live(group_id):
             work.close()
             return None
@@ -158,7 +157,7 @@ class Groups(OneProcess):
                 return lease
 
     async def observe_step(self, wait_s: float, train_s: float, slack_s: float, replayed: float, ess: float | None) -> None:
-        """What the trainer saw of a step: see `PipelineDepth.observe`."""
+        """Records the trainer's measurements of a step: see `PipelineDepth.observe`."""
         async with self._transaction():
             self.depth.observe(wait_s, train_s, slack_s, replayed, ess)
             self._changed()
@@ -195,7 +194,7 @@ class Groups(OneProcess):
 
     @property
     def wait_for_weights(self) -> bool:
-        """Whether no group may start, and one could if the engines served the newest version."""
+        """True if no group may start, and one could if the engines served the newest version."""
         return self.admission.waits_for_weights(self.depth.depth)
 
     # -- the end, and checkpoints ---------------------------------------------------------------------------------------
@@ -205,7 +204,7 @@ class Groups(OneProcess):
         return self.stop_asked or self.ended is not None
 
     def stop(self, hurried: bool = False) -> None:
-        """No group and no step begins any more; what has begun is finished, unless somebody was `hurried`."""
+        """Lets no further group or step begin; those under way are finished, unless somebody was `hurried`."""
         self.stop_asked, self.hurried = True, self.hurried or hurried
         self._changed()
 
@@ -222,7 +221,7 @@ class Groups(OneProcess):
             self._changed()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps besides `buffered`; tasks of groups in flight are served again after `restore`."""
+        """Returns the state for a checkpoint besides `buffered`; tasks of groups in flight are served again after `restore`."""
         live = self.admission.live
         outstanding = [self._live[i].prompt for i in sorted(live) if live[i].state is GroupState.IN_FLIGHT]
         return {"admission": self.admission.state(), "cursor": self._source.cursor(outstanding)}
@@ -249,8 +248,8 @@ class Groups(OneProcess):
     # -- what an owner in a database does otherwise ---------------------------------------------------------------------
 
     def _transaction(self) -> AbstractAsyncContextManager[None]:
-        """As long as it is open no other process changes groups, and what others changed before is known here. All changes are
-        kept, or none."""
+        """While open, no other process changes groups, and earlier changes by others are known here. All changes are kept, or
+        none."""
         return nullcontext()
 
     def _started(self, group: SampleGroup) -> None:
@@ -286,14 +285,14 @@ class Groups(OneProcess):
         return self._has_room()
 
     def _has_room(self) -> bool:
-        """Whether one more group may start here."""
+        """True if one more group may start here."""
         return self.admission.may_start(self.depth.depth)
 
     def _select(self, step: int, some: int | None) -> Selection:
         return self.admission.select(step, self._leased_ids, some)
 
     def _offers(self, step: int, some: int | None) -> Selection | None:
-        """What the step may take, or has to drop."""
+        """Returns the groups that the step may take, or has to drop."""
         selection = self._select(step, some)
         self.changes.waits[LEASE] = selection.waiting_for
         return selection if selection.take or selection.drop else None
@@ -330,7 +329,7 @@ class Groups(OneProcess):
         self._live = {group_id: group for group_id, group in self._live.items() if self.is_live(group_id) or group_id in trained}
 
     def _forget(self, group_id: int, reason: str, detail: str = "") -> None:
-        """A group was dropped: what is done for it ends."""
+        """Ends the work for a dropped group."""
         if group_id in self._work:
             self._work[group_id].cancel()
         if warning := self._progress.dropped(reason, detail):

@@ -1,4 +1,4 @@
-"""What the trainer gets to train: groups, and since when they were available."""
+"""A lease of groups to the trainer, with the time since which they were available."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Lease:
     """Since when they, and whatever the step lacks, lay ready."""
     leased_at: float
     last: bool = True
-    """Whether the step has all its groups now."""
+    """True if the step has all its groups now."""
     replays: int = 0
-    """How many of the groups were trained before."""
+    """Number of groups that were trained before."""
 
     @property
     def group_ids(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Whether the groups of a run still lead to steps: those that are dropped without end, end the run and say why. Pure."""
+"""Progress of a run: ends a run that drops groups without end and trains no step, and says why. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Workers each of which is replaced by the caller that finds it dead. The call is lost with the
-worker; its caller knows what that costs."""
+"""Workers, each replaced by the caller that finds it dead. The call is lost with the worker; its caller bears the cost."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class ReplacedWorkers:
         return result
 
     async def connect(self, rank: int) -> None:
-        """What a new worker needs before it is called."""
+        """Prepares a new worker before it is called."""
 
     async def _replace(self, rank: int, dead: object, death: WorkerDied) -> None:
         """Replaces the worker once, however many calls report its death."""
