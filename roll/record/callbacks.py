@@ -32,9 +32,9 @@ Summary: TypeAlias = MutableMapping[str, Any]
 
 
 class Callback:
-    """Base class of callbacks: a subclass overrides the events it needs. All callbacks of a run are called one after another on
-    one thread: they need no locks and may take time, as rollouts continue. An exception ends the run as failed, with the
-    callback's name and a checkpoint; `stop` ends it in order. A number added to `metrics` becomes a metric of the run."""
+    """Base class of callbacks: a subclass overrides the events it needs. A run calls all callbacks one after another on one
+    thread: they need no locks and may take time. An exception ends the run as failed, with the callback's name and a checkpoint;
+    `stop` ends it in order. A number added to `metrics` becomes a metric of the run."""
 
     _stops: tuple[str, StopStatus] | None = None
 

@@ -1,6 +1,6 @@
 """Checkpoints: complete or absent.
 
-`checkpoints/step-N/` holds the state for the next step: the trainer's files, the pipeline's state (accounts, data cursor, staleness
+`checkpoints/step-N/` holds all state of a run: the trainer's files, the pipeline's state (accounts, data cursor, staleness
 figures, positions in the journals) and the buffered groups, or a copy of the database that has them. It is written aside,
 described by a manifest with a hash of every file, synced, and renamed, if the run still owns its folder; a folder without a valid
 manifest is never resumed from.

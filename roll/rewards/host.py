@@ -63,7 +63,7 @@ LEAST_S = 1.0
 """A busy machine may keep a thread waiting for less: then nothing is stuck."""
 
 _ticket: ContextVar[object] = ContextVar("ticket", default=None)
-"""Of the sample that a task judges: tasks inherit it."""
+"""Ticket of the sample that a task judges: tasks inherit it."""
 
 
 class RewardHost:
@@ -126,10 +126,10 @@ class GradingThread:
         self._stuck = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self.stuck_in: str | None = None
-        """Where the thread is stuck, once it is."""
+        """Place where the thread is stuck, once it is."""
 
     async def start(self) -> None:
-        """Raises what the worker's class or its `start` raises, and `TooManyStuck`."""
+        """Starts the worker. Raises any error of the worker's class or its `start`, and `TooManyStuck`."""
         self._thread = self._threads.start(self._run, name=f"grading {self._config['worker_cls']}")
         await asyncio.wrap_future(self._made)
         await self._call(self._start())

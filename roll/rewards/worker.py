@@ -1,6 +1,6 @@
-"""What every reward worker is: samples in, one number or one reason each out.
+"""Base class of reward workers: samples in, one number or one reason each out.
 
-Invariant: a reward is a judgement of the answer. What goes wrong with the judge (time limit, crash, refused connection) is an
+Invariant: a reward is a judgement of the answer. A failure of the judge (time limit, crash, refused connection) is an
 error with a reason, never a number.
 """
 
@@ -34,9 +34,9 @@ class RewardResult:
     error: str | None = None
     """Why there is none."""
     parts: dict[str, float] = field(default_factory=dict)
-    """What the reward was made of, for metrics and samples.jsonl."""
+    """Components of the reward, for metrics and samples.jsonl."""
     seconds: float = field(default=0.0, compare=False)
-    """What it took to judge, without the wait for one of `max_concurrency` places."""
+    """Seconds of judging, without the wait for one of `max_concurrency` places."""
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.error is None):
@@ -52,10 +52,10 @@ class RewardWorker:
     reads: ClassVar[frozenset[str] | None] = None
     """The `reward_args` that it knows: any other is refused. None: it takes them all."""
     asks: ClassVar[str] = ""
-    """The block of its domain that names the model that it uses: judge or reward_model. `config["engine"]` then says what the
-    engine is made of."""
+    """The block of its domain that names the model that it uses: judge or reward_model. `config["engine"]` then holds the
+    configuration of the engine."""
     starts_within_s: ClassVar[float] = START_S
-    """What its trial before a run waits for it."""
+    """Seconds that its trial before a run waits for `start`."""
     keeps_time_limit: ClassVar[bool] = False
     """True if `grade` applies `timeout_s` itself (because it also waits for something else first)."""
 
@@ -75,20 +75,20 @@ class RewardWorker:
         """Gets ready ahead of the first sample. Raises if the worker can never grade."""
 
     async def close(self) -> None:
-        """Gives back what `start` or `grade` took."""
+        """Releases the resources of `start` and `grade`."""
 
     async def grade(self, sample: Sample) -> Grade:
         """The reward of one sample. At most `max_concurrency` calls run at a time."""
         raise NotImplementedError(f"{type(self).__name__} does not define grade()")
 
     def solution(self, ground_truth: str) -> str | None:
-        """A response that says what the reference answer says, in the form that the worker asks for. None: the ground truth is
-        no answer, but what an answer is held against."""
+        """Returns a response with the reference answer, in the form that the worker asks for. None: the ground truth is no
+        answer, but something that an answer is compared with."""
         return ground_truth
 
     async def judge(self, sample: Sample) -> RewardResult:
-        """What `grade` says of the sample, within the time limit. Raises what `grade` raises, `TimeoutError`, and `TypeError`
-        if its answer is no reward."""
+        """Grades the sample within the time limit. Raises any error of `grade`, `TimeoutError`, and `TypeError` if its answer is
+        no reward."""
         async with asyncio.timeout(None if self.keeps_time_limit else self.timeout_s):
             if inspect.iscoroutinefunction(self.grade):
                 answer = await self.grade(sample)
@@ -98,7 +98,7 @@ class RewardWorker:
         return _result(answer)
 
     async def _in_thread(self, sample: Sample) -> Any:
-        """What a plain `grade` returns: a call that never comes back costs no other sample its thread."""
+        """Calls a plain `grade` in a thread: a call that never comes back costs no other sample its thread."""
         thread = self._threads.start(self.grade, sample)
         try:
             return await asyncio.wrap_future(thread.outcome)
@@ -110,7 +110,7 @@ class RewardWorker:
         return list(await asyncio.gather(*(self.result(sample) for sample in samples)))
 
     async def result(self, sample: Sample) -> RewardResult:
-        """Boundary: what `grade` raises becomes the sample's error, whatever it is."""
+        """Boundary: any exception of `grade` becomes the sample's error."""
         async with self._free:
             began = monotonic()
             try:
@@ -124,7 +124,7 @@ class RewardWorker:
 
 
 class FunctionRewardWorker(RewardWorker):
-    """A user's function: `worker_cls: my_module.reward`. It returns what `grade` may return."""
+    """Worker of a user's function: `worker_cls: my_module.reward`. It may return any value that `grade` may return."""
 
     reads = frozenset()  # it is called with the sample alone
 
@@ -139,7 +139,7 @@ class FunctionRewardWorker(RewardWorker):
 
 
 def worker_class(worker_cls: Code) -> type[RewardWorker]:
-    """What carries it: a class itself, a function the class above. Raises `ValueError`."""
+    """Returns the class that runs `worker_cls`: a class itself, a function the class above. Raises `ValueError`."""
     found = import_object(worker_cls)
     if isinstance(found, type):
         if carrier := getattr(found, "carried_by", None):  # a class of another framework's form names what carries it

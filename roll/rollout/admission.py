@@ -253,8 +253,7 @@ class Admission:
         return f"group {', '.join(map(str, group_ids))} in flight, which must not become staler than {self.bound}"
 
     def _why_stale(self, ticket: Ticket) -> str:
-        """Returns the reason of staleness. With the newest groups first, a ready one was overtaken by others; else it came too
-        late."""
+        """Returns the reason. With the newest first, a ready group was overtaken by others; else it came too late."""
         return "overtaken" if self.order == "newest" and ticket.state is GroupState.BUFFERED else "stale"
 
     def _shortage(self, taken: list[int], step: int, later: int) -> tuple[int, int, bool] | None:

@@ -5,7 +5,7 @@
 
 A group that was trained may be leased and trained again (`max_reuse`); each such use is a row of the journal, too.
 
-`Admission` decides about the groups; here are their contents: the samples, the tasks that are still to be served, and the journal with the
+`Admission` decides about the groups; here are their samples, the tasks that are still to be served, and the journal with the
 fate of each. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where no
 other process can intervene; `roll.rollout.sql.groups.SqlGroups` keeps them in a database that several processes share. After
 each change the accounts must balance.

@@ -1,4 +1,4 @@
-"""Depth of the pipeline: batches that rollouts are started ahead, as few as keep the trainer busy. Pure: fed with measured seconds.
+"""Pipeline depth: batches that rollouts are started ahead, as few as keep the trainer busy. Pure: fed with measured seconds.
 
 `async_generation_ratio` bounds staleness; it does not say how much of it is needed. Filling the whole allowance immediately pins
 every sample at the bound even when generation is instant. The depth therefore starts low and follows the trainer's measurements:

@@ -1,4 +1,4 @@
-"""Replay: chooses the trained groups that may be trained again and those that fill a batch. Pure; `Admission` has it, and the proof.
+"""Replay: the trained groups that may be trained again, and those that fill a batch. Pure; `Admission` has it, and the proof.
 
 A group that started under version v is trained by up to `max_reuse` steps, the last of them v + ⌈α⌉ (its deadline) or before.
 Those that were trained least often go first, of these the newest: less seen groups teach more, and newer ones are closer to

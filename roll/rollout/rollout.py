@@ -47,7 +47,7 @@ class Completion:
 
     @property
     def stopped(self) -> bool:
-        """Whether it came to its end by itself, rather than at the length limit."""
+        """True if it came to its end by itself, rather than at the length limit."""
         return self.finish_reason == "stop"
 
     def take(self, result: GenerateResult, engine: int) -> None:
@@ -111,8 +111,8 @@ class RolloutClient:
     async def rollout(
         self, key: str, prompt: Prompt, n: int, sampling: SamplingParams, priority: int = 1, with_greedy: bool = False
     ) -> list[Sample]:
-        """`n` samples of the prompt, and one more, the greedy response, if it is asked for. `key` is what the request ids begin
-        with; sample i is a function of (seed, prompt uid, i)."""
+        """Samples `n` responses to the prompt, and one more, the greedy response, if it is asked for. `key` is the prefix of the
+        request ids; sample i is a function of (seed, prompt uid, i)."""
         sampled = [replace(sampling, seed=derive_seed(self._seed, prompt.uid, i)) for i in range(n)]
         if with_greedy:
             sampled.append(replace(sampling, temperature=0.0, with_routes=False))
@@ -169,7 +169,7 @@ class RolloutClient:
         self._router.close(engine)
 
     def doubt(self, engine: int) -> None:
-        """The engine is silent: what it was asked is asked of others, too, and the first answer counts."""
+        """Sends the requests of a silent engine to others, too; the first answer counts."""
         self.close(engine)
         for asked in list(self._asked.get(engine, {}).values()):
             asked.stand_in = asked.stand_in or asyncio.ensure_future(self._elsewhere(asked))
@@ -239,7 +239,7 @@ class RolloutClient:
         return answer
 
     def _abort_unheard(self, engine: int, request: GenerateRequest) -> None:
-        """The engine runs in another process, and would go on generating what nobody waits for."""
+        """Aborts a request in another process, which would otherwise finish it for nobody."""
         aborting = asyncio.ensure_future(self._abort(engine, request.request_id))
         self._aborting.add(aborting)
         aborting.add_done_callback(self._aborted)

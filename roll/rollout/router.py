@@ -1,7 +1,7 @@
-"""Which engine serves a request: the least loaded one, or the one that holds the prompt already. Pure.
+"""Router: assigns a request to an engine: the least loaded one, or the one that holds the prompt already. Pure.
 
 Load is counted in requests: one takes one place of an engine, until it is released. An engine has `capacity` places, or as many
-as its KV cache turns out to hold. Requests that come together go to one engine together; what does not fit waits in one queue,
+as its KV cache turns out to hold. Requests that come together go to one engine together; the rest waits in one queue,
 first by priority, then in the order of arrival, so nothing overtakes within a priority and many are never starved by few.
 
 How many requests fit the KV cache is found out as TCP finds out a link's capacity (`Concurrency`). An engine that runs out of KV
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from roll.distributed.waiting_line import WaitingLine
 
 CUT = 0.75
-"""What is left of the load at which the cache ran out."""
+"""Factor by which the load is reduced when the cache ran out."""
 
 
 class Concurrency:
@@ -58,7 +58,7 @@ REMEMBERED_PROMPTS = 4096
 
 @dataclass(eq=False, slots=True)
 class Route:
-    """Where a request goes; `engine` is set when it is granted."""
+    """Destination of a request; `engine` is set when it is granted."""
 
     together: list[Route] = field(repr=False)
     """The routes that are granted with it, itself included; those that were released before are left out."""
@@ -156,7 +156,7 @@ class Router:
             heapq.heapify(self._by_load)
 
     def _least_loaded(self) -> int | None:
-        """Of the open engines; of equals the first. The time is logarithmic in engines, of which there may be thousands."""
+        """Returns the least loaded open engine; of equals the first. Takes time logarithmic in engines, even of thousands."""
         while self._by_load:
             load, engine = self._by_load[0]
             if engine not in self._closed and load == self.load[engine]:

@@ -33,7 +33,7 @@ class StepSchedule:
         return step // self.push_every * self.push_every
 
     def validates(self, version: int) -> bool:
-        """`version` is one that is, or could be, published: what is due every so many steps waits for the next published one."""
+        """True if `version`, which may be published, is to be validated; a validation due between waits for the next."""
         if self.validate_every is None or version in self.validated:
             return False
         before = (version - 1) // self.push_every * self.push_every
@@ -43,5 +43,5 @@ class StepSchedule:
         return step == self.last_step or (self.save_every > 0 and step % self.save_every == 0)
 
     def awaits(self, version: int) -> bool:
-        """Whether all engines have to serve the version before the next is published."""
+        """True if all engines have to serve the version before the next is published."""
         return self.pull_every == 0 or self.validates(version) or version == self.last_step

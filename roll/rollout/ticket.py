@@ -1,4 +1,4 @@
-"""What admission says of one group, and of the groups of a step."""
+"""Decisions of admission about one group, and about the groups of a step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the trainer may take for a step."""
+    """The groups that the trainer may take for a step."""
 
     take: tuple[int, ...] = ()
     """Group ids in the order of admission, or none while it has to wait."""
