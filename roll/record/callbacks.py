@@ -33,8 +33,8 @@ Summary: TypeAlias = MutableMapping[str, Any]
 
 class Callback:
     """Base class of callbacks: a subclass overrides the events it needs. A run calls all callbacks one after another on one
-    thread: they need no locks and may take time. An exception ends the run as failed, with the callback's name and a checkpoint;
-    `stop` ends it in order. A number added to `metrics` becomes a metric of the run."""
+    thread: they need no locks and may take time, as rollouts continue. An exception ends the run as failed, with its name and a
+    checkpoint; `stop` ends it in order. A number added to `metrics` is a metric of the run."""
 
     _stops: tuple[str, StopStatus] | None = None
 
@@ -54,8 +54,7 @@ class Callback:
         """Called after the policy of `step` steps was evaluated."""
 
     def on_group(self, group: SampleGroup, reason: str | None) -> None:
-        """Called after a group was rolled out and judged, by the explorer. `reason`: why it is not to be trained; None if it
-        is."""
+        """Called after the explorer rolled out and judged a group. `reason`: why it is not to be trained; None if it is."""
 
     def on_refresh(self, progress: RunProgress) -> None:
         """Called with the present state of the run: twice a second, and after each step."""

@@ -79,7 +79,7 @@ class Checkpoint:
 
 
 Check = Callable[[Checkpoint], None]
-"""It raises `CheckpointError`."""
+"""Check of a checkpoint; raises `CheckpointError`."""
 
 
 class CheckpointStore:
@@ -92,11 +92,11 @@ class CheckpointStore:
         self._lock = lock
 
     def steps(self) -> list[int]:
-        """The steps of all checkpoint folders with a manifest, oldest first."""
+        """Returns the steps of all checkpoint folders with a manifest, oldest first."""
         return [step for step in self._folders() if (self.root / f"step-{step}" / MANIFEST).is_file()]
 
     def begin(self, step: int) -> Path:
-        """An empty folder to write a checkpoint into; the trainer writes to its `TRAINER` part, a critic to `CRITIC`."""
+        """Returns an empty folder to write a checkpoint into; the trainer writes to its `TRAINER` part, a critic to `CRITIC`."""
         self._check_owner()
         partial = self._partial(step)
         # Folders of other runs were left by runs that were killed.
@@ -176,7 +176,7 @@ class CheckpointStore:
             raise self._refusal(path, str(error)) from error
 
     def model(self, path: Path) -> tuple[int, Path]:
-        """The step of a checkpoint, and the folder of its model, which is verified; nothing else of it is read. Raises
+        """Returns the step of a checkpoint, and the folder of its model, which is verified; nothing else of it is read. Raises
         `CheckpointError`."""
         try:
             manifest = read_manifest(path)
@@ -194,12 +194,12 @@ class CheckpointStore:
         return CheckpointError(f"{path} is not a complete checkpoint: {why}; {advice}")
 
     def _folders(self) -> list[int]:
-        """Steps of all folders that are named like checkpoints, whatever they hold, oldest first."""
+        """Returns the steps of all folders named like checkpoints, whatever they hold, oldest first."""
         found = [_NAME.fullmatch(path.name) for path in self.root.glob("step-*") if path.is_dir()]
         return sorted({int(match[1]) for match in found if match and match[0] == f"step-{int(match[1])}"})
 
     def _partial(self, step: int) -> Path:
-        """A run writes into folders of its own: one that was superseded may still be writing."""
+        """Returns a folder of this run alone: one that was superseded may still be writing."""
         return self.root / (f".step-{step}.{self._lock.token}.partial" if self._lock is not None else f".step-{step}.partial")
 
     def _check_owner(self) -> None:
@@ -223,7 +223,7 @@ class CheckpointStore:
 
 
 def _read(path: Path, check: Check | None) -> Checkpoint:
-    """Raises `CheckpointError`, with the reason alone."""
+    """Reads a checkpoint. Raises `CheckpointError`, with the reason alone."""
     try:
         manifest = read_manifest(path)
         named = _NAME.fullmatch(path.name)
@@ -293,8 +293,8 @@ def check_state(state: Any, step: int) -> None:
 
 
 def resumable(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
-    """The checkpoint that `resume_from_checkpoint` names, if the run can go on from it: with the fates of its groups as they were
-    then, if it is the run's own. Raises `ValueError`."""
+    """Returns the checkpoint that `resume_from_checkpoint` names, if the run can go on from it: with the fates of its groups at
+    that time, if it is the run's own. Raises `ValueError`."""
 
     def check(found: Checkpoint) -> None:
         check_state(found.state, found.step)

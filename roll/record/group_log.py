@@ -79,7 +79,7 @@ class GroupLog:
         return self.journal.rows()
 
     def rewind(self, position: int, digest: str | None = None) -> int:
-        """Back to a checkpoint; the groups that ended after it may end again. Returns their number."""
+        """Returns to a checkpoint; the groups that ended after it may end again. Returns their number."""
         cut = self.journal.rewind(position, digest)
         self.__dict__.pop("_ended", None)
         return cut
@@ -114,8 +114,8 @@ class SampleLog:
         self.journal = RotatedJournal(run_dir / "samples.jsonl", most_bytes)
 
     def record(self, step: int, groups: Sequence[SampleGroup], batch: TokenBatch | None = None) -> int:
-        """Groups that `step` has trained. `batch`: their tensors, in the same order, with advantages. Returns the number of
-        samples written."""
+        """Records groups that `step` has trained. `batch`: their tensors, in the same order, with advantages. Returns the number
+        of samples written."""
         self._write_dropped()
         drawn: Draw[tuple[int, SampleGroup]] = Draw(self._rollouts)
         first = written = 0
@@ -131,14 +131,14 @@ class SampleLog:
         return written
 
     def record_dropped(self, step: int, group: SampleGroup, reason: str) -> None:
-        """A group that was rolled out and then dropped while `step` was in the making."""
+        """Records a group that was rolled out and then dropped while `step` was in the making."""
         if step != self._step:
             self._write_dropped()
             self._step = step
         self._dropped.offer(f"{self._seed}/{step}/{group.group_id}", len(group.samples), (group, reason))
 
     def record_validation(self, version: int, samples: Sequence[Sample]) -> None:
-        """Samples of a validation set. The same prompts are drawn for every version."""
+        """Records samples of a validation set. The same prompts are drawn for every version."""
         by_prompt: dict[str, list[Sample]] = {}
         for sample in samples:
             by_prompt.setdefault(sample.prompt.uid, []).append(sample)

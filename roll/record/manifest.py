@@ -33,7 +33,7 @@ class CheckpointManifest:
 
 
 def seal(folder: Path, step: int, token: int) -> None:
-    """Writes the manifest of all that is in the folder, and brings the whole of it to the disk."""
+    """Writes the manifest of all files in the folder and syncs everything to disk."""
     hashes = {name: _sha256(folder / name) for name in sorted(_files(folder))}
     (folder / MANIFEST).write_text(json.dumps({"step": step, "token": token, "files": hashes}, indent=1))
     for name in (*hashes, MANIFEST):
@@ -43,7 +43,7 @@ def seal(folder: Path, step: int, token: int) -> None:
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
-    """Raises `CheckpointError`, with the reason alone."""
+    """Reads the manifest. Raises `CheckpointError`, with the reason alone."""
     if not (folder / MANIFEST).is_file():
         raise CheckpointError(f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder")
     found = read_json(folder / MANIFEST)
@@ -77,7 +77,7 @@ def verify(folder: Path, manifest: CheckpointManifest, part: str = "") -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file. Raises `CheckpointError` if the file cannot be read as JSON."""
+    """Returns the value of a JSON file. Raises `CheckpointError` if the file cannot be read as JSON."""
     if (size := path.stat().st_size) > LARGEST_BYTES:
         raise CheckpointError(f"{path.name} has {size} bytes, more than {LARGEST_BYTES}")
     return parsed(path.read_bytes(), path.name)
@@ -93,7 +93,7 @@ def is_count(value: Any) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value for a message of one line."""
+    """Renders a value for a message of one line."""
     if isinstance(value, dict | list):
         return f"a {type(value).__name__} of {len(value)}"
     if isinstance(value, int) and abs(value) >= 1 << 63:
@@ -104,7 +104,7 @@ def shown(value: object) -> str:
 
 
 def _files(folder: Path) -> set[str]:
-    """All files but the manifest itself."""
+    """Returns all files but the manifest itself."""
     found = {os.path.relpath(os.path.join(below, name), folder) for below, _, names in os.walk(folder) for name in names}
     return found - {MANIFEST}
 

@@ -1,4 +1,4 @@
-"""A run as it is now, for those who look at it."""
+"""Present state of a run, for display and callbacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Places(NamedTuple):
     key: str
     """The setting that limits them."""
     unit: int
-    """Rollouts that come with one more of `key`; 0 if more would not be taken."""
+    """Rollouts added by one more of `key`; 0 if more would not be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class RunProgress:
     generating_s: float = 0.0
     """Seconds in which at least one rollout was under way."""
     places: Places | None = None
-    """None while no rollouts can be under way, or in another process."""
+    """Places for rollouts; None while no rollouts can be under way, or in another process."""
 
     @property
     def reached(self) -> str:

@@ -53,7 +53,7 @@ class RunRecord:
     _speed: StepSpeed | None = None
     _places: Callable[[], Places] | None = None
     _run_began: float | None = None
-    """When the workers were up for the first time."""
+    """Time at which the workers were up for the first time."""
     _started_s = 0.0
     """Seconds that the start took."""
     _inherited: Mapping[str, Any] | None = None
@@ -136,7 +136,7 @@ class RunRecord:
     def add_step(
         self, version: int, groups: tuple[SampleGroup, ...], batch: TokenBatch, metrics: Mapping[str, float]
     ) -> dict[str, float]:
-        """A step on policy version `version` has trained the groups, whose tensors are `batch`. Returns all its metrics."""
+        """Records a step on policy `version` that trained the groups, with tensors `batch`. Returns all its metrics."""
         step = version + 1
         lags = self.staleness.add_step(version, groups)
         self.journals.samples.record(step, groups, batch)
@@ -155,11 +155,11 @@ class RunRecord:
         return row
 
     def add_dropped(self, group: SampleGroup, reason: str) -> None:
-        """A group was rolled out and then dropped."""
+        """Records a group that was rolled out and then dropped."""
         self.journals.samples.record_dropped(self.step + 1, group, reason)
 
     def add_validation(self, result: ValidationResult, sets: Sequence[Sequence[Sample]]) -> dict[str, float]:
-        """`sets`: the samples of each validation set. Returns all its metrics."""
+        """Records a validation. `sets`: the samples of each validation set. Returns all its metrics."""
         self.results.append(result)
         for samples in sets:
             self.journals.samples.record_validation(result.version, samples)
@@ -177,7 +177,7 @@ class RunRecord:
         return metrics
 
     def add_own(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Metrics of callbacks: a row of its own, of the same step."""
+        """Records metrics of callbacks: a row of its own, of the same step."""
         self.journals.metrics.log(step, metrics)
 
     def show(self, ledger: Ledger, roles: list[str], waits: Mapping[str, str], groups: Mapping[str, Any]) -> None:
@@ -199,7 +199,7 @@ class RunRecord:
         self._roles, self._groups = lines, groups
 
     def progress(self) -> RunProgress:
-        """Roles and groups are those that were shown last."""
+        """Returns the progress; roles and groups are those that were shown last."""
         first, running = self._first_step if self._counted == "step" else 0, self.running_s()
         done = self._done - first
         return RunProgress(

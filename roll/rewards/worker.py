@@ -1,4 +1,4 @@
-"""Base class of reward workers: samples in, one number or one reason each out.
+"""Reward workers: samples in, one number or one reason each out.
 
 Invariant: a reward is a judgement of the answer. A failure of the judge (time limit, crash, refused connection) is an
 error with a reason, never a number.
@@ -22,7 +22,7 @@ from roll.distributed.user_code import START_S, UserThreads
 from roll.errors import escapes, reason
 
 Grade: TypeAlias = float | tuple[float, Mapping[str, float]]
-"""A reward, or a reward and the parts that it was made of, by name."""
+"""A reward, or a reward and its parts by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class RewardResult:
     value: float | None = None
     """Finite reward."""
     error: str | None = None
-    """Why there is none."""
+    """Reason for a missing reward."""
     parts: dict[str, float] = field(default_factory=dict)
     """Components of the reward, for metrics and samples.jsonl."""
     seconds: float = field(default=0.0, compare=False)
@@ -46,16 +46,16 @@ class RewardResult:
 
 
 class RewardWorker:
-    """Base class: a subclass writes `grade`, as a coroutine or an ordinary method, which then runs in a thread. It may raise;
-    the sample then has an error instead of a reward."""
+    """Base class of reward workers: a subclass writes `grade`, as a coroutine or an ordinary method, which then runs in a thread.
+    If it raises, the sample has an error instead of a reward."""
 
     reads: ClassVar[frozenset[str] | None] = None
-    """The `reward_args` that it knows: any other is refused. None: it takes them all."""
+    """Accepted `reward_args`: any other is refused. None: all are accepted."""
     asks: ClassVar[str] = ""
     """The block of its domain that names the model that it uses: judge or reward_model. `config["engine"]` then holds the
     configuration of the engine."""
     starts_within_s: ClassVar[float] = START_S
-    """Seconds that its trial before a run waits for `start`."""
+    """Seconds allowed for `start` in its trial before a run."""
     keeps_time_limit: ClassVar[bool] = False
     """True if `grade` applies `timeout_s` itself (because it also waits for something else first)."""
 
@@ -72,13 +72,13 @@ class RewardWorker:
         self._threads = UserThreads(f"{type(self).__name__}.grade")
 
     async def start(self) -> None:
-        """Gets ready ahead of the first sample. Raises if the worker can never grade."""
+        """Prepares the worker before the first sample. Raises if the worker can never grade."""
 
     async def close(self) -> None:
         """Releases the resources of `start` and `grade`."""
 
     async def grade(self, sample: Sample) -> Grade:
-        """The reward of one sample. At most `max_concurrency` calls run at a time."""
+        """Returns the reward of one sample. At most `max_concurrency` calls run at a time."""
         raise NotImplementedError(f"{type(self).__name__} does not define grade()")
 
     def solution(self, ground_truth: str) -> str | None:
@@ -106,7 +106,7 @@ class RewardWorker:
             self._threads.leave(thread)
 
     async def compute_rewards(self, samples: Sequence[Sample]) -> list[RewardResult]:
-        """One result per sample, in order."""
+        """Returns one result per sample, in order."""
         return list(await asyncio.gather(*(self.result(sample) for sample in samples)))
 
     async def result(self, sample: Sample) -> RewardResult:

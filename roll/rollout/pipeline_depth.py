@@ -38,7 +38,7 @@ LONGEST_HOLD = 64
 
 
 class StepTimes(NamedTuple):
-    """The moments in which a step came to its training. Its groups may be leased, and scored, while the step before trains."""
+    """Times at which a step came to its training. Its groups may be leased, and scored, while the step before trains."""
 
     asked: float
     """Whoever begins with the groups had nothing else to do."""
@@ -73,15 +73,15 @@ class PipelineDepth:
         self.depth = min(limit, max(floor, float(target_ess is not None)) if fixed is None else fixed)
         self._target_ess = target_ess
         self._most = limit
-        """The depth that the target allows."""
+        """Returns the depth that the target allows."""
         self._settling = 0
         self._hold = 0
         self._patience = 4
         self._probed = False
 
     def observe(self, wait_s: float, train_s: float, slack_s: float, replayed: float = 0.0, ess: float | None = None) -> None:
-        """After a step: seconds waited for its batch, seconds trained, seconds its batch lay complete before it was taken, which
-        share of it was trained before, and the effective sample size in (0, 1] that was measured last."""
+        """Adapts the depth after a step: seconds waited for its batch, seconds trained, seconds its batch lay complete before it
+        was taken, its share of replays, and the effective sample size in (0, 1] that was measured last."""
         if self.fixed is not None:
             return
         wait_s = max(wait_s, replayed * train_s)

@@ -25,7 +25,7 @@ class ReplacedWorkers:
         self._deaths_in_a_row = 0
 
     async def call(self, rank: int, method: str, *args: object) -> Any:
-        """Raises `Replaced` if the worker dies over it (another is in its place by then), and `WorkersLost`."""
+        """Calls the worker. Raises `Replaced` if it dies over the call (another is in its place by then), and `WorkersLost`."""
         async with self._replacing[rank]:  # one that is being replaced is not ready yet
             worker = self.cluster.workers[rank]
         try:

@@ -39,23 +39,23 @@ class Replay:
         """Groups that may be trained again, or are leased for it."""
 
     def choose(self, count: int, step: int) -> list[int]:
-        """Up to `count` groups that step `step` may train again."""
+        """Returns up to `count` groups that step `step` may train again."""
         usable = [group for group in self.groups.values() if not group.leased and group.start_version + self.bound >= step]
         best = nsmallest(count, usable, key=lambda group: (group.uses, -group.start_version, group.group_id))
         return [group.group_id for group in best]
 
     def oldest_after(self, step: int) -> int | None:
-        """The start version from which on a group may be trained again after `step`; None: no group is."""
+        """Returns the start version from which on a group may be trained again after `step`; None: no group is."""
         return step - self.bound if self.max_reuse > 1 else None
 
     def lease(self, group_ids: Iterable[int]) -> None:
-        """A step has these groups, those among them that it trains for the first time left aside."""
+        """Leases these groups to a step; those that it trains for the first time are ignored."""
         for group in [self.groups[group_id] for group_id in group_ids if group_id in self.groups]:
             group.leased = True
             self.under_way += 1
 
     def train(self, group_ids: Sequence[int]) -> None:
-        """The leased groups were trained again."""
+        """Counts the leased groups as trained again."""
         for group_id in group_ids:
             group = self.groups[group_id]
             if not group.leased:
@@ -71,7 +71,7 @@ class Replay:
         self.groups = {group_id: group for group_id, group in known.items() if group.leased or self._may_have(group, next_step)}
 
     def retire(self, group_id: int) -> None:
-        """The group is not trained again."""
+        """Forgets a group that is not trained again."""
         del self.groups[group_id]
 
     def restore(self, done: int, trained: Iterable[Trained], next_step: int) -> None:

@@ -69,7 +69,7 @@ class Completion:
 
 
 Answer = tuple[GenerateResult, int]
-"""And the engine that gave it."""
+"""The engine that gave the answer."""
 
 
 @dataclass(eq=False, slots=True)
@@ -122,8 +122,8 @@ class RolloutClient:
         return [self._sample(prompt, i, completion) for i, completion in enumerate(completions)]
 
     async def complete(self, affinity: str, requests: Sequence[GenerateRequest], priority: int = 1) -> list[Completion]:
-        """The whole answer to every request. Requests of one `affinity` go to one engine if that engine has room: its cache may
-        hold their common beginning."""
+        """Returns the whole answer to every request. Requests of one `affinity` go to one engine if that engine has room: its
+        cache may hold their common beginning."""
         sizes = [1] * len(requests) if self._expand else [len(requests)]
         routes = [route for size in sizes for route in self._request(size, affinity, priority)]
         answers = [
@@ -157,7 +157,7 @@ class RolloutClient:
         return PolicyAnswer(done.token_ids, done.logprobs, done.versions, self.text(done), done.stopped, done.extras)
 
     def text(self, completion: Completion) -> str:
-        """The text of a complete answer, cut at its stop string."""
+        """Returns the text of a complete answer, cut at its stop string."""
         if completion.text is not None:
             return completion.text
         sampling = completion.request.sampling
@@ -208,7 +208,7 @@ class RolloutClient:
             self._release(route, preempted)
 
     async def _ask(self, route: Route, engine: int, worker: WorkerHandle, request: GenerateRequest) -> GenerateResult | Answer:
-        """The engine's result; or the answer of another one, if this one falls silent and the other is first."""
+        """Returns the engine's result, or the answer of another one, if this one falls silent and the other is first."""
         asked = Asked(route, request, asyncio.timeout(None))
         self._asked.setdefault(engine, {})[route] = asked
         try:
@@ -270,7 +270,7 @@ class RolloutClient:
             self._report(engine, worker, error)
 
     def _aborted(self, aborting: asyncio.Future[None]) -> None:
-        """Nobody waits for the abort of a call that was cancelled: an engine that is gone by then has nothing to abort."""
+        """Notes the end of an abort. An engine that is gone by then has nothing to abort."""
         self._aborting.discard(aborting)
         if not aborting.cancelled():
             aborting.exception()

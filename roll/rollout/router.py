@@ -34,13 +34,13 @@ class Concurrency:
         return int(self._limit)
 
     def begin(self) -> int:
-        """A request is given to the engine; returns its number."""
+        """Counts a request given to the engine; returns its number."""
         self._begun += 1
         return self._begun
 
     def end(self, number: int, load: int, others_wait: bool, preempted: bool) -> None:
-        """The request with this number has ended. `load`: requests on the engine until now; `preempted`: it ran out of KV cache
-        meanwhile.
+        """Counts the end of the request with this number. `load`: requests on the engine until now; `preempted`: it ran out of KV
+        cache meanwhile.
 
         Requests that were running when the limit was cut say nothing new: a shortage costs one cut."""
         if number <= self._counts_from:
@@ -90,15 +90,15 @@ class Router:
         return [concurrency.limit for concurrency in self._concurrency]
 
     def request(self, count: int, affinity: str, priority: int = 1) -> tuple[list[Route], list[Route]]:
-        """A route for each of `count` requests, which one engine is given together, and all routes that are granted now (they may
-        be among them)."""
+        """Returns a route for each of `count` requests, which one engine is given together, and all routes that are granted now
+        (they may be among them)."""
         together: list[Route] = []
         together += [Route(together, affinity) for _ in range(count)]
         self._queue.add(id(together), priority, together)
         return [*together], self._grant()
 
     def release(self, route: Route, preempted: bool = False) -> list[Route]:
-        """Gives the place back (or leaves the queue), once; returns the routes that are granted now. `preempted`: the engine ran
+        """Releases the place (or leaves the queue), once; returns the routes that are granted now. `preempted`: the engine ran
         out of KV cache while it served the request."""
         if route not in route.together:
             return []
@@ -111,11 +111,11 @@ class Router:
         return self._grant()
 
     def close(self, engine: int) -> None:
-        """The engine gets no new requests. The requests that it has stay with it until they are released."""
+        """Closes the engine to new requests. The requests that it has stay with it until they are released."""
         self._closed.add(engine)
 
     def open(self, engine: int) -> list[Route]:
-        """The engine is served again; returns the routes that are granted now."""
+        """Opens the engine again; returns the routes that are granted now."""
         self._closed.discard(engine)
         self._weigh(engine, 0)
         return self._grant()

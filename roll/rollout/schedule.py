@@ -1,4 +1,4 @@
-"""Which steps publish their weights, which versions are validated, which steps leave a checkpoint. Pure.
+"""Schedule of a run: steps that publish weights or leave a checkpoint, versions that are validated. Pure.
 
 Versions are counted in steps, so published ones are multiples of n. Between two of them the trainer needs n batches that were
 started under one version, which admission grants only if n − 1 <= α (`roll.rollout.admission`).
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 @dataclass(slots=True, kw_only=True)
 class StepSchedule:
     last_step: int
-    """An explorer that is a process of its own learns it from the trainer."""
+    """The last step of the run. An explorer that is a process of its own learns it from the trainer."""
     push_every: int = 1
     """n: steps between two published versions."""
     pull_every: int = 0

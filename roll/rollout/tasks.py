@@ -16,7 +16,7 @@ class TaskSource(Protocol):
     def next(self) -> Prompt: ...
 
     def ended(self, group: SampleGroup) -> None:
-        """The group of a task has met its fate; its samples may have rewards. For sources that learn from them."""
+        """Called when the group of a task has met its fate; its samples may have rewards. For sources that learn from them."""
         return
 
     def settle(self) -> None:
@@ -24,7 +24,7 @@ class TaskSource(Protocol):
         return
 
     def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
-        """The position, as plain JSON. `outstanding`: tasks that were served and are to be served again after `restore`."""
+        """Returns the position as JSON. `outstanding`: served tasks that are to be served again after `restore`."""
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
         """Continues from a `cursor()`. Raises `ValueError` if it speaks of another seed or other tasks."""

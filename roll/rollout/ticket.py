@@ -29,4 +29,4 @@ class Selection:
     drop: dict[int, str] = field(default_factory=dict)
     """Group id -> reason, for groups that can no longer be trained."""
     waiting_for: str = ""
-    """Why nothing is taken."""
+    """Reason for taking nothing."""
