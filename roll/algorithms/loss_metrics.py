@@ -7,7 +7,7 @@ Share of the gradient that a loss leaves to responses of each length.
 
 On fresh samples, without any correction, the policy gradient is Σ_t −A_t·∇ℓ_t. Every loss here, with any weights, clips or
 masks, has a gradient Σ_t g_t·∇ℓ_t with g_t = ∂L/∂ℓ_t, L the sum of its tokens' losses after the correction (a weight that is
-constant in the gradient is part of g_t, and so is one token's part in the others' losses, by its ratio). The share that is left to
+constant in the gradient is part of g_t, and so is one token's part in the others' losses, by its ratio). The share left to
 some of the tokens is
 
     Σ |g_t| / Σ |A_t|
