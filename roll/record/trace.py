@@ -25,7 +25,7 @@ FILE_EVENTS = 20_000
 TOGETHER = 256
 """Spans and tracks that are encoded together, which is cheaper."""
 HEAD_BYTES = 4_096
-"""The first line is shorter."""
+"""Largest length of the first line."""
 WAITING_FILES = 4
 """Full files that may wait to be written; more, on a disk that stays full, are forgotten."""
 
@@ -87,7 +87,7 @@ class _Piece:
 
     @cached_property
     def text(self) -> str:
-        """Events as JSON, with commas between them."""
+        """Returns the events as JSON, with commas between them."""
         text = _encoded([event for each in self._drawn for event in each.events(self._zero)])
         self._drawn = ()  # what could not be encoded stays, and is told at each attempt
         return text
@@ -137,17 +137,17 @@ class Trace:
 
     @contextmanager
     def during(self, row: str, name: str, **args: object) -> Iterator[None]:
-        """A span from now to the end of the block, unless the block raises."""
+        """Records a span from now to the end of the block, unless the block raises."""
         begin = self._clock()
         yield
         self.add(Span(row, name, begin, self._clock(), args))
 
     def enter_phase(self, group_id: int, phase: str) -> None:
-        """The group's track begins with its first phase."""
+        """Begins a phase; the group's track begins with its first phase."""
         self._groups.setdefault(group_id, []).append((phase, self._clock()))
 
     def note(self, group_id: int, **facts: object) -> None:
-        """Facts about a group that has a track, to be shown with its fate."""
+        """Adds facts about a group that has a track, to be shown with its fate."""
         if group_id in self._groups:
             self._notes.setdefault(group_id, {}).update(facts)
 
@@ -166,7 +166,7 @@ class Trace:
         return [*self.full, self._file([*(self._bar(span) for span in open_spans), *live])]
 
     def written(self, files: Sequence[TraceFile]) -> None:
-        """These are on disk."""
+        """Forgets files that are on disk."""
         self.full = [file for file in self.full if file not in files]
 
     def _add(self, drawn: _Bar | _Track, events: int) -> None:
@@ -208,7 +208,7 @@ class Trace:
 
 
 def _until(path: Path) -> float:
-    """When the trace in the file ended, as its first line says; 0 where no file says it."""
+    """Returns the time at which the trace in the file ended, as its first line says; 0 where no file says it."""
     with suppress(OSError, EOFError, zlib.error, ValueError, LookupError, TypeError), gzip.open(path) as file:
         return float(json.loads(file.readline(HEAD_BYTES) + b"]}")["otherData"]["until"])
     return 0.0
@@ -223,5 +223,5 @@ def _event(ph: str, name: str, tid: int, **more: object) -> Event:
 
 
 def _encoded(events: Sequence[Event]) -> str:
-    """The events as JSON, without the brackets of a list."""
+    """Returns the events as JSON, without the brackets of a list."""
     return _ENCODER.encode(events)[1:-1]

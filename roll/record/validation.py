@@ -27,7 +27,7 @@ class ValidationSet:
     name: str
     prompts: tuple[Prompt, ...]
     n: int
-    """Rollouts of each prompt."""
+    """Number of rollouts of each prompt."""
     sampling: SamplingParams
 
 
@@ -36,7 +36,7 @@ class SetRollouts:
     of: ValidationSet
     samples: list[Sample]
     failed: int
-    """Rollouts that came to nothing."""
+    """Number of rollouts that came to nothing."""
 
 
 @dataclass(frozen=True, slots=True)

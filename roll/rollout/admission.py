@@ -75,13 +75,13 @@ class Admission:
         self.trained = version * batch_groups
         self.dropped: Counter[str] = Counter()
         self.live: dict[int, Ticket] = {}
-        """In the order of admission, which is also that of start versions, and so of deadlines."""
+        """Live groups in the order of admission, which is also that of start versions, and so of deadlines."""
         self._ready: list[int] = []
         """Ids of the buffered groups, in order."""
         self._started_under: Counter[int] = Counter()
         """Start version -> live groups."""
         self._in_flight_under: Counter[int] = Counter()
-        """Start version -> those of them that are in flight."""
+        """Start version -> live groups that are in flight."""
         self.next_step = version
         """The first step that a group which starts now could be trained by: the one whose groups are not selected yet."""
 
@@ -121,7 +121,7 @@ class Admission:
 
     @property
     def most_live(self) -> int:
-        """The largest number of groups that may be live at the same time."""
+        """Returns the largest number of groups that may be live at the same time."""
         return math.ceil((1 + self.ratio) * self.batch_groups) + self.extra_groups
 
     def in_flight(self, group_id: int) -> bool:
@@ -133,7 +133,7 @@ class Admission:
 
     @property
     def places(self) -> int:
-        """The places of the steps that are done."""
+        """Returns the places of the steps that are done."""
         return self.trained + self.replay.done
 
     def go_synchronous(self) -> None:
@@ -144,7 +144,7 @@ class Admission:
     # -- fates ----------------------------------------------------------------------------------------------------------
 
     def complete(self, group_id: int) -> None:
-        """The group is complete and waits in the buffer."""
+        """Moves a complete group to the buffer."""
         ticket = self._ticket(group_id)
         if ticket.state is not GroupState.IN_FLIGHT:
             raise AccountingError(f"group {group_id} was put into the buffer twice")
@@ -153,12 +153,12 @@ class Admission:
         insort(self._ready, group_id)
 
     def drop(self, group_id: int, reason: str) -> None:
-        """The group will not be trained; its ticket is free again."""
+        """Drops a group, which will not be trained; its ticket is free again."""
         self._remove(self._ticket(group_id))
         self.dropped[reason] += 1
 
     def train(self, group_ids: tuple[int, ...]) -> None:
-        """The groups have been trained, for the first time or again."""
+        """Marks the groups trained, for the first time or again."""
         first = [self._ticket(group_id) for group_id in group_ids if group_id not in self.replay.groups]
         for ticket in first:
             if ticket.state is not GroupState.BUFFERED:
@@ -170,11 +170,11 @@ class Admission:
         self.replay.offer([Trained(ticket.group_id, ticket.start_version) for ticket in first], self.next_step)
 
     def set_published(self, version: int) -> None:
-        """`version` is published; the engines take it later."""
+        """Records that `version` is published; the engines take it later."""
         self.newest = version
 
     def set_served(self, version: int) -> None:
-        """All engines serve `version`, or a newer one, from now on."""
+        """Records that all engines serve `version`, or a newer one, from now on."""
         if version < self.version:
             raise AccountingError(f"policy version {version} published after {self.version}")
         self.version = version
@@ -198,7 +198,7 @@ class Admission:
     # -- what a step trains ---------------------------------------------------------------------------------------------
 
     def deadline(self, ticket: Ticket) -> int:
-        """The last step that may train the group."""
+        """Returns the last step that may train the group."""
         return ticket.start_version + self.bound
 
     def select(self, step: int, leased: Collection[int] = (), lacking: int | None = None) -> Selection:

@@ -42,7 +42,7 @@ class Dialogue:
             self._after([_user("next")])
 
     def first(self, system: str, user: str) -> list[int]:
-        """System prompt (empty: none) and the message of the first turn, up to where the answer begins."""
+        """Returns the system prompt (empty: none) and the message of the first turn, up to where the answer begins."""
         if not self.native:
             return self._encode(system + user, special=True)
         return self._encode(self._render([*self._system(system), _user(user)]), special=False)
@@ -64,7 +64,7 @@ class Dialogue:
         return Rendered(self._encode(text, special=False), _thinks(text))
 
     def text(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
-        """A conversation in words. Raises `TemplateRefusal`."""
+        """Returns a conversation as text. Raises `TemplateRefusal`."""
         return self._render(messages, tools, opens=False)
 
     def bridge(
@@ -92,7 +92,7 @@ class Dialogue:
         )
 
     def spelled(self, ids: Sequence[int]) -> str:
-        """Tokens as text, special ones too."""
+        """Returns the tokens as text, special ones too."""
         return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def _after(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:

@@ -18,14 +18,14 @@ class PolicyAnswer:
     token_ids: Sequence[int]
     logprobs: Sequence[float]
     versions: list[VersionSpan]
-    """From the first token of the answer."""
+    """Tokens and log-probs from the first token of the answer."""
     text: str
     stopped: bool
     """False if it was cut off at the length limit."""
     extras: Extras = NOTHING
 
     def within(self, most: int) -> PolicyAnswer:
-        """The answer of a policy that may write so many tokens a turn: a single one, a move, is whole."""
+        """Returns the answer of a policy that may write so many tokens a turn: a single one, a move, is whole."""
         return replace(self, stopped=True) if most == 1 else self
 
 

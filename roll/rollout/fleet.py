@@ -86,7 +86,7 @@ class Fleet:
         return True
 
     def silenced(self, replica: int) -> None:
-        """It gives no sign of life."""
+        """Records that the replica gives no sign of life."""
         self._leaves(replica, EngineEvent.SILENCED)
 
     def answered(self, replica: int) -> None:
@@ -94,7 +94,7 @@ class Fleet:
         self._take(replica, EngineEvent.ANSWERED)
 
     def loaded(self, replica: int, version: int) -> None:
-        """A serving replica serves `version` from now on."""
+        """Records that a serving replica serves `version` from now on."""
         self._serves(replica, -1)
         self.versions[replica] = version
         self._serves(replica, +1)
@@ -108,7 +108,7 @@ class Fleet:
         self.restarts += 1
 
     def unplaced(self, replica: int) -> None:
-        """The restart did not begin: there is no place for it."""
+        """Records that the restart did not begin: there is no place for it."""
         self._take(replica, EngineEvent.DIED)
         self.restarts -= 1
 
@@ -156,11 +156,11 @@ class WeightPulls:
         self._groups = [0] * len(fleet.states)
         """Groups that ended since the engine's last load."""
         self._awaited = fleet.version
-        """All engines take this version, or a newer one, without delay."""
+        """Version that all engines take, or a newer one, without delay."""
         self._loading: tuple[int, ...] = ()
 
     def publish(self, version: int, awaited: bool = False) -> None:
-        """`version` can be pulled. `awaited`: someone waits until all engines serve it."""
+        """Publishes `version`, which can be pulled. `awaited`: someone waits until all engines serve it."""
         if version <= self.newest:
             raise ValueError(f"version {version} published after version {self.newest}")
         self.newest = version
@@ -168,7 +168,7 @@ class WeightPulls:
             self._awaited = version
 
     def group_ended(self, engines: Iterable[int]) -> None:
-        """A group is rolled out. `engines`: the engines that sampled some of its tokens."""
+        """Counts a group that is rolled out. `engines`: the engines that sampled some of its tokens."""
         for engine in engines:
             self._groups[engine] += 1
 
@@ -185,17 +185,17 @@ class WeightPulls:
         ]
 
     def ahead(self, version: int) -> list[int]:
-        """The engines that will be due when `version` is published as an awaited one; none if it is published."""
+        """Returns the engines that will be due when `version` is published as an awaited one; none if it is published."""
         versions, newer = self._fleet.versions, version > self.newest
         return [engine for engine in self._fleet.serving if newer and versions[engine] < version]
 
     def begin(self) -> int:
-        """The version to load: always the newest, so one that was overtaken is never asked for."""
+        """Returns the version to load: always the newest, so one that was overtaken is never asked for."""
         self._loading = (self.newest,)
         return self.newest
 
     def end(self, engines: Iterable[int]) -> None:
-        """The load of `engines` is over, whether they serve the version or were lost."""
+        """Ends the load of `engines`, whether they serve the version or were lost."""
         self._loading = ()
         for engine in engines:
             self._groups[engine] = 0

@@ -60,26 +60,26 @@ class Groups(OneProcess):
         self._source, self._journal, self._trace = source, journal, trace
         self._progress, self._clock = progress, clock
         self._live: dict[int, SampleGroup] = {}
-        """And those that may be trained again."""
+        """Groups that may be trained again."""
         self._work: dict[int, asyncio.Future[Any]] = {}
         """Group -> its running work, which is cancelled when the group is dropped."""
         self._leased: dict[int, tuple[SampleGroup, ...]] = {}
         """Step -> the groups that it has: one step trains, and the next may have groups already."""
         self._leased_ids: frozenset[int] = frozenset()
         self._complete_since: float | None = None
-        """Since when all groups lie ready that the next step lacks."""
+        """Time since which all groups that the next step lacks lie ready."""
         self.stop_asked = False  # by this process, which may be the only one that ends
         self.hurried = False
         """True if the run stops and gives up all work that only serves a run that goes on."""
 
     async def until(self, predicate: Callable[[], T], who: str = "", what: str = "") -> T:
-        """See `Changes.until`: the predicate is called now and after every change of any group."""
+        """Waits as `Changes.until`: the predicate is called now and after every change of any group."""
         return await self.changes.until(predicate, who, what)
 
     # -- the explorer's verbs -------------------------------------------------------------------------------------------
 
     async def start(self) -> SampleGroup:
-        """A new group with the next task, as soon as admission lets one start. Raises `Closed` after `stop`."""
+        """Starts a group with the next task, as soon as admission lets one start. Raises `Closed` after `stop`."""
         while True:
             await self.until(lambda: self.stopped or self._may_start())
             self.changes.waits.pop(START, None)
@@ -112,7 +112,7 @@ class Groups(OneProcess):
         return None if task.cancelled() else task.result()
 
     async def complete(self, group: SampleGroup) -> None:
-        """The group is complete and can be trained. One that has met its fate already keeps it."""
+        """Buffers a complete group, which can be trained. One that has met its fate already keeps it."""
         async with self._transaction():
             if not self.is_live(group.group_id):
                 return
@@ -163,7 +163,7 @@ class Groups(OneProcess):
             self._changed()
 
     async def trained(self, lease: Lease) -> None:
-        """The lease's groups have been trained."""
+        """Marks the lease's groups trained."""
         async with self._transaction():
             first = {group_id for group_id in lease.group_ids if self.is_live(group_id)}
             self.admission.train(lease.group_ids)
@@ -181,13 +181,13 @@ class Groups(OneProcess):
     # -- policy versions ------------------------------------------------------------------------------------------------
 
     async def set_published(self, version: int) -> None:
-        """`version` is published; the engines take it later."""
+        """Records that `version` is published; the engines take it later."""
         async with self._transaction():
             self.admission.set_published(version)
             self._changed()
 
     async def set_served(self, version: int) -> None:
-        """All engines serve `version`, or a newer one, from now on."""
+        """Records that all engines serve `version`, or a newer one, from now on."""
         async with self._transaction():
             self.admission.set_served(version)
             self._changed()
@@ -209,7 +209,7 @@ class Groups(OneProcess):
         self._changed()
 
     def go_synchronous(self) -> None:
-        """No group starts any more before the engines serve the weights of the step before its own."""
+        """Lets no group start before the engines serve the weights of the step before its own."""
         self.admission.go_synchronous()
         self._changed()
 
@@ -227,13 +227,13 @@ class Groups(OneProcess):
         return {"admission": self.admission.state(), "cursor": self._source.cursor(outstanding)}
 
     def buffered(self) -> list[dict[str, Any]]:
-        """The groups that are complete, leased ones included, as JSON values; with `uses`, those that may be trained again."""
+        """Returns the complete groups, leased ones included, as JSON values; with `uses`, those that may be trained again."""
         live, trained = self.admission.live, self.admission.replay.groups
         complete = [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
         return complete + [self._live[i].to_json() | {"uses": trained[i].uses} for i in sorted(trained)]
 
     def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
-        """Goes on from `state` and `buffered`; the source was set to its cursor before."""
+        """Continues from `state` and `buffered`; the source was set to its cursor before."""
         groups = sorted((SampleGroup.from_json(row) for row in buffered), key=lambda group: group.group_id)
         self._live = {group.group_id: group for group in groups}
         uses = {row["group_id"]: row["uses"] for row in buffered if "uses" in row}
@@ -253,13 +253,13 @@ class Groups(OneProcess):
         return nullcontext()
 
     def _started(self, group: SampleGroup) -> None:
-        """The group is in flight."""
+        """Records that the group is in flight."""
 
     def _completed(self, group: SampleGroup) -> None:
-        """The group has its samples."""
+        """Records that the group has its samples."""
 
     def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
-        """The group has met its fate, or was trained again (`replayed`). Steps count from 1."""
+        """Records that the group has met its fate, or was trained again (`replayed`). Steps count from 1."""
         row: dict[str, Any] = {"prompt_uid": group.prompt.uid, "fate": fate, "reason": reason, "step": step}
         row |= {"start_version": group.start_version, "lag": lag}
         if fate != "replayed":
@@ -271,10 +271,10 @@ class Groups(OneProcess):
         self._trace.end_group(group.group_id, {**row, "tokens_by_version": group.tokens_by_version})
 
     async def _fetch(self, group_ids: Sequence[int]) -> None:
-        """Groups that `_contents` is about to read."""
+        """Fetches groups that `_contents` is about to read."""
 
     async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
-        """Groups with their samples; those that cannot be read are dropped, or not trained again, and left out."""
+        """Returns groups with their samples; those that cannot be read are dropped, or not trained again, and left out."""
         return [self._live[group_id] for group_id in group_ids]
 
     # -- how ------------------------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class Groups(OneProcess):
         self._forget(group_id, reason, detail)
 
     def _let_go(self) -> None:
-        """Samples that are needed no more."""
+        """Releases samples that are no longer needed."""
         trained = self.admission.replay.groups
         self._live = {group_id: group for group_id, group in self._live.items() if self.is_live(group_id) or group_id in trained}
 

@@ -15,9 +15,9 @@ class Lease:
     """Steps done before this one: the policy version that it trains."""
     groups: tuple[SampleGroup, ...]
     asked_at: float
-    """When the trainer asked for them."""
+    """Time at which the trainer asked for them."""
     complete_at: float
-    """Since when they, and whatever the step lacks, lay ready."""
+    """Time since which they, and whatever the step lacks, lay ready."""
     leased_at: float
     last: bool = True
     """True if the step has all its groups now."""

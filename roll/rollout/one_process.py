@@ -23,10 +23,10 @@ class OneProcess:
         await asyncio.Event().wait()
 
     async def announce_end(self, status: str, reason: str) -> None:
-        """The trainer says how the run has ended."""
+        """Announces the end of the run, as its trainer."""
 
     async def leave(self) -> None:
-        """This process takes part no longer."""
+        """Ends this process's part in the run."""
 
     async def was_taken_back(self) -> bool:
         """True if versions that this process served are gone, because the trainer went on from a checkpoint."""
@@ -37,7 +37,7 @@ class OneProcess:
         return True
 
     async def report_validation(self, version: int, result: Mapping[str, object]) -> None:
-        """The validation of `version` is over."""
+        """Reports that the validation of `version` is over."""
 
     async def saved(self, step: int, before: int) -> None:
         """The checkpoint of `step` is complete, and no process goes on from one before that of step `before`. One may be damaged,
