@@ -33,7 +33,7 @@ Summary: TypeAlias = MutableMapping[str, Any]
 
 class Callback:
     """Base class of callbacks: a subclass overrides the events it needs. A run calls all callbacks one after another on one
-    thread: they need no locks and may take time, as rollouts continue. An exception ends the run as failed, with its name and a
+    thread: they need no locks and may take time, as rollouts continue. An exception fails the run, naming the callback, with a
     checkpoint; `stop` ends it in order. A number added to `metrics` is a metric of the run."""
 
     _stops: tuple[str, StopStatus] | None = None

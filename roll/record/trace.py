@@ -166,7 +166,7 @@ class Trace:
         return [*self.full, self._file([*(self._bar(span) for span in open_spans), *live])]
 
     def written(self, files: Sequence[TraceFile]) -> None:
-        """Forgets files that are on disk."""
+        """Forgets full files that are on disk."""
         self.full = [file for file in self.full if file not in files]
 
     def _add(self, drawn: _Bar | _Track, events: int) -> None:

@@ -18,7 +18,7 @@ class PolicyAnswer:
     token_ids: Sequence[int]
     logprobs: Sequence[float]
     versions: list[VersionSpan]
-    """Tokens and log-probs from the first token of the answer."""
+    """Version spans from the first token of the answer."""
     text: str
     stopped: bool
     """False if it was cut off at the length limit."""

@@ -60,7 +60,7 @@ class Groups(OneProcess):
         self._source, self._journal, self._trace = source, journal, trace
         self._progress, self._clock = progress, clock
         self._live: dict[int, SampleGroup] = {}
-        """Groups that may be trained again."""
+        """Live groups, and those that may be trained again."""
         self._work: dict[int, asyncio.Future[Any]] = {}
         """Group -> its running work, which is cancelled when the group is dropped."""
         self._leased: dict[int, tuple[SampleGroup, ...]] = {}
