@@ -48,13 +48,13 @@ class Callback:
         number of steps trained so far; `rows`: their metrics."""
 
     def on_step(self, step: int, metrics: MutableMapping[str, float]) -> None:
-        """Called after a step was trained; steps count from 1. Runs in the trainer's process."""
+        """Called after a step was trained, where the trainer runs; steps count from 1."""
 
     def on_validation(self, step: int, metrics: MutableMapping[str, float]) -> None:
         """Called after the policy of `step` steps was evaluated."""
 
     def on_group(self, group: SampleGroup, reason: str | None) -> None:
-        """Called after the explorer rolled out and judged a group. `reason`: why it is not to be trained; None if it is."""
+        """Called where the explorer runs, when a group was judged. `reason`: why it is not to be trained; None if it is."""
 
     def on_refresh(self, progress: RunProgress) -> None:
         """Called with the present state of the run: twice a second, and after each step."""

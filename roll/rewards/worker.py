@@ -52,8 +52,8 @@ class RewardWorker:
     reads: ClassVar[frozenset[str] | None] = None
     """Accepted `reward_args`: any other is refused. None: all are accepted."""
     asks: ClassVar[str] = ""
-    """The block of its domain that names the model that it uses: judge or reward_model. `config["engine"]` then holds the
-    configuration of the engine."""
+    """The block of its domain that names the model that it uses: judge or reward_model. `config["engine"]` then holds the parts
+    to build its engine from."""
     starts_within_s: ClassVar[float] = START_S
     """Seconds allowed for `start` in its trial before a run."""
     keeps_time_limit: ClassVar[bool] = False
