@@ -18,7 +18,7 @@ from roll.configs.losses import LossAggregation
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """What the rows are of the rollouts that they belong to: an episode may be several sequences, a response is one."""
+    """Relation of the rows to their rollouts: an episode may be several sequences, a response is one."""
 
     tokens: Tensor
     """[B], masked-in tokens of the whole rollout of each row, over all its sequences in the step."""
@@ -35,7 +35,7 @@ def check_mode(mode: str, norm_length: int | None) -> None:
 
 
 def divisor(mode: str, totals_tokens: int, totals_sequences: int, totals_rollouts: float | None = None) -> float:
-    """What a batch loss is divided by: the one number in it that is known only when the batch is complete."""
+    """Returns the divisor of a batch loss: the one number in it that is known only when the batch is complete."""
     if mode == "rollout-mean":
         return totals_rollouts or 1
     return max(totals_tokens if mode == "token-mean" else totals_sequences, 1)

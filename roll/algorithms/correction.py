@@ -1,4 +1,4 @@
-"""Train/infer correction: what to do about the distance between the policy that is trained and the one that sampled.
+"""Train/infer correction: weights and masks for the distance between the trained policy and the one that sampled.
 
 The trained policy stands for itself by its log-probs ℓ_t (those of the step's first weights where they were recomputed, else
 the current ones, detached), the sampler by the recorded ℓ_b. ρ = exp(ℓ_t − ℓ_b). Everything here is without gradient, and a
@@ -132,7 +132,7 @@ def _segment_mean(values: Tensor, mask: Tensor) -> Tensor:
 
 @torch.no_grad()
 def correction_metrics(corrected: Corrected, mask: Tensor) -> Metrics:
-    """Metrics of what the correction did."""
+    """Returns metrics of the correction's effect."""
     weight, count = corrected.weight, mask.sum()
     return {
         "actor/is_weight_mean": masked_mean(weight, mask),
@@ -144,7 +144,7 @@ def correction_metrics(corrected: Corrected, mask: Tensor) -> Metrics:
 
 @torch.no_grad()
 def mismatch_metrics(trained: Tensor, behaviour: Tensor, mask: Tensor) -> Metrics:
-    """How far the trained policy ℓ_t is from the one that sampled, ℓ_b: estimates from the sampled tokens."""
+    """Returns estimates of the distance of the trained policy ℓ_t from the sampling one ℓ_b, from the sampled tokens."""
     trained, behaviour = select(trained, mask), select(behaviour, mask)
     log_rho = trained - behaviour
     rho = bounded_exp(log_rho)

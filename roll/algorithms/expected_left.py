@@ -1,11 +1,11 @@
-"""What a loss is expected to leave of the gradient of a response, if all that lies between sampler and trainer is numerics.
+"""Expected share of a response's gradient that a loss leaves, if sampler and trainer differ only in numerics.
 
 The numerics of two engines add noise δ_t to the log-ratio of each token. Let it be independent, normal and of standard deviation
 σ. Ratios average to 1 under the policy that sampled, E[e^δ] = 1, so the mean of δ is −σ²/2 (and KL(sampler ‖ trainer) = σ²/2 per
 token: `actor/train_infer_kl` measures it). Of n tokens the sum S is then normal with mean −v/2 and variance v = n·σ². A loss
 that weighs every token of a response by f(S) is expected to leave E[f(S)] of its gradient (`gradient_left` measures it). For
 `topr`, f(S) = min(e^S, 1), that is 2·Φ(−√v/2): with σ = 0.02 it is 0.75 at 1,000 tokens, 0.37 at 8,000, 0.07 at 32,000. The mean
-S/n, of which `gspo` takes its ratio, has a standard deviation of σ/√n; what is left depends on how tight the clip is.
+S/n, of which `gspo` takes its ratio, has a standard deviation of σ/√n; its share depends on how tight the clip is.
 
 Weights that are functions of one token's ratio do not depend on the length and are 1 here. Pure.
 """
@@ -19,13 +19,13 @@ from statistics import NormalDist
 from roll.configs.losses import CorrectionFilterConfig, PolicyLossArgs, TrainInferCorrectionConfig
 
 Weight = Callable[[float], float]
-"""Of S."""
+"""Weight as a function of S."""
 ENGINES_NOISE = 0.02
-"""σ that is taken where engine and trainer are different programs: KL 2e-4 a token, what bf16 kernels commonly differ by."""
+"""σ assumed where engine and trainer are different programs: KL 2e-4 a token, a common difference of bf16 kernels."""
 LEAST = 0.5
 """Less of the gradient is told."""
 CELLS = 4000
-"""Of the sum that stands for the expectation: weights may jump."""
+"""Cells of the sum that approximates the expectation: weights may jump."""
 
 
 def expected(weight: Weight, tokens: int, noise: float) -> float:
@@ -99,7 +99,7 @@ def _kept(rule: CorrectionFilterConfig, tokens: int) -> Weight:
 
 
 def fix_of(variant: str, args: PolicyLossArgs, correction: TrainInferCorrectionConfig) -> str:
-    """What would leave long responses more."""
+    """Returns advice on settings that leave long responses more of their gradient."""
     chosen = correction.is_weight
     if chosen.enabled and chosen.weight_type == "sequence":
         return "train_infer_correction.is_weight.weight_type: geometric or token"

@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 __all__ = ["LossSpec", "Metrics", "compute_loss", "prepare_batch", "reduce_metrics"]
 
 DECOUPLED_WEIGHT = ImportanceWeight()
-"""Proximal over behaviour, by token, truncated: what a decoupled loss is weighted by unless the correction says otherwise."""
+"""Proximal over behaviour, by token, truncated: the weight of a decoupled loss unless the correction says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossSpec:
-    """What to optimise: plain values, so it travels to any rank."""
+    """Specification of the loss: plain values, so it travels to any rank."""
 
     pg_variant: str = DEFAULT_LOSS
     """A registered name, or the dotted path of a user's function (see `policy_loss.PolicyLoss`)."""
@@ -69,9 +69,9 @@ class LossSpec:
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     correction: Correction = field(default_factory=Correction)
-    """What to do about the distance to the policy that sampled."""
+    """Correction of the distance to the policy that sampled."""
     engines: int = 1
-    """How many sampled; for metrics."""
+    """Number of engines that sampled; for metrics."""
     full_rate_ess: float | None = None
     """The effective sample size from which on a step has its whole learning rate (see `rate_scale`); None: whatever it is."""
 
@@ -165,7 +165,7 @@ def _regularised(
 
 
 def _policy_loss(logprobs: Tensor, batch: Padded, spec: LossSpec) -> tuple[Tensor, Tensor, Metrics]:
-    """[B, T] the corrected loss of each token, [B, T] bool which tokens it holds for, and what there is to say of both."""
+    """Returns [B, T] the corrected loss of each token, [B, T] bool the tokens it holds for, and metrics of both."""
     mask, proximal, behaviour = batch.loss_mask, batch.proximal_logprobs, batch.behaviour_logprobs
     variant = get_policy_loss(spec.pg_variant)
     decoupled = proximal is not None and traits_of(variant).anchor == "step"
@@ -191,7 +191,7 @@ def _policy_loss(logprobs: Tensor, batch: Padded, spec: LossSpec) -> tuple[Tenso
 
 @torch.no_grad()
 def _ratio_metrics(inputs: LossInputs, behaviour_logprobs: Tensor) -> Metrics:
-    """How far the current policy is from the one of the ratio and from the one that sampled."""
+    """Returns the distances of the current policy from the policy of the ratio and from the one that sampled."""
     mask, logprobs = inputs.mask, inputs.logprobs.detach()
     ratio = select(inputs.ratio.detach(), mask)
     weight = select(bounded_exp(log_ratio(logprobs, behaviour_logprobs, mask)), mask)

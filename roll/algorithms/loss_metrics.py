@@ -3,11 +3,11 @@
 Averaging averages of unequal parts is wrong, so a micro-batch reports sums and counts. Each metric is a tuple of scalar tensors;
 `MaxMetric` combines by maximum, all others by addition.
 
-How much of the gradient a loss leaves to responses of each length.
+Share of the gradient that a loss leaves to responses of each length.
 
-On fresh samples, without any correction, the policy gradient is Σ_t −A_t·∇ℓ_t. Every loss here, whatever it weighs, clips or
-leaves out, has a gradient Σ_t g_t·∇ℓ_t with g_t = ∂L/∂ℓ_t, L the sum of its tokens' losses after the correction (a weight that is
-constant in the gradient is part of g_t, and so is what one token's ratio adds to the others' losses). The share that is left to
+On fresh samples, without any correction, the policy gradient is Σ_t −A_t·∇ℓ_t. Every loss here, with any weights, clips or
+masks, has a gradient Σ_t g_t·∇ℓ_t with g_t = ∂L/∂ℓ_t, L the sum of its tokens' losses after the correction (a weight that is
+constant in the gradient is part of g_t, and so is one token's part in the others' losses, by its ratio). The share left to
 some of the tokens is
 
     Σ |g_t| / Σ |A_t|
@@ -126,7 +126,7 @@ def masked_mean(values: Tensor, mask: Tensor) -> MeanMetric:
 
 
 def scaled(metrics: Metrics, factor: float) -> Metrics:
-    """The metrics of a part whose loss turns out to be `factor` of what it was taken for."""
+    """Returns the metrics of a part whose loss is multiplied by `factor`."""
     return {name: SumMetric(one.total * factor) if isinstance(one, SumMetric) else one for name, one in metrics.items()}
 
 
@@ -162,7 +162,7 @@ def reduce_metrics(parts: Iterable[Metrics], all_reduce: AllReduce | None = None
     """The value of each metric over all parts.
 
     Args:
-        parts: what `compute_loss` returned for each micro-batch of this rank.
+        parts: the metrics that `compute_loss` returned for each micro-batch of this rank.
         all_reduce: reduces a float64 vector over the ranks in place; called twice on every rank, which must hold the same
             metrics. None: this rank is alone.
 

@@ -1,4 +1,4 @@
-"""The built-in policy losses by family, and how one is found by its name. What a configuration knows of them stands in
+"""The built-in policy losses by family, and their look-up by name. Their declarations for a configuration are in
 `roll.configs.losses`.
 
 In the formulas: ℓ log-prob, ℓ_a that of the anchor policy, r = exp(ℓ − ℓ_a), A advantage, sg stop-gradient, |y| the trained
@@ -32,9 +32,9 @@ def get_policy_loss(name: str | None = None) -> PolicyLoss:
 
 
 def try_policy_loss(name: str, args: PolicyLossArgs) -> PolicyLoss:
-    """The loss, after one evaluation on a made-up batch: a user's function fails here, not in the first training step.
+    """Returns the loss after one evaluation on a made-up batch: a user's function fails here, not in the first training step.
 
-    `ValueError` says what is wrong with it."""
+    Raises `ValueError` with the reason."""
     function = get_policy_loss(name)
     logprobs = torch.tensor([[-1.0, -0.5, 0.0]], requires_grad=True)
     mask = torch.tensor([[True, True, False]])
@@ -60,7 +60,7 @@ def try_policy_loss(name: str, args: PolicyLossArgs) -> PolicyLoss:
 @built_in("reinforce")
 @built_in("vanilla")
 def vanilla(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """REINFORCE: −A·ℓ. No off-policy correction. What sets Group Policy Gradient (arXiv 2504.02546) apart is its advantage,
+    """REINFORCE: −A·ℓ. No off-policy correction. Group Policy Gradient (arXiv 2504.02546) differs by its advantage,
     `adv_estimator: gpg`."""
     return -inputs.advantages * inputs.logprobs, {}
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class LossInputs:
-    """What a variant sees of a micro-batch. On construction masked entries are set to 0, so inf or NaN there reach no variant,
+    """Inputs of a variant for a micro-batch. On construction masked entries are set to 0, so inf or NaN there reach no variant,
     and all but `logprobs` is detached."""
 
     logprobs: Tensor
@@ -71,14 +71,14 @@ Prepare: TypeAlias = "Callable[[TokenBatch, PolicyLossArgs], TokenBatch]"
 
 @dataclass(frozen=True, kw_only=True)
 class Traits(LossTraits):
-    """What a variant needs beyond `LossInputs`."""
+    """Needs of a variant beyond `LossInputs`."""
 
     prepare: Prepare | None = None
     """Applied once to a whole optimiser batch, with its advantages, before it is cut: the place of batch statistics."""
 
 
 def policy_loss(*, needs_proximal: bool = False, anchor: Anchor = "step", prepare: Prepare | None = None) -> Callable[[F], F]:
-    """Decorator of a policy loss of your own, which declares what it needs: `Traits`."""
+    """Decorator of a policy loss of your own, which declares its needs: `Traits`."""
 
     def declare(function: F) -> F:
         function.__dict__["traits"] = Traits(needs_proximal=needs_proximal, anchor=anchor, prepare=prepare)

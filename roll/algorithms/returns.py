@@ -1,4 +1,4 @@
-"""Returns and values along a trajectory of tokens: what an action earned later, discounted by *actions*, never by position.
+"""Returns and values along a trajectory of tokens: an action's later rewards, discounted by *actions*, never by position.
 
 All tensors are [S, T], right-padded. `mask` is True on the policy's own tokens; prompts, observations and padding may hold
 anything in every argument. They take no part: no discount passes through them, no value leaks from them.
@@ -14,7 +14,7 @@ from torch import Tensor
 from roll.algorithms.ratio import select
 
 Action = Literal["token", "turn"]
-"""What counts as one action, and is discounted once: a token, or a contiguous run of the policy's tokens."""
+"""The unit of an action, discounted once: a token, or a contiguous run of the policy's tokens."""
 
 
 def turn_starts(mask: Tensor) -> Tensor:

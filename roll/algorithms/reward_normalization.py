@@ -89,7 +89,7 @@ def normalize_rewards(
     Args:
         rewards: [S], one per sequence.
         group_ids: [S] int64, the group (prompt) of each.
-        mean, std: over what; None leaves that part out. Standard deviations are unbiased. Where there is no spread to divide by
+        mean, std: scope of each; None omits the part. Standard deviations are unbiased. Where there is no spread to divide by
             (equal rewards, a group of one) the result is 0: such rewards say nothing, whatever is subtracted.
         running: needed by the scope "running"; `update` it with these rewards first.
     """

@@ -1,7 +1,7 @@
-"""Advantages of whole sequences from their rewards, and what is done to advantages afterwards (whitening, clipping).
+"""Advantages of whole sequences from their rewards, and transforms of advantages (whitening, clipping).
 
 An estimator is a pure function `(rewards [S], group_ids [S], lengths [S]) -> [S]`; a group is the samples of one prompt, of any
-size. What multi-turn episodes need (discounts, values, states) stands in `returns` and `step_advantages`.
+size. Tools for multi-turn episodes (discounts, values, states) are in `returns` and `step_advantages`.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def sequence_advantages(rewards: Tensor, group_ids: Tensor, estimator: str = "gr
 
 
 def try_estimator(name: str) -> None:
-    """Evaluates the estimator on a made-up batch: a user's function fails here, not in the first step. `ValueError` says what is
-    wrong."""
+    """Evaluates the estimator on a made-up batch: a user's function fails here, not in the first step. Raises `ValueError` with
+    the reason."""
     rewards, group_ids = torch.tensor([1.0, 0.0, 0.5, 0.5, 1.0]), torch.tensor([0, 0, 1, 1, 2])
     function = advantage_estimator.get(name)
     with boundary(ValueError, f"adv_estimator {name!r} fails on a small batch"):

@@ -23,7 +23,7 @@ class Turns:
     """The turns of a batch of episodes, in any order."""
 
     rewards: Tensor
-    """[K] float, what each turn earned; the outcome of an episode stands on its last turn."""
+    """[K] float, reward of each turn; the outcome of an episode stands on its last turn."""
     episode_ids: Tensor
     """[K] int64."""
     positions: Tensor
@@ -31,7 +31,7 @@ class Turns:
     task_ids: Tensor
     """[K] int64, the task of the episode: episodes of one task start in the same state, they are the group."""
     states: Sequence[Hashable] | None = None
-    """[K] what the policy saw before the turn, or a hash of it; needed by gigpo."""
+    """[K] the policy's observation before the turn, or a hash of it; needed by gigpo."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,9 @@ class TurnArgs:
     gamma: float = 0.95
     """Discount per turn."""
     mean: Scope | None = "group"
-    """step_reinforce, gigpo: over what the mean is subtracted."""
+    """step_reinforce, gigpo: scope of the mean that is subtracted."""
     std: Scope | None = "group"
-    """step_reinforce, gigpo: over what is divided by the deviation; None is the leave-std-out variant of GiGPO."""
+    """step_reinforce, gigpo: scope of the deviation divided by; None is the leave-std-out variant of GiGPO."""
     episode_weight: float = 1.0
     step_weight: float = 1.0
     """gigpo: weights of its two parts."""

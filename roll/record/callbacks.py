@@ -1,4 +1,4 @@
-"""Callbacks: code that is told what happens in a run, a user's and that of the run's own reports, and may end it."""
+"""Callbacks: user code and the run's own reports, which follow the events of a run and may end it."""
 
 from __future__ import annotations
 
@@ -26,49 +26,49 @@ if TYPE_CHECKING:  # users import this file, and torch takes seconds
 Event = Literal["on_run_begin", "on_step", "on_validation", "on_group", "on_refresh", "on_summary", "on_run_end"]
 StopStatus = Literal["finished", "stopped"]
 MetricsRow: TypeAlias = Mapping[str, Any]
-"""Of metrics.jsonl, and what follows from it in memory."""
+"""A row of metrics.jsonl, with the metrics derived from it in memory."""
 Summary: TypeAlias = MutableMapping[str, Any]
 """The contents of summary.json."""
 
 
 class Callback:
-    """A subclass overrides what it wants to know of. All callbacks of a run are called one after another on one thread, so they
-    need no locks, and may take time: rollouts go on meanwhile. What a callback raises ends the run as failed, with its name and a
-    checkpoint; `stop` ends it in order. A number that is put into `metrics` is a metric of the run."""
+    """Base class of callbacks: a subclass overrides the events it needs. A run calls all callbacks one after another on one
+    thread: they need no locks and may take time, as rollouts continue. An exception fails the run, naming the callback, with a
+    checkpoint; `stop` ends it in order. A number added to `metrics` is a metric of the run."""
 
     _stops: tuple[str, StopStatus] | None = None
 
     def stop(self, reason: str, status: StopStatus = "finished") -> None:
-        """Ends the run in order, with a checkpoint, when what is being told of is over: no other step begins. In `on_run_end` it
-        changes nothing. `status`: that of the run; "stopped" if something is wrong with it."""
+        """Ends the run in order, with a checkpoint, after the current event: no other step begins. Has no effect in `on_run_end`.
+        `status`: status of the run; "stopped" if something is wrong with it."""
         self._stops = (str(reason), status)
 
     def on_run_begin(self, step: int, rows: Sequence[MetricsRow]) -> None:
-        """The run begins, with no worker yet, or goes on from a checkpoint after its trainer died. `step`: how many steps it has;
-        `rows`: their metrics."""
+        """Called when the run begins, before any worker exists, or goes on from a checkpoint after its trainer died. `step`:
+        number of steps trained so far; `rows`: their metrics."""
 
     def on_step(self, step: int, metrics: MutableMapping[str, float]) -> None:
-        """A step was trained; steps count from 1. Where the trainer runs."""
+        """Called after a step was trained, where the trainer runs; steps count from 1."""
 
     def on_validation(self, step: int, metrics: MutableMapping[str, float]) -> None:
-        """The policy after `step` steps was evaluated."""
+        """Called after the policy of `step` steps was evaluated."""
 
     def on_group(self, group: SampleGroup, reason: str | None) -> None:
-        """A group was rolled out and judged. `reason`: why it is not to be trained; None if it is. Where the explorer runs."""
+        """Called where the explorer runs, when a group was judged. `reason`: why it is not to be trained; None if it is."""
 
     def on_refresh(self, progress: RunProgress) -> None:
-        """The run as it is now: twice a second, and after each step."""
+        """Called with the present state of the run: twice a second, and after each step."""
 
     def on_summary(self, summary: Summary, progress: RunProgress) -> None:
-        """summary.json is about to be written: every few seconds, and at the end, when it has a `status`. An entry that is added
-        stands in it."""
+        """Called before summary.json is written: every few seconds, and at the end, when it has a `status`. An added entry is
+        written with it."""
 
     def on_run_end(self, summary: Summary) -> None:
-        """The run is over, whatever ended it: `summary` is that of summary.json."""
+        """Called when the run is over, for any reason. `summary`: contents of summary.json."""
 
 
 class Observers(NamedTuple):
-    """Those who look at a run, besides the user's callbacks."""
+    """Observers of a run, besides the user's callbacks."""
 
     reports: Sequence[Callback] = ()
     """Called on the run's own thread, so they must be quick; with the metrics that the user's callbacks have added."""
@@ -77,7 +77,7 @@ class Observers(NamedTuple):
 
 
 def own_callbacks(flow: FlowConfig, collect: Collector) -> tuple[Callback, ...]:
-    """Those that the configuration names."""
+    """Returns the callbacks named in the configuration."""
     made = [collect("flow.callbacks", path, partial(_own_callback, path), OWN_CODE) for path in flow.callbacks]
     return tuple(callback for callback in made if callback is not None)
 
@@ -110,7 +110,7 @@ def checked(callback: Callback) -> Callback:
 
 
 class Reports:
-    """What happens in a run is recorded, and all callbacks are told. What one of the user's raises is a `CallbackError`."""
+    """Records the events of a run and calls all callbacks. An exception in a user's callback becomes a `CallbackError`."""
 
     def __init__(self, record: RunRecord, callbacks: Sequence[Callback], observers: Observers, stop: Callable[[], None]) -> None:
         """`stop`: called when a callback is to end the run."""
@@ -219,7 +219,7 @@ class OwnMetrics:
         self._told: set[tuple[str, object]] = set()
 
     def added(self, who: str, before: Mapping[str, float], after: Mapping[str, object]) -> dict[str, float]:
-        """The numbers that are new. A name of the run's, and what is no number, is left out, with a warning the first time."""
+        """Returns the new numbers. The run's own names, and values that are no numbers, are left out with one warning."""
         found: dict[str, float] = {}
         for name, value in after.items():
             if isinstance(name, str) and name in before and value is before[name]:

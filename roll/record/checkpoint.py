@@ -1,11 +1,11 @@
 """Checkpoints: complete or absent.
 
-`checkpoints/step-N/` holds what the next step needs: the trainer's files, the pipeline's state (accounts, data cursor, staleness
+`checkpoints/step-N/` holds all state of a run: the trainer's files, the pipeline's state (accounts, data cursor, staleness
 figures, positions in the journals) and the buffered groups, or a copy of the database that has them. It is written aside,
 described by a manifest with a hash of every file, synced, and renamed, if the run still owns its folder; a folder without a valid
 manifest is never resumed from.
 
-`SHAPE` is that of `pipeline.json`: what a run needs to go on. A file of another shape is refused before anything starts.
+`SHAPE` is the shape of `pipeline.json`, the state needed to resume. A file of another shape is refused before anything starts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Checkpoint:
     """Newer checkpoints that cannot be resumed from, each with the reason."""
 
     def is_of(self, run_dir: Path) -> bool:
-        """Whether the run of the folder made it. `checkpoints`, or one of them, may be a link to another disk."""
+        """True if the run of the folder made it. `checkpoints`, or one of them, may be a link to another disk."""
         path, own = self.path.resolve(), run_dir / "checkpoints"
         named_there = self.path.parent.resolve() == own.resolve()
         return named_there or (own / f"step-{self.step}").resolve() == path or run_dir.resolve() in path.parents
@@ -79,7 +79,7 @@ class Checkpoint:
 
 
 Check = Callable[[Checkpoint], None]
-"""It raises `CheckpointError`."""
+"""Check of a checkpoint; raises `CheckpointError`."""
 
 
 class CheckpointStore:
@@ -92,11 +92,11 @@ class CheckpointStore:
         self._lock = lock
 
     def steps(self) -> list[int]:
-        """The steps of all checkpoint folders with a manifest, oldest first."""
+        """Returns the steps of all checkpoint folders with a manifest, oldest first."""
         return [step for step in self._folders() if (self.root / f"step-{step}" / MANIFEST).is_file()]
 
     def begin(self, step: int) -> Path:
-        """An empty folder to write a checkpoint into; the trainer writes to its `TRAINER` part, a critic to `CRITIC`."""
+        """Returns an empty folder to write a checkpoint into; the trainer writes to its `TRAINER` part, a critic to `CRITIC`."""
         self._check_owner()
         partial = self._partial(step)
         # Folders of other runs were left by runs that were killed.
@@ -109,7 +109,7 @@ class CheckpointStore:
         return partial
 
     def commit(self, step: int, state: dict[str, object], buffer: list[dict[str, object]]) -> Path:
-        """Completes what `begin` began; from here on the checkpoint exists. Older ones beyond `keep` are removed.
+        """Completes the checkpoint started by `begin`; from here on it exists. Older ones beyond `keep` are removed.
 
         Raises `Superseded` if another run owns the folder now."""
         partial, final, replaced = self._partial(step), self.root / f"step-{step}", self.root / f".step-{step}.replaced"
@@ -138,7 +138,7 @@ class CheckpointStore:
 
     def set_aside_after(self, step: int) -> None:
         """Renames the checkpoints of later steps. A run that goes on from an older one takes another course: its journals no
-        longer are what the later ones recorded, and nothing may resume from them by itself."""
+        longer match those recorded by the later ones, and nothing may resume from them by itself."""
         later = [found for found in self._folders() if found > step]
         for found in later:
             aside = self.root / f"rolled-back-step-{found}"
@@ -148,9 +148,9 @@ class CheckpointStore:
             sync(self.root)
 
     def resolve(self, requested: bool | str, check: Check | None = None) -> Checkpoint | None:
-        """What `resume_from_checkpoint` names: false, true (the newest good one, which must be there), "auto" (the newest good
-        one; None where there is no checkpoint, good or bad) or a path. `check`: what else makes one good. Raises
-        `CheckpointError`."""
+        """Finds the checkpoint that `resume_from_checkpoint` names: false, true (the newest good one, which must exist), "auto"
+        (the newest good one; None where there is no checkpoint, good or bad) or a path. `check`: further condition of a good one.
+        Raises `CheckpointError`."""
         if requested is False:
             return None
         if requested is not True and requested != "auto":
@@ -176,7 +176,7 @@ class CheckpointStore:
             raise self._refusal(path, str(error)) from error
 
     def model(self, path: Path) -> tuple[int, Path]:
-        """The step of a checkpoint, and the folder of its model, which is verified; nothing else of it is read. Raises
+        """Returns the step of a checkpoint, and the folder of its model, which is verified; nothing else of it is read. Raises
         `CheckpointError`."""
         try:
             manifest = read_manifest(path)
@@ -194,12 +194,12 @@ class CheckpointStore:
         return CheckpointError(f"{path} is not a complete checkpoint: {why}; {advice}")
 
     def _folders(self) -> list[int]:
-        """Steps of all folders that are named like checkpoints, whatever they hold, oldest first."""
+        """Returns the steps of all folders named like checkpoints, whatever they hold, oldest first."""
         found = [_NAME.fullmatch(path.name) for path in self.root.glob("step-*") if path.is_dir()]
         return sorted({int(match[1]) for match in found if match and match[0] == f"step-{int(match[1])}"})
 
     def _partial(self, step: int) -> Path:
-        """A run writes into folders of its own: one that was superseded may still be writing."""
+        """Returns a folder of this run alone: one that was superseded may still be writing."""
         return self.root / (f".step-{step}.{self._lock.token}.partial" if self._lock is not None else f".step-{step}.partial")
 
     def _check_owner(self) -> None:
@@ -223,7 +223,7 @@ class CheckpointStore:
 
 
 def _read(path: Path, check: Check | None) -> Checkpoint:
-    """Raises `CheckpointError`, with the reason alone."""
+    """Reads a checkpoint. Raises `CheckpointError`, with the reason alone."""
     try:
         manifest = read_manifest(path)
         named = _NAME.fullmatch(path.name)
@@ -272,7 +272,7 @@ SHAPE: dict[str, object] = {
     },
     "advantages": {"kl_coef": NUMBER},
 }
-"""What must be there; there may be more."""
+"""Required entries; there may be more."""
 MOMENTS = {"count": COUNT, "mean": NUMBER, "squares": NUMBER}
 """The reward moments of each domain, kept where rewards are normalised over all rewards so far."""
 
@@ -293,8 +293,8 @@ def check_state(state: Any, step: int) -> None:
 
 
 def resumable(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
-    """The checkpoint that `resume_from_checkpoint` names, if the run can go on from it: with the fates of its groups as they were
-    then, if it is the run's own. Raises `ValueError`."""
+    """Returns the checkpoint that `resume_from_checkpoint` names, if the run can go on from it: with the fates of its groups at
+    that time, if it is the run's own. Raises `ValueError`."""
 
     def check(found: Checkpoint) -> None:
         check_state(found.state, found.step)

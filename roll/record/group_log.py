@@ -1,4 +1,4 @@
-"""What became of groups: `groups.jsonl` has the fate of each, `samples.jsonl` some groups of every step, whole, with the versions
+"""Log of groups: `groups.jsonl` has the fate of each, `samples.jsonl` some groups of every step, whole, with the versions
 and log-probs that produced them.
 
 There, a group is written with all its responses, so that they can be compared. Which groups is drawn by seed: uniform, without
@@ -79,7 +79,7 @@ class GroupLog:
         return self.journal.rows()
 
     def rewind(self, position: int, digest: str | None = None) -> int:
-        """Back to a checkpoint; the groups that ended after it may end again. Returns their number."""
+        """Returns to a checkpoint; the groups that ended after it may end again. Returns their number."""
         cut = self.journal.rewind(position, digest)
         self.__dict__.pop("_ended", None)
         return cut
@@ -89,8 +89,8 @@ class GroupLog:
 
     @cached_property
     def _ended(self) -> dict[int, bool]:
-        """Groups that have met their fate -> whether they were trained. Read when they are needed: what stands behind a
-        checkpoint is cut before."""
+        """Group -> True if it was trained, False if it was dropped. Read on demand: rows after the checkpoint have been cut
+        before."""
         trained: dict[int, bool] = {}
         for row in self.journal.rows():
             if not isinstance(group_id := row.get("group_id"), int):
@@ -114,8 +114,8 @@ class SampleLog:
         self.journal = RotatedJournal(run_dir / "samples.jsonl", most_bytes)
 
     def record(self, step: int, groups: Sequence[SampleGroup], batch: TokenBatch | None = None) -> int:
-        """Groups that `step` has trained. `batch`: their tensors, in the same order, with advantages. Returns the number of
-        samples written."""
+        """Records groups that `step` has trained. `batch`: their tensors, in the same order, with advantages. Returns the number
+        of samples written."""
         self._write_dropped()
         drawn: Draw[tuple[int, SampleGroup]] = Draw(self._rollouts)
         first = written = 0
@@ -131,14 +131,14 @@ class SampleLog:
         return written
 
     def record_dropped(self, step: int, group: SampleGroup, reason: str) -> None:
-        """A group that was rolled out and then dropped while `step` was in the making."""
+        """Records a group that was rolled out and then dropped while `step` was in the making."""
         if step != self._step:
             self._write_dropped()
             self._step = step
         self._dropped.offer(f"{self._seed}/{step}/{group.group_id}", len(group.samples), (group, reason))
 
     def record_validation(self, version: int, samples: Sequence[Sample]) -> None:
-        """Samples of a validation set. The same prompts are drawn for every version."""
+        """Records samples of a validation set. The same prompts are drawn for every version."""
         by_prompt: dict[str, list[Sample]] = {}
         for sample in samples:
             by_prompt.setdefault(sample.prompt.uid, []).append(sample)
@@ -149,7 +149,7 @@ class SampleLog:
             self.journal.append([as_row(version, VALIDATION, None, sample) for sample in group])
 
     def close(self) -> None:
-        """Writes what it still has. Raises as `JournalFile.append` does, and is closed then, too."""
+        """Writes the remaining rows and closes the file. Raises as `JournalFile.append` does, and is closed then, too."""
         try:
             self._write_dropped()
         finally:
@@ -183,7 +183,7 @@ class Draw(Generic[T]):
             self._count -= self._kept.pop().size
 
     def take(self) -> list[T]:
-        """What was drawn; the next draw begins."""
+        """Returns the drawn items and begins the next draw."""
         kept, self._kept, self._count = self._kept, [], 0
         return [one.what for one in kept]
 
@@ -205,7 +205,7 @@ def _trained(batch: TokenBatch, row: int, sample: Sample) -> dict[str, object]:
 
 
 def as_row(step: int, fate: str, group_id: int | None, sample: Sample) -> dict[str, object]:
-    """What a person reads first comes first. `fate`: trained, dropped with the reason, or validation."""
+    """Returns a row with the most readable fields first. `fate`: trained, dropped with the reason, or validation."""
     prompt = sample.prompt
     row: dict[str, Any] = {
         "step": step,

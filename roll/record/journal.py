@@ -86,7 +86,7 @@ class JournalFile:
         self._end = _whole_lines(path)
         self._file.truncate(self._end)
         self._hash: hashlib.blake2b | None = None
-        """Of all bytes up to the end; None until it is asked for."""
+        """Hash of all bytes up to the end; None until it is asked for."""
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Writes one line and hands it to the operating system, so that it outlives this process.
@@ -110,7 +110,7 @@ class JournalFile:
             self._hash.update(line)
 
     def position(self) -> int:
-        """Size in bytes: what a checkpoint records, which is committed after `sync`."""
+        """Returns the size in bytes, for a checkpoint, which is committed after `sync`."""
         return self._end
 
     def sync(self) -> None:
@@ -119,7 +119,7 @@ class JournalFile:
         sync(self.path.parent)
 
     def digest(self) -> str:
-        """Of everything up to `position()`: what a checkpoint records, too."""
+        """Returns the hash of everything up to `position()`, for a checkpoint, too."""
         if self._hash is None:
             self._hash = _hash(self.path, self._end)
         return self._hash.hexdigest()
@@ -225,7 +225,7 @@ def _whole_lines(path: Path, block: int = 1 << 16) -> int:
 
 
 def _hash(path: Path, size: int) -> hashlib.blake2b:
-    """Of the first `size` bytes."""
+    """Returns the hash of the first `size` bytes."""
     found = hashlib.blake2b(digest_size=32)
     with path.open("rb") as file:
         while size and (block := file.read(min(size, 1 << 20))):
@@ -254,7 +254,7 @@ def part_before(path: Path, position: int) -> JournalPart | None:
 
 class RotatedJournal:
     def __init__(self, path: Path, most_bytes: int, part_bytes: int = PART_BYTES) -> None:
-        """`most_bytes`: what all files together may take; 0: any number."""
+        """`most_bytes`: limit of all files together; 0: no limit."""
         self._path = path
         self._most = most_bytes
         self._part_bytes = min(part_bytes, most_bytes // FEWEST) if most_bytes else part_bytes
@@ -272,23 +272,23 @@ class RotatedJournal:
             self._journal.append(row)
 
     def position(self) -> int:
-        """Bytes that were ever written: what a checkpoint records, which is committed after `sync`."""
+        """Returns the number of bytes ever written, for a checkpoint, which is committed after `sync`."""
         return self._start + self._journal.position()
 
     def sync(self) -> None:
-        """As `JournalFile.sync`; a file that goes meanwhile, being one of the oldest, need not be on disk."""
+        """Syncs as `JournalFile.sync`; a file removed meanwhile, being one of the oldest, need not be on disk."""
         for part in journal_parts(self._path):
             with contextlib.suppress(FileNotFoundError):
                 sync(part.path)
         sync(self._path.parent)
 
     def digest(self) -> str:
-        """Of the newest file: what a checkpoint records, too."""
+        """Returns the hash of the newest file, for a checkpoint, too."""
         return self._journal.digest()
 
     def rewind(self, position: int, digest: str | None = None) -> int:
-        """As `JournalFile.rewind`; of a position whose file has gone, all that is left came after it. A file that was changed, or
-        has lost rows, is put aside with those that follow: the run needs none of them."""
+        """Rewinds as `JournalFile.rewind`; if the file of the position has gone, all that is left came after it. A file that was
+        changed, or has lost rows, is put aside with those that follow: the run needs none of them."""
         part = part_before(self._path, position)
         later = [each for each in journal_parts(self._path) if part is None or each > part]
         self._journal.close()
@@ -331,7 +331,7 @@ def _put_aside(part: JournalPart) -> int:
 
 
 def write_atomically(path: Path, contents: bytes) -> None:
-    """Raises `OSError`, naming the file, which then says what it said before."""
+    """Replaces a file as a whole. Raises `OSError`, naming the file, whose old contents then remain."""
     aside = path.with_name(f".{path.name}.new")
     try:
         aside.write_bytes(contents)

@@ -1,4 +1,4 @@
-"""What a run writes line by line: metrics.jsonl, groups.jsonl and samples.jsonl."""
+"""Line-by-line output of a run: metrics.jsonl, groups.jsonl and samples.jsonl."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MetricsLog:
 
 class Journals:
     def __init__(self, config: PPOConfig, derived: Derived, written: dict[str, Any], resumed: Mapping[str, Any] | None) -> None:
-        """Opens them, and writes config.yaml. `written`, `resumed`: see `RunRecord`; what was written after the checkpoint is
+        """Opens the journals and writes config.yaml. `written`, `resumed`: see `RunRecord`; rows written after the checkpoint are
         rolled back."""
         run_dir, at = Path(derived.run_dir), resumed or {}
         step, digests = at.get("step", 0), at.get("digests", {})
@@ -53,12 +53,12 @@ class Journals:
         self.samples.journal.rewind(at.get("samples", 0), digests.get("samples"))
 
     def state(self) -> dict[str, Any]:
-        """Where they stand, for a checkpoint."""
+        """Returns the positions of the journals, for a checkpoint."""
         positions = {name: journal.position() for name, journal in self._wound_back.items()}
         return {**positions, "digests": {name: journal.digest() for name, journal in self._wound_back.items()}}
 
     def sync(self) -> None:
-        """What was written before is on disk when this returns; a checkpoint is committed after it. On any thread."""
+        """Syncs all rows written so far to disk; a checkpoint is committed after it. May be called on any thread."""
         for journal in self._wound_back.values():
             journal.sync()
 

@@ -1,4 +1,4 @@
-"""Where every second went: each named actor of the run (a stage, a role, a device) is in exactly one state at any moment.
+"""Accounts of time: each named actor of the run (a stage, a role, a device) is in exactly one state at any moment.
 
 Invariant: the durations of a name's states sum to the time since it first entered one. Pure: the caller brings the clock, in
 seconds (any origin, monotonic)."""
@@ -12,9 +12,9 @@ from typing import NamedTuple
 from roll.record.trace import Span, Trace
 
 BUSY = "busy"
-"""The state of who works; all others are kinds of waiting."""
+"""State of an actor at work; all others are kinds of waiting."""
 STAGE = "stage."
-"""What the names of stages begin with."""
+"""Prefix of the names of stages."""
 
 
 class LaneState(StrEnum):
@@ -32,7 +32,7 @@ class LaneState(StrEnum):
 class Current(NamedTuple):
     state: str
     since: float
-    """When the state was entered."""
+    """Time at which the state was entered."""
     reason: str
 
 
@@ -71,15 +71,15 @@ class Ledger:
         account.current = Current(state, now, reason)
 
     def names(self) -> list[str]:
-        """The names in the order of their first appearance."""
+        """Returns the names in the order of their first appearance."""
         return list(self._accounts)
 
     def current(self, name: str) -> Current:
-        """`(state, since, reason)`. Raises `KeyError` for a name that never entered a state."""
+        """Returns `(state, since, reason)`. Raises `KeyError` for a name that never entered a state."""
         return self._accounts[name].current
 
     def durations(self, name: str, now: float) -> dict[str, float]:
-        """Seconds in each state, the open one counted up to `now`. They sum to `now` minus the first `enter`."""
+        """Returns the seconds in each state, the open one counted up to `now`. They sum to `now` minus the first `enter`."""
         account = self._accounts[name]
         state, since, _ = account.current
         if now < since:
@@ -89,13 +89,13 @@ class Ledger:
         return totals
 
     def share(self, name: str, now: float) -> dict[str, float]:
-        """Fractions of the time since the first `enter`; they sum to 1 (all 0 when no time has passed)."""
+        """Returns fractions of the time since the first `enter`; they sum to 1 (all 0 when no time has passed)."""
         seconds = self.durations(name, now)
         total = sum(seconds.values())
         return {state: value / total if total else 0.0 for state, value in seconds.items()}
 
     def open_spans(self, now: float) -> list[Span]:
-        """The states that last, up to `now`."""
+        """Returns the states that last, up to `now`."""
         return [_span(name, account.current, max(now, account.current.since)) for name, account in self._accounts.items()]
 
 

@@ -28,13 +28,13 @@ logger = logging.getLogger(__name__)
 
 SUMMARY = "summary.json"
 AS_OF = "as_of"
-"""When the figures in summary.json were taken, while the run runs. Its journals go on."""
+"""Time at which the figures in summary.json were taken, while the run runs. Its journals go on."""
 EVERY_S = 5.0
 """The files are not rewritten more often than this, ..."""
 SHARE = 0.01
 """... and take no more than this share of the driver's time."""
 Status = Literal["finished", "stopped", "failed", "interrupted"]
-"""Of a run that has ended."""
+"""Status of a run that has ended."""
 
 
 class LiveFiles:
@@ -46,10 +46,10 @@ class LiveFiles:
         """One thread writes at a time, and none writes after the end."""
         self._over = False
         self._failed = False
-        """They are not up to date."""
+        """True if the files are not up to date."""
 
     async def keep(self, figures: Callable[[], Awaitable[dict[str, Any]]], ledger: Ledger) -> None:
-        """Runs as long as the run does. `figures`: those of the run so far. Raises `Superseded`."""
+        """Rewrites the files as long as the run lasts. `figures`: figures of the run so far. Raises `Superseded`."""
         head = running(self._lock.owner.started if self._lock is not None else "")
         due = 0.0
         while True:
@@ -67,8 +67,8 @@ class LiveFiles:
                 due = now + cost_s / SHARE
 
     def finish(self, summary: dict[str, object] | None, ledger: Ledger | None) -> None:
-        """The last contents. A run whose summary cannot be written has failed, and `summary` says so; None: the run goes on, with
-        files of its own. Raises `Superseded`."""
+        """Writes the last contents. A run whose summary cannot be written has failed, and `summary` says so; None: the run goes
+        on, with files of its own. Raises `Superseded`."""
         with self._writing:
             self._over = True
             self._check_lock()
@@ -87,7 +87,7 @@ class LiveFiles:
         return time.thread_time() - began
 
     def _write(self, files: Sequence[Callable[[], object]]) -> None:
-        """What cannot be written stays as it was, with a warning."""
+        """Writes the files; one that cannot be written stays as it was, with a warning."""
         try:
             for write in files:
                 write()
@@ -103,20 +103,20 @@ class LiveFiles:
 
 
 def running(started: str) -> dict[str, Any]:
-    """What summary.json says first while this process runs the run."""
+    """Returns the first entries of summary.json while this process runs the run."""
     return {"status": "running", "reason": "", "process": asdict(Process.this()), "started": started}
 
 
 def announce_running(run_dir: Path, started: str) -> dict[str, object]:
-    """From here on summary.json says that the run runs, not how an earlier one ended. Returns what it will say until the end,
-    whatever else it says. Raises `OSError`."""
+    """Writes a summary.json of a running run, in place of an earlier end. Returns the entries that it keeps until the end,
+    whatever is added. Raises `OSError`."""
     announced = running(started)
     write_atomically(run_dir / SUMMARY, json.dumps(announced, indent=2).encode())
     return announced
 
 
 def write_summary(run_dir: Path, summary: dict[str, object]) -> None:
-    """If it cannot be written, `summary` becomes that of a run which failed for this reason, if for no other before."""
+    """Writes the summary. If it cannot, `summary` becomes that of a run which failed for this reason, if for no other."""
     path = run_dir / SUMMARY
     try:
         write_atomically(path, json.dumps(summary, indent=2).encode())
@@ -131,14 +131,14 @@ def write_summary(run_dir: Path, summary: dict[str, object]) -> None:
 
 
 def is_running(run_dir: Path) -> bool:
-    """Whether summary.json says no end yet."""
+    """True if summary.json reports no end yet."""
     with contextlib.suppress(OSError, ValueError):
         return bool(json.loads((run_dir / SUMMARY).read_text())["status"] == "running")
     return True
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """Empty if there is none that can be read."""
+    """Returns the summary; empty if there is none that can be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         found = json.loads((run_dir / SUMMARY).read_text())
         return found if isinstance(found, dict) else {}
@@ -146,5 +146,5 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 
 def amend_summary(run_dir: Path, end: dict[str, Any]) -> None:
-    """The run ended like that, before it could say more: its last figures stay."""
+    """Adds the end of a run that ended before it could write one: its last figures stay."""
     write_summary(run_dir, read_summary(run_dir) | end)

@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint: what the folder holds, with a hash of every file, and who wrote it.
+"""The manifest of a checkpoint: its files, with a hash of each, and the run that wrote it.
 
 A folder is a checkpoint if its files are those of its manifest, no fewer, no more, none changed. A manifest is text that anybody
-may have edited, so whatever it holds is checked, and what is wrong is said in one line.
+may have edited, so all of its contents are checked, and an error is reported in one line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CheckpointManifest:
 
 
 def seal(folder: Path, step: int, token: int) -> None:
-    """Writes the manifest of all that is in the folder, and brings the whole of it to the disk."""
+    """Writes the manifest of all files in the folder and syncs everything to disk."""
     hashes = {name: _sha256(folder / name) for name in sorted(_files(folder))}
     (folder / MANIFEST).write_text(json.dumps({"step": step, "token": token, "files": hashes}, indent=1))
     for name in (*hashes, MANIFEST):
@@ -43,7 +43,7 @@ def seal(folder: Path, step: int, token: int) -> None:
 
 
 def read_manifest(folder: Path) -> CheckpointManifest:
-    """Raises `CheckpointError`, with the reason alone."""
+    """Reads the manifest. Raises `CheckpointError`, with the reason alone."""
     if not (folder / MANIFEST).is_file():
         raise CheckpointError(f"it has no {MANIFEST}" if folder.is_dir() else "there is no such folder")
     found = read_json(folder / MANIFEST)
@@ -63,8 +63,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
 
 
 def verify(folder: Path, manifest: CheckpointManifest, part: str = "") -> None:
-    """Raises `CheckpointError` if the folder is not what its manifest says. `part`: what the names of the files begin with that
-    are looked at."""
+    """Raises `CheckpointError` if the folder does not match its manifest. `part`: prefix of the names of the files to check."""
     found = {name for name in _files(folder) if name.startswith(part)}
     for name, digest in manifest.files.items():
         if not name.startswith(part):
@@ -78,7 +77,7 @@ def verify(folder: Path, manifest: CheckpointManifest, part: str = "") -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value of a JSON file. Raises `CheckpointError` if the file cannot be read as JSON."""
+    """Returns the value of a JSON file. Raises `CheckpointError` if the file cannot be read as JSON."""
     if (size := path.stat().st_size) > LARGEST_BYTES:
         raise CheckpointError(f"{path.name} has {size} bytes, more than {LARGEST_BYTES}")
     return parsed(path.read_bytes(), path.name)
@@ -94,7 +93,7 @@ def is_count(value: Any) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value for a message of one line."""
+    """Renders a value for a message of one line."""
     if isinstance(value, dict | list):
         return f"a {type(value).__name__} of {len(value)}"
     if isinstance(value, int) and abs(value) >= 1 << 63:
@@ -105,7 +104,7 @@ def shown(value: object) -> str:
 
 
 def _files(folder: Path) -> set[str]:
-    """All files but the manifest itself."""
+    """Returns all files but the manifest itself."""
     found = {os.path.relpath(os.path.join(below, name), folder) for below, _, names in os.walk(folder) for name in names}
     return found - {MANIFEST}
 

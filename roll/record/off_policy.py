@@ -1,7 +1,7 @@
-"""How far from the policy the data of a step was: how old its tokens were, by the version spans they carry.
+"""Staleness of a step's data: the age of its tokens, from the version spans they carry.
 
 The lag of a token is the version of the weights it trained minus the version that sampled it. The lag of a sample is that of its
-oldest token, so it bounds the lag of its other tokens, and is what admission bounds."""
+oldest token, so it bounds the lag of its other tokens; admission bounds this lag."""
 
 from __future__ import annotations
 

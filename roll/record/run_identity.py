@@ -1,4 +1,4 @@
-"""Which run it is: `run.json` in the folder of a run, written by the first of its processes, read by all others.
+"""Identity of a run: `run.json` in the folder of a run, written by the first of its processes, read by all others.
 
 The folder gives a run its random id; its checkpoints, published weights and database repeat it, so that two runs which meet in
 one of them are told apart. Each process also notes there, in its own folder, where its database lies: an address may be relative
@@ -26,7 +26,7 @@ from roll.record.journal import write_atomically
 RUN = "run.json"
 SQLITE = "sqlite:///"
 DATABASE = "groups.db"
-"""Of a run whose configuration names no other."""
+"""Database of a run whose configuration names no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class RunIdentity:
 
 
 def read_identity(folder: Path) -> RunIdentity | None:
-    """None if no run has begun there. Raises `ValueError` if the file is damaged."""
+    """Returns the identity; None if no run has begun there. Raises `ValueError` if the file is damaged."""
     path = folder / RUN
     try:
         found: Any = json.loads(path.read_bytes())
@@ -60,8 +60,8 @@ def read_identity(folder: Path) -> RunIdentity | None:
 
 
 def identify(folder: Path, exp_name: str, known: str = "") -> RunIdentity:
-    """The run of this folder. If it has none, one begins; processes that do so at the same time begin the same one. `known`: its
-    id, if a checkpoint says it. Raises `ValueError`, `OSError`."""
+    """Returns the run of this folder. If it has none, one begins; processes that do so at the same time begin the same one.
+    `known`: its id, if a checkpoint has it. Raises `ValueError`, `OSError`."""
     began = time.strftime("%Y-%m-%d %H:%M:%S")
     here = str(folder.resolve())
     fresh = RunIdentity(known or secrets.token_hex(8), exp_name, here, socket.gethostname(), began)
@@ -88,7 +88,7 @@ def identify(folder: Path, exp_name: str, known: str = "") -> RunIdentity:
 
 
 def standing(config: PPOConfig, checkpoint: Checkpoint | None) -> RunIdentity | None:
-    """The run that this process goes on with, or joins; None: one begins. Raises `ValueError`."""
+    """Returns the run that this process continues or joins; None: one begins. Raises `ValueError`."""
     goes_on = checkpoint is not None and checkpoint.is_of(Path(config.run_dir))
     if config.only_evaluates or (config.has_both_halves and not goes_on and config.resume_from_checkpoint != "auto"):
         return None
@@ -108,7 +108,7 @@ def standing(config: PPOConfig, checkpoint: Checkpoint | None) -> RunIdentity | 
 
 
 def started_in(folder: Path) -> Path | None:
-    """The folder that the relative paths of a run's config.yaml are of; None if nothing there says it."""
+    """Returns the folder that the relative paths of a run's config.yaml refer to; None if nothing there says it."""
     with suppress(ValueError, OSError, LookupError, TypeError, yaml.YAMLError):
         identity, config = read_identity(folder), yaml.safe_load((folder / "config.yaml").read_text())
         below = Path(os.path.normpath(Path(config["output_dir"], config["exp_name"])))
@@ -126,7 +126,7 @@ def _contents(identity: RunIdentity) -> bytes:
 
 
 def groups_address(run_dir: Path) -> str | None:
-    """The database of a run, if it has one: an absolute path, as the run used it. Raises `ValueError`."""
+    """Returns the database of a run, if it has one: an absolute path, as the run used it. Raises `ValueError`."""
     path = run_dir / "config.yaml"
     config = yaml.safe_load(path.read_text()) or {} if path.is_file() else {}
     if config.get("mode") == "bench":
@@ -145,8 +145,8 @@ def groups_address(run_dir: Path) -> str | None:
 
 
 def _of_this_folder(run_dir: Path, identity: RunIdentity) -> str:
-    """The address that the run noted, or, where the folder was moved or copied, that of the file which went with it. Raises
-    `ValueError` for a copy that has none: the database is the original's."""
+    """Returns the address that the run noted, or, where the folder was moved or copied, that of the file which went with it.
+    Raises `ValueError` for a copy that has none: the database is the original's."""
     address, was, here = identity.database, Path(identity.folder), run_dir.resolve()
     here = next((above for above in here.parents if _id(above) == identity.id), here)  # that of an explorer lies in its run's
     if not address.startswith(SQLITE) or here == was:

@@ -31,7 +31,7 @@ from roll.errors import Superseded
 logger = logging.getLogger(__name__)
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-"""What a file system without locks answers."""
+"""Errors of a file system without locks."""
 
 
 class RunInUse(RuntimeError):
@@ -87,7 +87,7 @@ class RunLock:
                 raise Superseded(f"{self._run_dir} was taken over by {now}: this run may not write there any more")
 
     def close(self) -> None:
-        """Removes what was made for the lock, too, where the run was refused."""
+        """Releases the lock and, where the run was refused, removes all files made for it."""
         for path in self._made if not self._run_dir.exists() else ():
             with suppress(OSError):  # a folder in which others are
                 path.rmdir() if path.is_dir() else path.unlink()

@@ -1,4 +1,4 @@
-"""A run as it is now, for those who look at it."""
+"""Present state of a run, for display and callbacks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ ENGINES = "max_running_requests"
 
 
 class Places(NamedTuple):
-    """How many rollouts can be under way together."""
+    """Number of rollouts that can be under way together."""
 
     total: int
     key: str
-    """What limits them."""
+    """The setting that limits them."""
     unit: int
-    """Rollouts that come with one more of `key`; 0 if more would not be taken."""
+    """Rollouts added by one more of `key`; 0 if more would not be taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleLine:
-    """What a role is doing, or waiting for, and for how long."""
+    """Present activity of a role, or the reason why it waits, and the seconds since."""
 
     name: str
     state: str
@@ -36,7 +36,7 @@ class RunProgress:
     """Completed steps."""
     max_steps: int
     counted: str = "step"
-    """What `step` counts."""
+    """Unit of `step`."""
     elapsed_s: float = 0.0
     eta_s: float | None = None
     """Seconds to the end; None while unknown."""
@@ -46,9 +46,9 @@ class RunProgress:
     groups: Mapping[str, Any] = field(default_factory=dict)
     """Counters: admitted, trained, buffered, in flight, dropped by reason, ...; like `roles`, as of the last look."""
     generating_s: float = 0.0
-    """How long at least one rollout was under way."""
+    """Seconds in which at least one rollout was under way."""
     places: Places | None = None
-    """None while no rollouts can be under way, or in another process."""
+    """Places for rollouts; None while no rollouts can be under way, or in another process."""
 
     @property
     def reached(self) -> str:

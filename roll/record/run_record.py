@@ -1,4 +1,4 @@
-"""The files that a run writes, and what they say of it."""
+"""The files that a run writes, and their contents."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RunRecord:
     `LiveFiles`.
 
     `written`: the configuration with paths as the user wrote them. `resumed`: the record's state in the checkpoint that the run
-    goes on from; what was written after it is rolled back. `models`: how many a run evaluates that trains nothing. `before`: the
+    goes on from; rows written after it are rolled back. `models`: how many a run evaluates that trains nothing. `before`: the
     record of the same run that this one takes over from, when its trainer restarts."""
 
     _counter: Counter | None = None
@@ -53,11 +53,11 @@ class RunRecord:
     _speed: StepSpeed | None = None
     _places: Callable[[], Places] | None = None
     _run_began: float | None = None
-    """When the workers were up for the first time."""
+    """Time at which the workers were up for the first time."""
     _started_s = 0.0
-    """How long that took."""
+    """Seconds that the start took."""
     _inherited: Mapping[str, Any] | None = None
-    """What another run had done until the checkpoint that this one began with."""
+    """Totals of another run up to the checkpoint that this run began with."""
     samples = response_tokens = 0
 
     def __init__(
@@ -92,7 +92,7 @@ class RunRecord:
             self._take_over(before)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Those of metrics.jsonl."""
+        """Returns the rows of metrics.jsonl."""
         return read_rows(self.run_dir / "metrics.jsonl")
 
     @property
@@ -101,13 +101,13 @@ class RunRecord:
         return {each.step for each in self.validation}
 
     def _take_over(self, before: RunRecord) -> None:
-        """What counts from the beginning of the run. What was trained and is taken back was work all the same."""
+        """Takes over all totals since the beginning of the run. Training that is taken back was work all the same."""
         self._run_began, self._started_s, self.memory = before._run_began, before._started_s, before.memory
         self.samples, self.response_tokens = before.samples, before.response_tokens
 
     def begin(self, counter: Counter, ledger: Ledger, places: Callable[[], Places] | None = None) -> float:
-        """The workers are up: from here the speed of the run is measured, and what `counter` counts is recorded, and the time
-        that each stage works. Returns the seconds that the start has taken."""
+        """Starts measuring the speed of the run once the workers are up; records the counts of `counter` and the working time of
+        each stage. Returns the seconds that the start has taken."""
         now = self._began = monotonic()
         self._counter, self._ledger, self._places = counter, ledger, places
         self._speed = StepSpeed(ledger, now)
@@ -129,14 +129,14 @@ class RunRecord:
         return monotonic() - (self._began if self._run_began is None else self._run_began)
 
     def state(self) -> dict[str, Any]:
-        """Where the journals stand, for a checkpoint."""
+        """Returns the positions of the journals, for a checkpoint."""
         state = {"step": self.step, **self.journals.state(), "staleness": self.staleness.state()}
         return state if self._inherited is None else state | {"inherited": self._inherited}
 
     def add_step(
         self, version: int, groups: tuple[SampleGroup, ...], batch: TokenBatch, metrics: Mapping[str, float]
     ) -> dict[str, float]:
-        """A step on policy version `version` has trained the groups, whose tensors are `batch`. Returns all its metrics."""
+        """Records a step on policy `version` that trained the groups, with tensors `batch`. Returns all its metrics."""
         step = version + 1
         lags = self.staleness.add_step(version, groups)
         self.journals.samples.record(step, groups, batch)
@@ -155,11 +155,11 @@ class RunRecord:
         return row
 
     def add_dropped(self, group: SampleGroup, reason: str) -> None:
-        """A group was rolled out and then dropped."""
+        """Records a group that was rolled out and then dropped."""
         self.journals.samples.record_dropped(self.step + 1, group, reason)
 
     def add_validation(self, result: ValidationResult, sets: Sequence[Sequence[Sample]]) -> dict[str, float]:
-        """`sets`: the samples of each validation set. Returns all its metrics."""
+        """Records a validation. `sets`: the samples of each validation set. Returns all its metrics."""
         self.results.append(result)
         for samples in sets:
             self.journals.samples.record_validation(result.version, samples)
@@ -177,7 +177,7 @@ class RunRecord:
         return metrics
 
     def add_own(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Metrics of callbacks: a row of its own, of the same step."""
+        """Records metrics of callbacks: a row of its own, of the same step."""
         self.journals.metrics.log(step, metrics)
 
     def show(self, ledger: Ledger, roles: list[str], waits: Mapping[str, str], groups: Mapping[str, Any]) -> None:
@@ -199,7 +199,7 @@ class RunRecord:
         self._roles, self._groups = lines, groups
 
     def progress(self) -> RunProgress:
-        """Roles and groups are those that were shown last."""
+        """Returns the progress; roles and groups are those that were shown last."""
         first, running = self._first_step if self._counted == "step" else 0, self.running_s()
         done = self._done - first
         return RunProgress(
@@ -235,7 +235,7 @@ class RunRecord:
         }
 
     def roles(self) -> list[dict[str, Any]]:
-        """What each role did or waited for when that was last shown, for summary.json while the run runs."""
+        """Returns the activity of each role when last shown, for summary.json while the run runs."""
         return [asdict(role) for role in self._roles]
 
     def interrupt(self) -> None:
@@ -244,7 +244,7 @@ class RunRecord:
         self.files.finish(None, self._ledger)
 
     def finish(self, summary: dict[str, Any], end: Callable[[], None]) -> None:
-        """Writes the files for the last time, and closes everything. `end`: closes what others have opened."""
+        """Writes the files for the last time, and closes everything. `end`: closes files opened elsewhere."""
         try:
             end()
             self.journals.close()

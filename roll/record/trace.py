@@ -1,8 +1,8 @@
-"""`trace/trace-0001.json.gz`, ...: who did what when, the whole run long, for ui.perfetto.dev and chrome://tracing.
+"""`trace/trace-0001.json.gz`, ...: timeline of the whole run, for ui.perfetto.dev and chrome://tracing.
 
 Trace Event Format, in microseconds since the run's first trace was made, without the time between an end and a resumption: a row
-for each name with what it did ("X" events), and a track for each group with its phases ("b" and "e" events with the group's id).
-Every file is a trace by itself, of bounded size: what lasts longer than a file is whole in the one in which it ends. Only the
+for each name with its states ("X" events), and a track for each group with its phases ("b" and "e" events with the group's id).
+Every file is a trace by itself, of bounded size: a span that outlasts a file is whole in the one in which it ends. Only the
 newest file is in memory, besides those that wait for the disk.
 """
 
@@ -25,7 +25,7 @@ FILE_EVENTS = 20_000
 TOGETHER = 256
 """Spans and tracks that are encoded together, which is cheaper."""
 HEAD_BYTES = 4_096
-"""The first line is shorter."""
+"""Largest length of the first line."""
 WAITING_FILES = 4
 """Full files that may wait to be written; more, on a disk that stays full, are forgotten."""
 
@@ -87,7 +87,7 @@ class _Piece:
 
     @cached_property
     def text(self) -> str:
-        """Events as JSON, with commas between them."""
+        """Returns the events as JSON, with commas between them."""
         text = _encoded([event for each in self._drawn for event in each.events(self._zero)])
         self._drawn = ()  # what could not be encoded stays, and is told at each attempt
         return text
@@ -113,7 +113,7 @@ class TraceFile(NamedTuple):
 
 class Trace:
     def __init__(self, folder: Path, clock: Callable[[], float] = monotonic, file_events: int = FILE_EVENTS) -> None:
-        """What lies in the folder stays, and this goes on where it ends. `clock`: that of the times given to the methods."""
+        """Keeps the files in the folder and continues after them. `clock`: clock of the times given to the methods."""
         self._folder = folder
         self._clock = clock
         self._file_events = file_events
@@ -124,7 +124,7 @@ class Trace:
         self._fresh: list[_Bar | _Track] = []
         self._pieces: list[_Piece] = []
         self._events = 0
-        """Of the newest file."""
+        """Number of events in the newest file."""
         self._number = 0
         self._path = self._next_path()
         self._zero = clock() - _until(self._named(self._number - 1)) / 1e6
@@ -137,17 +137,17 @@ class Trace:
 
     @contextmanager
     def during(self, row: str, name: str, **args: object) -> Iterator[None]:
-        """A span from now to the end of the block, unless the block raises."""
+        """Records a span from now to the end of the block, unless the block raises."""
         begin = self._clock()
         yield
         self.add(Span(row, name, begin, self._clock(), args))
 
     def enter_phase(self, group_id: int, phase: str) -> None:
-        """The group's track begins with its first phase."""
+        """Begins a phase; the group's track begins with its first phase."""
         self._groups.setdefault(group_id, []).append((phase, self._clock()))
 
     def note(self, group_id: int, **facts: object) -> None:
-        """Facts about a group that has a track, to be shown with its fate."""
+        """Adds facts about a group that has a track, to be shown with its fate."""
         if group_id in self._groups:
             self._notes.setdefault(group_id, {}).update(facts)
 
@@ -159,14 +159,14 @@ class Trace:
             self._add(_Track(group_id, phases, self._clock(), facts), 2 * len(phases) + 2)
 
     def files(self, open_spans: Iterable[Span] = ()) -> list[TraceFile]:
-        """Those that are full, and the newest as it is now, with live groups and `open_spans` drawn up to now."""
+        """Returns the full files and the newest in its present state, with live groups and `open_spans` drawn up to now."""
         self._seal()
         now = self._clock()
         live = [_Track(group_id, tuple(phases), now, {"fate": "live"}) for group_id, phases in self._groups.items()]
         return [*self.full, self._file([*(self._bar(span) for span in open_spans), *live])]
 
     def written(self, files: Sequence[TraceFile]) -> None:
-        """These are on disk."""
+        """Forgets full files that are on disk."""
         self.full = [file for file in self.full if file not in files]
 
     def _add(self, drawn: _Bar | _Track, events: int) -> None:
@@ -188,7 +188,7 @@ class Trace:
         self._pieces, self._events, self._path = [], 0, self._next_path()
 
     def _file(self, drawn: Sequence[_Bar | _Track] = ()) -> TraceFile:
-        """The newest, with what is `drawn` besides."""
+        """Returns the newest file, with `drawn` added."""
         besides = [_Piece(drawn, self._zero)] if drawn else []
         until = _micros(self._clock() - self._zero)
         return TraceFile(self._path, tuple(self._rows), [*self._pieces, *besides], self._forgotten, until)
@@ -208,7 +208,7 @@ class Trace:
 
 
 def _until(path: Path) -> float:
-    """When the trace in the file ended, as its first line says; 0 where no file says it."""
+    """Returns the time at which the trace in the file ended, as its first line says; 0 where no file says it."""
     with suppress(OSError, EOFError, zlib.error, ValueError, LookupError, TypeError), gzip.open(path) as file:
         return float(json.loads(file.readline(HEAD_BYTES) + b"]}")["otherData"]["until"])
     return 0.0
@@ -223,5 +223,5 @@ def _event(ph: str, name: str, tid: int, **more: object) -> Event:
 
 
 def _encoded(events: Sequence[Event]) -> str:
-    """The events as JSON, without the brackets of a list."""
+    """Returns the events as JSON, without the brackets of a list."""
     return _ENCODER.encode(events)[1:-1]

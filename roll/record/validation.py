@@ -27,7 +27,7 @@ class ValidationSet:
     name: str
     prompts: tuple[Prompt, ...]
     n: int
-    """Rollouts of each prompt."""
+    """Number of rollouts of each prompt."""
     sampling: SamplingParams
 
 
@@ -36,15 +36,15 @@ class SetRollouts:
     of: ValidationSet
     samples: list[Sample]
     failed: int
-    """Rollouts that came to nothing."""
+    """Number of rollouts that came to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationResult:
     version: int
     accuracy: float | None
-    """Share of the first set's judged rollouts that succeeded: earned what their domain calls a success, or what the environment
-    does. None: more than `MOST_UNJUDGED` could not be judged, or the environment does not say what a success is."""
+    """Share of the first set's judged rollouts that succeeded, as defined by their domain or by the environment. None: more than
+    `MOST_UNJUDGED` could not be judged, or the environment defines no success."""
     reward: float | None
     """Mean of the first set's judged rollouts, however many these are."""
     by_tag: dict[str, float]
@@ -53,9 +53,9 @@ class ValidationResult:
     seconds: float
     sets: dict[str, Parts]
     rollouts: int = 0
-    """Of all sets."""
+    """Number of rollouts in all sets."""
     scores: dict[str, float | None] = field(default_factory=dict)
-    """Of each set, the mean reward of its judged rollouts; None: nothing was judged."""
+    """Mean reward of the judged rollouts of each set; None: nothing was judged."""
     more: dict[str, float] = field(default_factory=dict)
 
     def estimates(self) -> Iterator[tuple[str, float]]:
@@ -115,7 +115,7 @@ class _Part:
 
     @property
     def known(self) -> bool:
-        """Whether enough was judged, and it was said what a success is: an environment may not say."""
+        """True if enough was judged and success is defined: an environment may not define it."""
         graded, count = self.graded, len(self.rollouts) + self.failed
         told = any(sample.trajectory is None or sample.trajectory.success is not None for sample in graded)
         return told and count - len(graded) <= MOST_UNJUDGED * count
@@ -148,7 +148,7 @@ def _parts_by(each: SetRollouts, column: str) -> dict[str, _Part]:
 
 
 def _outcomes(samples: Sequence[Sample]) -> list[list[bool]]:
-    """Of each prompt, whether each of its rollouts succeeded."""
+    """Returns, for each prompt, the success of each of its rollouts."""
     by_prompt: dict[str, list[bool]] = {}
     for sample in samples:
         by_prompt.setdefault(sample.prompt.uid, []).append(sample.succeeded)

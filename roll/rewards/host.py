@@ -25,7 +25,7 @@ from roll.rewards.worker import RewardResult, RewardWorker, worker_class
 
 
 def shaped(result: RewardResult, sample: Sample, shaping: ShapingConfig, longest: int) -> RewardResult:
-    """The result with its terms among the parts. `longest`: tokens of the longest response."""
+    """Returns the result with its terms among the parts. `longest`: tokens of the longest response."""
     if result.value is None:
         return result
     terms: dict[str, float] = {}
@@ -58,12 +58,12 @@ def has_in_order(text: str, parts: list[str]) -> bool:
 
 T = TypeVar("T")
 PARTS = 10
-"""A limit is waited for in so many parts: if the whole process was asleep, one of them at most is counted."""
+"""Parts in which a limit is waited for: if the whole process was asleep, one of them at most is counted."""
 LEAST_S = 1.0
 """A busy machine may keep a thread waiting for less: then nothing is stuck."""
 
 _ticket: ContextVar[object] = ContextVar("ticket", default=None)
-"""Of the sample that a task judges: tasks inherit it."""
+"""Ticket of the sample that a task judges: tasks inherit it."""
 
 
 class RewardHost:
@@ -83,7 +83,7 @@ class RewardHost:
         await self._grading.close()
 
     async def compute_rewards(self, samples: Sequence[Sample], as_judged: bool = True) -> list[RewardResult]:
-        """One result per sample, in order; with the terms of `shaping` unless `as_judged`."""
+        """Returns one result per sample, in order; with the terms of `shaping` unless `as_judged`."""
         results = list(await asyncio.gather(*(self._result(sample) for sample in samples)))
         shaping = self._shaping
         if as_judged or shaping is None or shaping == ShapingConfig():
@@ -100,7 +100,7 @@ class RewardHost:
                 return result
 
     async def _turning(self) -> GradingThread:
-        """The thread whose loop turns: a new one, if the last is stuck. Raises `TooManyStuck`."""
+        """Returns the thread whose loop turns: a new one, if the last is stuck. Raises `TooManyStuck`."""
         async with self._replacing:
             if self._grading.stuck_in is not None:
                 following = GradingThread(self._config, self._threads)
@@ -110,7 +110,7 @@ class RewardHost:
 
 
 class GradingThread:
-    """Its methods are the host's loop's."""
+    """A thread that grades. Its methods are called on the host's loop."""
 
     def __init__(self, config: Mapping[str, Any], threads: UserThreads) -> None:
         self._config = config
@@ -126,10 +126,10 @@ class GradingThread:
         self._stuck = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self.stuck_in: str | None = None
-        """Where the thread is stuck, once it is."""
+        """Place where the thread is stuck, once it is."""
 
     async def start(self) -> None:
-        """Raises what the worker's class or its `start` raises, and `TooManyStuck`."""
+        """Starts the worker. Raises any error of the worker's class or its `start`, and `TooManyStuck`."""
         self._thread = self._threads.start(self._run, name=f"grading {self._config['worker_cls']}")
         await asyncio.wrap_future(self._made)
         await self._call(self._start())

@@ -1,6 +1,6 @@
-"""What every reward worker is: samples in, one number or one reason each out.
+"""Reward workers: samples in, one number or one reason each out.
 
-Invariant: a reward is a judgement of the answer. What goes wrong with the judge (time limit, crash, refused connection) is an
+Invariant: a reward is a judgement of the answer. A failure of the judge (time limit, crash, refused connection) is an
 error with a reason, never a number.
 """
 
@@ -22,7 +22,7 @@ from roll.distributed.user_code import START_S, UserThreads
 from roll.errors import escapes, reason
 
 Grade: TypeAlias = float | tuple[float, Mapping[str, float]]
-"""A reward, or a reward and the parts that it was made of, by name."""
+"""A reward, or a reward and its parts by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,11 @@ class RewardResult:
     value: float | None = None
     """Finite reward."""
     error: str | None = None
-    """Why there is none."""
+    """Reason for a missing reward."""
     parts: dict[str, float] = field(default_factory=dict)
-    """What the reward was made of, for metrics and samples.jsonl."""
+    """Components of the reward, for metrics and samples.jsonl."""
     seconds: float = field(default=0.0, compare=False)
-    """What it took to judge, without the wait for one of `max_concurrency` places."""
+    """Seconds of judging, without the wait for one of `max_concurrency` places."""
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.error is None):
@@ -46,16 +46,16 @@ class RewardResult:
 
 
 class RewardWorker:
-    """Base class: a subclass writes `grade`, as a coroutine or an ordinary method, which then runs in a thread. It may raise;
-    the sample then has an error instead of a reward."""
+    """Base class of reward workers: a subclass writes `grade`, as a coroutine or an ordinary method, which then runs in a thread.
+    If it raises, the sample has an error instead of a reward."""
 
     reads: ClassVar[frozenset[str] | None] = None
-    """The `reward_args` that it knows: any other is refused. None: it takes them all."""
+    """Accepted `reward_args`: any other is refused. None: all are accepted."""
     asks: ClassVar[str] = ""
-    """The block of its domain that names the model that it uses: judge or reward_model. `config["engine"]` then says what the
-    engine is made of."""
+    """The block of its domain that names the model that it uses: judge or reward_model. `config["engine"]` then holds the parts
+    to build its engine from."""
     starts_within_s: ClassVar[float] = START_S
-    """What its trial before a run waits for it."""
+    """Seconds allowed for `start` in its trial before a run."""
     keeps_time_limit: ClassVar[bool] = False
     """True if `grade` applies `timeout_s` itself (because it also waits for something else first)."""
 
@@ -72,23 +72,23 @@ class RewardWorker:
         self._threads = UserThreads(f"{type(self).__name__}.grade")
 
     async def start(self) -> None:
-        """Gets ready ahead of the first sample. Raises if the worker can never grade."""
+        """Prepares the worker before the first sample. Raises if the worker can never grade."""
 
     async def close(self) -> None:
-        """Gives back what `start` or `grade` took."""
+        """Releases the resources of `start` and `grade`."""
 
     async def grade(self, sample: Sample) -> Grade:
-        """The reward of one sample. At most `max_concurrency` calls run at a time."""
+        """Returns the reward of one sample. At most `max_concurrency` calls run at a time."""
         raise NotImplementedError(f"{type(self).__name__} does not define grade()")
 
     def solution(self, ground_truth: str) -> str | None:
-        """A response that says what the reference answer says, in the form that the worker asks for. None: the ground truth is
-        no answer, but what an answer is held against."""
+        """Returns a response with the reference answer, in the form that the worker asks for. None: the ground truth is no
+        answer, but something that an answer is compared with."""
         return ground_truth
 
     async def judge(self, sample: Sample) -> RewardResult:
-        """What `grade` says of the sample, within the time limit. Raises what `grade` raises, `TimeoutError`, and `TypeError`
-        if its answer is no reward."""
+        """Grades the sample within the time limit. Raises any error of `grade`, `TimeoutError`, and `TypeError` if its answer is
+        no reward."""
         async with asyncio.timeout(None if self.keeps_time_limit else self.timeout_s):
             if inspect.iscoroutinefunction(self.grade):
                 answer = await self.grade(sample)
@@ -98,7 +98,7 @@ class RewardWorker:
         return _result(answer)
 
     async def _in_thread(self, sample: Sample) -> Any:
-        """What a plain `grade` returns: a call that never comes back costs no other sample its thread."""
+        """Calls a plain `grade` in a thread: a call that never comes back costs no other sample its thread."""
         thread = self._threads.start(self.grade, sample)
         try:
             return await asyncio.wrap_future(thread.outcome)
@@ -106,11 +106,11 @@ class RewardWorker:
             self._threads.leave(thread)
 
     async def compute_rewards(self, samples: Sequence[Sample]) -> list[RewardResult]:
-        """One result per sample, in order."""
+        """Returns one result per sample, in order."""
         return list(await asyncio.gather(*(self.result(sample) for sample in samples)))
 
     async def result(self, sample: Sample) -> RewardResult:
-        """Boundary: what `grade` raises becomes the sample's error, whatever it is."""
+        """Boundary: any exception of `grade` becomes the sample's error."""
         async with self._free:
             began = monotonic()
             try:
@@ -124,7 +124,7 @@ class RewardWorker:
 
 
 class FunctionRewardWorker(RewardWorker):
-    """A user's function: `worker_cls: my_module.reward`. It returns what `grade` may return."""
+    """Worker of a user's function: `worker_cls: my_module.reward`. It may return any value that `grade` may return."""
 
     reads = frozenset()  # it is called with the sample alone
 
@@ -139,7 +139,7 @@ class FunctionRewardWorker(RewardWorker):
 
 
 def worker_class(worker_cls: Code) -> type[RewardWorker]:
-    """What carries it: a class itself, a function the class above. Raises `ValueError`."""
+    """Returns the class that runs `worker_cls`: a class itself, a function the class above. Raises `ValueError`."""
     found = import_object(worker_cls)
     if isinstance(found, type):
         if carrier := getattr(found, "carried_by", None):  # a class of another framework's form names what carries it

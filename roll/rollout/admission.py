@@ -1,4 +1,4 @@
-"""Admission: which groups may start, which the trainer takes, and what became of each. Pure: no clock, no I/O.
+"""Admission: decides which groups may start and which the trainer takes, and counts their fates. Pure: no clock, no I/O.
 
 With B groups a step and ratio α, a group may start under policy version v only while
 
@@ -9,7 +9,7 @@ one for every use of a group. Two facts make staleness bounded by construction:
 
 * The limit implies, for every step k, that  places + |outstanding groups with deadline <= k|  <=  (k + 1) · B: there is room
   to train each group by its deadline.
-* `select` takes ready groups earliest deadline first, and only if what it leaves behind still fits. If it would not, a group
+* `select` takes ready groups earliest deadline first, and only if the remaining ones still fit. If it would not, a group
   that is still in flight has to be awaited first (`staleness_policy: wait`), however many younger ones are ready.
 
 A group is as old as the number of the step that trains it says, whenever the step takes it: step k + 1 may take its groups while
@@ -18,7 +18,7 @@ trained.
 
 Where fewer than B groups are ready, and no step trains, groups that were trained may fill the batch (`Replay`), each by its own
 deadline. Both facts stand: such a use takes a place like any other, from the moment in which a step has its groups, and is
-allowed only if all outstanding groups fit into what is left before their deadlines, so none of them is late because of it.
+allowed only if all outstanding groups fit into the places left before their deadlines, so none of them is late because of it.
 
 v is the oldest version that an engine serves. A newer one may be published that not all have taken yet: the requested depth of
 rollouts (`depth`, at most α) counts from the newest version, the limit never does.
@@ -75,32 +75,32 @@ class Admission:
         self.trained = version * batch_groups
         self.dropped: Counter[str] = Counter()
         self.live: dict[int, Ticket] = {}
-        """In the order of admission, which is also that of start versions, and so of deadlines."""
+        """Live groups in the order of admission, which is also that of start versions, and so of deadlines."""
         self._ready: list[int] = []
         """Ids of the buffered groups, in order."""
         self._started_under: Counter[int] = Counter()
         """Start version -> live groups."""
         self._in_flight_under: Counter[int] = Counter()
-        """Start version -> those of them that are in flight."""
+        """Start version -> live groups that are in flight."""
         self.next_step = version
         """The first step that a group which starts now could be trained by: the one whose groups are not selected yet."""
 
     # -- admission ------------------------------------------------------------------------------------------------------
 
     def may_start(self, depth: float | None = None) -> bool:
-        """Whether one more group may start; `depth` (<= α) asks for a tighter limit than the staleness bound needs."""
+        """True if one more group may start; `depth` (<= α) asks for a tighter limit than the staleness bound needs."""
         return self.room(depth) > 0
 
     def room(self, depth: float | None = None) -> int:
-        """How many more groups may start; see `may_start`."""
+        """Returns the number of groups that may still start; see `may_start`."""
         return self._room(self.version, depth)
 
     def waits_for_weights(self, depth: float | None = None) -> bool:
-        """Whether no group may start, and one could if the engines served the newest version."""
+        """True if no group may start, and one could if the engines served the newest version."""
         return self.newest > self.version and not self._room(self.version, depth) and self._room(self.newest, depth) > 0
 
     def _room(self, version: int, depth: float | None) -> int:
-        """How many more groups may start under `version`."""
+        """Returns the number of groups that may still start under `version`."""
         if self.next_step >= self.max_steps or version + self.bound < self.next_step:
             return 0  # nothing left to train, or (a redundant group before a publication) stale at birth
         ahead = version + 1 + self.ratio
@@ -121,7 +121,7 @@ class Admission:
 
     @property
     def most_live(self) -> int:
-        """The largest number of groups that may be live at the same time."""
+        """Returns the largest number of groups that may be live at the same time."""
         return math.ceil((1 + self.ratio) * self.batch_groups) + self.extra_groups
 
     def in_flight(self, group_id: int) -> bool:
@@ -133,7 +133,7 @@ class Admission:
 
     @property
     def places(self) -> int:
-        """The places of the steps that are done."""
+        """Returns the places of the steps that are done."""
         return self.trained + self.replay.done
 
     def go_synchronous(self) -> None:
@@ -144,7 +144,7 @@ class Admission:
     # -- fates ----------------------------------------------------------------------------------------------------------
 
     def complete(self, group_id: int) -> None:
-        """The group is complete and waits in the buffer."""
+        """Moves a complete group to the buffer."""
         ticket = self._ticket(group_id)
         if ticket.state is not GroupState.IN_FLIGHT:
             raise AccountingError(f"group {group_id} was put into the buffer twice")
@@ -153,12 +153,12 @@ class Admission:
         insort(self._ready, group_id)
 
     def drop(self, group_id: int, reason: str) -> None:
-        """The group will not be trained; its ticket is free again."""
+        """Drops a group, which will not be trained; its ticket is free again."""
         self._remove(self._ticket(group_id))
         self.dropped[reason] += 1
 
     def train(self, group_ids: tuple[int, ...]) -> None:
-        """The groups have been trained, for the first time or again."""
+        """Marks the groups trained, for the first time or again."""
         first = [self._ticket(group_id) for group_id in group_ids if group_id not in self.replay.groups]
         for ticket in first:
             if ticket.state is not GroupState.BUFFERED:
@@ -170,11 +170,11 @@ class Admission:
         self.replay.offer([Trained(ticket.group_id, ticket.start_version) for ticket in first], self.next_step)
 
     def set_published(self, version: int) -> None:
-        """`version` is published; the engines take it later."""
+        """Records that `version` is published; the engines take it later."""
         self.newest = version
 
     def set_served(self, version: int) -> None:
-        """All engines serve `version`, or a newer one, from now on."""
+        """Records that all engines serve `version`, or a newer one, from now on."""
         if version < self.version:
             raise AccountingError(f"policy version {version} published after {self.version}")
         self.version = version
@@ -198,7 +198,7 @@ class Admission:
     # -- what a step trains ---------------------------------------------------------------------------------------------
 
     def deadline(self, ticket: Ticket) -> int:
-        """The last step that may train the group."""
+        """Returns the last step that may train the group."""
         return ticket.start_version + self.bound
 
     def select(self, step: int, leased: Collection[int] = (), lacking: int | None = None) -> Selection:
@@ -253,7 +253,7 @@ class Admission:
         return f"group {', '.join(map(str, group_ids))} in flight, which must not become staler than {self.bound}"
 
     def _why_stale(self, ticket: Ticket) -> str:
-        """Where the newest groups go first, one that lay ready was overtaken by others; else it came too late."""
+        """Returns the reason. With the newest first, a ready group was overtaken by others; else it came too late."""
         return "overtaken" if self.order == "newest" and ticket.state is GroupState.BUFFERED else "stale"
 
     def _shortage(self, taken: list[int], step: int, later: int) -> tuple[int, int, bool] | None:
@@ -307,7 +307,7 @@ class Admission:
             raise AccountingError(f"accounts do not balance: {self.admitted} groups admitted, {total} accounted: {self.counts()}")
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps. Groups in flight are not part of it: on resume their prompts are served again."""
+        """Returns the state for a checkpoint. Groups in flight are not part of it: on resume their prompts are served again."""
         accounts = {"next_group_id": self.next_group_id, "trained": self.trained, "dropped": dict(self.dropped)}
         return accounts | {"replayed": self.replay.done}
 

@@ -1,6 +1,6 @@
 """One condition on which everything waits: each change notifies, and every waiter looks at its own predicate again.
 
-Nothing polls, and no change has to know who waits for what.
+Nothing polls, and no change has to know its waiters.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ class Changes:
     def __init__(self) -> None:
         self._next = asyncio.Event()
         self.waits: dict[str, str] = {}
-        """Who waits -> what for, in words for people. A waiter writes and removes its own entry."""
+        """Waiter -> the awaited condition, in words for people. A waiter writes and removes its own entry."""
 
     def notify(self) -> None:
         self._next.set()
         self._next = asyncio.Event()
 
     async def until(self, predicate: Callable[[], T], who: str = "", what: str = "") -> T:
-        """The first true value that `predicate` returns; it is called now and after every change. Meanwhile `waits` says that
-        `who` (the name of a stage) waits until `what`."""
+        """Waits for the first true value of `predicate`, called now and after every change, and returns it. Meanwhile `waits`
+        says that `who` (the name of a stage) waits until `what`."""
         if value := predicate():
             return value
         if who:

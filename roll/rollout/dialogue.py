@@ -1,5 +1,5 @@
-"""Renders messages to the tokens that an episode appends to its context. What was sampled stays as it was sampled: an answer is
-never decoded and encoded again, and no earlier token is rendered again."""
+"""Renders messages to the tokens that an episode appends to its context. Sampled tokens stay as they are: an answer is never
+decoded and encoded again, and no earlier token is rendered again."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from roll.data.template_process import LONGEST_TEXT
 from roll.errors import TemplateRefusal, boundary
 
 MARK = "\u27e6answer\u27e7"
-"""Stands for an answer while the chat template shows what follows one."""
+"""Stands for an answer while the chat template renders the text after one."""
 
 Message: TypeAlias = Mapping[str, Any]
-"""As chat templates take them: role, content, and of an assistant tool_calls."""
+"""A message as chat templates take it: role, content, and an assistant's tool_calls."""
 THINK = "<think>"
 
 
@@ -23,7 +23,7 @@ THINK = "<think>"
 class Rendered:
     ids: list[int]
     thinks: bool
-    """Whether the template has begun the answer's thinking."""
+    """True if the template has begun the answer's thinking."""
 
 
 class Dialogue:
@@ -42,14 +42,14 @@ class Dialogue:
             self._after([_user("next")])
 
     def first(self, system: str, user: str) -> list[int]:
-        """System prompt (empty: none) and the message of the first turn, up to where the answer begins."""
+        """Returns the system prompt (empty: none) and the message of the first turn, up to where the answer begins."""
         if not self.native:
             return self._encode(system + user, special=True)
         return self._encode(self._render([*self._system(system), _user(user)]), special=False)
 
     def following(self, user: str, last_token: int) -> list[int]:
-        """What comes between two answers: the end of the one before (unless `last_token`, the last that was sampled, is that end
-        already) and the message of the next turn."""
+        """Returns the tokens between two answers: the end of the one before (unless `last_token`, the last sampled one, is that
+        end already) and the message of the next turn."""
         if not self.native:
             return self._encode(user, special=False)
         return self._without_end(self._after([_user(user)]), last_token)
@@ -64,7 +64,7 @@ class Dialogue:
         return Rendered(self._encode(text, special=False), _thinks(text))
 
     def text(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
-        """A conversation in words. Raises `TemplateRefusal`."""
+        """Returns a conversation as text. Raises `TemplateRefusal`."""
         return self._render(messages, tools, opens=False)
 
     def bridge(
@@ -75,9 +75,9 @@ class Dialogue:
         tools: Sequence[Message] = (),
         added: str = "",
     ) -> Rendered | None:
-        """As `following`, for any messages that follow the answer of a conversation; None if the template cannot show them
-        behind an answer that is only marked. Templates that want the results of tools behind calls of them are shown the
-        answer's own calls. `added`: what stands in the answer's message behind it."""
+        """Returns the tokens as `following` does, for any messages after an answer of a conversation; None if the template cannot
+        show them behind an answer that is only marked. Templates that want tool results behind calls are shown the answer's own
+        calls. `added`: text behind the answer in its message."""
         try:
             text = self._after(messages, tools)
         except TemplateRefusal:
@@ -92,11 +92,11 @@ class Dialogue:
         )
 
     def spelled(self, ids: Sequence[int]) -> str:
-        """Tokens as text, special ones too."""
+        """Returns the tokens as text, special ones too."""
         return str(self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
     def _after(self, messages: Sequence[Message], tools: Sequence[Message] = ()) -> str:
-        """The end of an answer, and what follows it."""
+        """Returns the end of an answer and the text after it."""
         return self._marked([_user("."), {"role": "assistant", "content": MARK}, *messages], tools)
 
     def _after_calls(self, answer: Message, messages: Sequence[Message], tools: Sequence[Message]) -> str:

@@ -1,4 +1,4 @@
-"""What a run plays: text in, text or messages and a reward out. An environment of gymnasium is played so by
+"""Environments: text in, text or messages and a reward out. An environment of gymnasium is played so by
 `roll.envs.text_game`; one that reads its own text, or waits, has this interface itself.
 
 Lifetime of an environment: made once, then any number of episodes, each `reset(seed)` followed by `step(text)` until one returns
@@ -12,7 +12,7 @@ every process (`roll env check` tests it). All episodes of a group share the see
 thread, process) is `host.EnvHost`'s business. Coroutines wait, for a network or a browser say; they are awaited on an event loop,
 so thousands of them cost neither threads nor processes.
 
-What `info` may say. The first two keys are in every `step`'s; metrics, GiGPO and the terminal read them all:
+Keys of `info`. The first two keys are in every `step`'s; metrics, GiGPO and the terminal read them all:
 
     action_is_valid      bool   the text could be read as an action
     action_is_effective  bool   the action changed the state
@@ -20,7 +20,7 @@ What `info` may say. The first two keys are in every `step`'s; metrics, GiGPO an
                                 `success_at` says it
     state_key            str    equal exactly for equal states of a task (GiGPO compares actions taken in equal states); also
                                 in `reset`'s
-    suffix               str    what to remind the agent of below the observation, e.g. the actions it may choose; also in
+    suffix               str    a reminder for the agent below the observation, e.g. the actions it may choose; also in
                                 `reset`'s
     tools                list   in `reset`'s, with messages: the tools that the agent may call, in OpenAI's form
 
@@ -29,12 +29,12 @@ Numbers under further keys are the environment's own metrics.
 An observation is a text, which becomes a message of the user, or all the messages that the agent now sees, each with role and
 content, assistant's with tool_calls, in OpenAI's form: then the environment itself keeps the conversation. Its `cut_off() ->
 float`, if it has one, is called where an episode ends because the conversation has no room for another answer, and returns the
-reward of what was done by then.
+reward of the turns until then.
 
 Two more methods are optional: `sample_action(rng: random.Random) -> str`, a random action's text, and `oracle_action() -> str |
 None`, that of a good player in the present state. `roll env check` plays with them.
 
-Below the interface stand the ways in which an environment fails its episode, and the checks of what one returns.
+Below the interface stand the ways in which an environment fails its episode, and the checks of its results.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class TextEnv(Protocol):
         """Begins an episode; `seed` is in [0, 2**63)."""
 
     def step(self, action_text: str) -> Step:
-        """Takes what the agent wrote, whole, whatever it is: text that is no action is no error but an invalid action."""
+        """Takes the agent's text, whole, whatever it is: a text that is no action is an invalid action, not an error."""
 
     def close(self) -> None:
-        """Gives back what the environment holds. May follow any call."""
+        """Releases the environment's resources. May follow any call."""
 
 
 class AsyncTextEnv(Protocol):
@@ -85,7 +85,7 @@ class AsyncTextEnv(Protocol):
 
 
 def seen(observation: Observation) -> str:
-    """What people are shown of it."""
+    """Returns the text of the observation for people."""
     return observation if isinstance(observation, str) else shown(observation)
 
 
@@ -102,7 +102,7 @@ def unseen(rules: str, first: Observation | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What tools have answered to an answer, in the place of an observation."""
+    """Answers of tools to the agent's calls, in the place of an observation."""
 
     messages: list[Message]
 
@@ -111,18 +111,18 @@ AnyTextEnv = TextEnv | AsyncTextEnv
 
 
 def is_async(env: Any) -> bool:
-    """Whether an environment, or a class of them, waits (coroutines) or computes."""
+    """True if an environment, or a class of them, waits (coroutines) rather than computes."""
     return inspect.iscoroutinefunction(env.step)
 
 
 def is_thread_safe(env: object) -> bool:
-    """Whether environments of this class may run in several threads of one process. One that uses state of the whole process
-    (the global random generator, the working directory) says `thread_safe = False`, and gets processes or the event loop."""
+    """True if environments of this class may run in several threads of one process. One that uses state of the whole process (the
+    global random generator, the working directory) says `thread_safe = False`, and gets processes or the event loop."""
     return bool(getattr(env, "thread_safe", True))
 
 
 NO_RESET = ("reset must return", "the observation of reset must be", "the info of reset must be")
-"""What the messages about a reset of another shape begin with."""
+"""Beginnings of the messages about a malformed return of `reset`."""
 
 
 def checked_reset(answer: object) -> Reset:

@@ -1,5 +1,5 @@
-"""An episode's tokens as they come: which of a group it is, what the policy answers to a context, and the response that answers
-and messages make together."""
+"""An episode's tokens as they come: its index in the group, the policy's answer to a context, and the response made of answers
+and messages."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from roll.data.sample import LOGPROBS, MASK, TOKENS, VersionSpan
 
 @dataclass(frozen=True, slots=True)
 class PolicyAnswer:
-    """What the policy wrote in one turn."""
+    """The policy's answer in one turn."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
     versions: list[VersionSpan]
-    """From the first token of the answer."""
+    """Version spans from the first token of the answer."""
     text: str
     stopped: bool
     """False if it was cut off at the length limit."""
     extras: Extras = NOTHING
 
     def within(self, most: int) -> PolicyAnswer:
-        """The answer of a policy that may write so many tokens a turn: a single one, a move, is whole."""
+        """Returns the answer of a policy that may write so many tokens a turn: a single one, a move, is whole."""
         return replace(self, stopped=True) if most == 1 else self
 
 
@@ -45,7 +45,7 @@ class EpisodeTask:
 
 @dataclass
 class Response:
-    """What follows an episode's first message: answers of the policy, and between them messages, which are not trained."""
+    """An episode after its first message: answers of the policy, and between them messages, which are not trained."""
 
     ids: array[int] = field(default_factory=lambda: array(TOKENS))
     logprobs: array[float] = field(default_factory=lambda: array(LOGPROBS))

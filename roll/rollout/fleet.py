@@ -54,7 +54,7 @@ TRANSITIONS: dict[tuple[EngineState, EngineEvent], EngineState] = {
     (EngineState.STARTING, EngineEvent.STARTED): EngineState.LOADING,
     (EngineState.LOADING, EngineEvent.VERIFIED): EngineState.SERVING,
 }
-"""What is not here cannot happen, and is refused."""
+"""The allowed transitions; all others are refused."""
 
 
 class Fleet:
@@ -64,7 +64,7 @@ class Fleet:
         self.version = version
         """The oldest policy version that a serving replica has; while none serves, the last such."""
         self.versions = [version] * replicas
-        """What each replica serves, or served when it was lost."""
+        """Version that each replica serves, or served when it was lost."""
         self.states = [EngineState.LOADING if empty else EngineState.SERVING] * replicas
         self._serve = Counter({} if empty else {version: replicas})
         """Version -> serving replicas; there may be thousands of them, and few versions."""
@@ -86,15 +86,15 @@ class Fleet:
         return True
 
     def silenced(self, replica: int) -> None:
-        """It gives no sign of life."""
+        """Records that the replica gives no sign of life."""
         self._leaves(replica, EngineEvent.SILENCED)
 
     def answered(self, replica: int) -> None:
-        """A silent replica gives a sign of life, and is to load what the others serve."""
+        """Notes a sign of life from a silent replica, which then loads the version of the others."""
         self._take(replica, EngineEvent.ANSWERED)
 
     def loaded(self, replica: int, version: int) -> None:
-        """A serving replica serves `version` from now on."""
+        """Records that a serving replica serves `version` from now on."""
         self._serves(replica, -1)
         self.versions[replica] = version
         self._serves(replica, +1)
@@ -108,20 +108,20 @@ class Fleet:
         self.restarts += 1
 
     def unplaced(self, replica: int) -> None:
-        """The restart did not begin: there is no place for it."""
+        """Records that the restart did not begin: there is no place for it."""
         self._take(replica, EngineEvent.DIED)
         self.restarts -= 1
 
     @property
     def lost(self) -> bool:
-        """Whether no replica serves, or is about to."""
+        """True if no replica serves or is about to."""
         return all(state is EngineState.DEAD for state in self.states)
 
     def started(self, replica: int) -> None:
         self._take(replica, EngineEvent.STARTED)
 
     def verified(self, replica: int, version: int) -> None:
-        """`version`: what the replica itself says it serves. `ValueError` unless it is the fleet's."""
+        """Compares the replica's own report of its `version` with the fleet's. Raises `ValueError` if they differ."""
         if version != self.version:
             raise ValueError(f"engine {replica} serves version {version}, the others {self.version}")
         self._take(replica, EngineEvent.VERIFIED)
@@ -156,11 +156,11 @@ class WeightPulls:
         self._groups = [0] * len(fleet.states)
         """Groups that ended since the engine's last load."""
         self._awaited = fleet.version
-        """All engines take this version, or a newer one, without delay."""
+        """Version that all engines take, or a newer one, without delay."""
         self._loading: tuple[int, ...] = ()
 
     def publish(self, version: int, awaited: bool = False) -> None:
-        """`version` can be pulled. `awaited`: someone waits until all engines serve it."""
+        """Publishes `version`, which can be pulled. `awaited`: someone waits until all engines serve it."""
         if version <= self.newest:
             raise ValueError(f"version {version} published after version {self.newest}")
         self.newest = version
@@ -168,7 +168,7 @@ class WeightPulls:
             self._awaited = version
 
     def group_ended(self, engines: Iterable[int]) -> None:
-        """A group is rolled out. `engines`: the engines that sampled some of its tokens."""
+        """Counts a group that is rolled out. `engines`: the engines that sampled some of its tokens."""
         for engine in engines:
             self._groups[engine] += 1
 
@@ -185,17 +185,17 @@ class WeightPulls:
         ]
 
     def ahead(self, version: int) -> list[int]:
-        """The engines that will be due when `version` is published as an awaited one; none if it is published."""
+        """Returns the engines that will be due when `version` is published as an awaited one; none if it is published."""
         versions, newer = self._fleet.versions, version > self.newest
         return [engine for engine in self._fleet.serving if newer and versions[engine] < version]
 
     def begin(self) -> int:
-        """The version to load: always the newest, so one that was overtaken is never asked for."""
+        """Returns the version to load: always the newest, so one that was overtaken is never asked for."""
         self._loading = (self.newest,)
         return self.newest
 
     def end(self, engines: Iterable[int]) -> None:
-        """The load of `engines` is over, whether they serve the version or were lost."""
+        """Ends the load of `engines`, whether they serve the version or were lost."""
         self._loading = ()
         for engine in engines:
             self._groups[engine] = 0

@@ -1,11 +1,11 @@
-"""The groups of a run: what each is and where it is. One owner, from the moment of admission to the one fate.
+"""The groups of a run, with their contents and states. One owner, from the moment of admission to the one fate.
 
     start ──▶ in flight ──complete──▶ buffered ──lease──▶ leased ──trained──▶ (journal)
                   └──────────────── drop(reason) ───────────────────────▶ (journal)
 
 A group that was trained may be leased and trained again (`max_reuse`); each such use is a row of the journal, too.
 
-`Admission` decides; here is what it decides about: the samples, the tasks that are still to be served, and the journal with the
+`Admission` decides about the groups; here are their samples, the tasks that are still to be served, and the journal with the
 fate of each. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where no
 other process can intervene; `roll.rollout.sql.groups.SqlGroups` keeps them in a database that several processes share. After
 each change the accounts must balance.
@@ -38,7 +38,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 START, LEASE = "admit", "lease"
-"""Who waits, in `Changes.waits`."""
+"""Names of the waiters in `Changes.waits`."""
 
 
 class Groups(OneProcess):
@@ -52,35 +52,34 @@ class Groups(OneProcess):
         progress: Progress,
         clock: Callable[[], float],
     ) -> None:
-        """`journal`: None where another process writes it. `depth`: how far ahead rollouts start, within what admission allows:
-        it learns from what the trainer sees. `trace` shows each group's way. `progress` ends a run that drops groups without
-        end."""
+        """`journal`: None where another process writes it. `depth`: the depth of rollouts, within admission's limit; learns from
+        the trainer's measurements. `trace` shows each group's way. `progress` ends a run that drops groups without end."""
         self.admission = admission
         self.depth = depth
         self.changes = Changes()
         self._source, self._journal, self._trace = source, journal, trace
         self._progress, self._clock = progress, clock
         self._live: dict[int, SampleGroup] = {}
-        """And those that may be trained again."""
+        """Live groups, and those that may be trained again."""
         self._work: dict[int, asyncio.Future[Any]] = {}
-        """Group -> what is being done for it, to be cancelled when the group is dropped."""
+        """Group -> its running work, which is cancelled when the group is dropped."""
         self._leased: dict[int, tuple[SampleGroup, ...]] = {}
         """Step -> the groups that it has: one step trains, and the next may have groups already."""
         self._leased_ids: frozenset[int] = frozenset()
         self._complete_since: float | None = None
-        """Since when all groups lie ready that the next step lacks."""
+        """Time since which all groups that the next step lacks lie ready."""
         self.stop_asked = False  # by this process, which may be the only one that ends
         self.hurried = False
-        """Stopped, and what is only of use to a run that goes on is to be given up."""
+        """True if the run stops and gives up all work that only serves a run that goes on."""
 
     async def until(self, predicate: Callable[[], T], who: str = "", what: str = "") -> T:
-        """See `Changes.until`: the predicate is called now and after every change of any group."""
+        """Waits as `Changes.until`: the predicate is called now and after every change of any group."""
         return await self.changes.until(predicate, who, what)
 
     # -- the explorer's verbs -------------------------------------------------------------------------------------------
 
     async def start(self) -> SampleGroup:
-        """A new group with the next task, as soon as admission lets one start. Raises `Closed` after `stop`."""
+        """Starts a group with the next task, as soon as admission lets one start. Raises `Closed` after `stop`."""
         while True:
             await self.until(lambda: self.stopped or self._may_start())
             self.changes.waits.pop(START, None)
@@ -98,7 +97,7 @@ class Groups(OneProcess):
             return group
 
     async def while_live(self, group_id: int, work: Coroutine[object, object, T]) -> T | None:
-        """What `work` returns; None if the group is dropped before, which cancels it."""
+        """Returns the result of `work`; None if the group is dropped before, which cancels it."""
         if not self.is_live(group_id):
             work.close()
             return None
@@ -113,7 +112,7 @@ class Groups(OneProcess):
         return None if task.cancelled() else task.result()
 
     async def complete(self, group: SampleGroup) -> None:
-        """The group is complete and can be trained. One that has met its fate already keeps it."""
+        """Buffers a complete group, which can be trained. One that has met its fate already keeps it."""
         async with self._transaction():
             if not self.is_live(group.group_id):
                 return
@@ -158,13 +157,13 @@ class Groups(OneProcess):
                 return lease
 
     async def observe_step(self, wait_s: float, train_s: float, slack_s: float, replayed: float, ess: float | None) -> None:
-        """What the trainer saw of a step: see `PipelineDepth.observe`."""
+        """Records the trainer's measurements of a step: see `PipelineDepth.observe`."""
         async with self._transaction():
             self.depth.observe(wait_s, train_s, slack_s, replayed, ess)
             self._changed()
 
     async def trained(self, lease: Lease) -> None:
-        """The lease's groups have been trained."""
+        """Marks the lease's groups trained."""
         async with self._transaction():
             first = {group_id for group_id in lease.group_ids if self.is_live(group_id)}
             self.admission.train(lease.group_ids)
@@ -182,20 +181,20 @@ class Groups(OneProcess):
     # -- policy versions ------------------------------------------------------------------------------------------------
 
     async def set_published(self, version: int) -> None:
-        """`version` is published; the engines take it later."""
+        """Records that `version` is published; the engines take it later."""
         async with self._transaction():
             self.admission.set_published(version)
             self._changed()
 
     async def set_served(self, version: int) -> None:
-        """All engines serve `version`, or a newer one, from now on."""
+        """Records that all engines serve `version`, or a newer one, from now on."""
         async with self._transaction():
             self.admission.set_served(version)
             self._changed()
 
     @property
     def wait_for_weights(self) -> bool:
-        """Whether no group may start, and one could if the engines served the newest version."""
+        """True if no group may start, and one could if the engines served the newest version."""
         return self.admission.waits_for_weights(self.depth.depth)
 
     # -- the end, and checkpoints ---------------------------------------------------------------------------------------
@@ -205,12 +204,12 @@ class Groups(OneProcess):
         return self.stop_asked or self.ended is not None
 
     def stop(self, hurried: bool = False) -> None:
-        """No group and no step begins any more; what has begun is finished, unless somebody was `hurried`."""
+        """Lets no further group or step begin; those under way are finished, unless somebody was `hurried`."""
         self.stop_asked, self.hurried = True, self.hurried or hurried
         self._changed()
 
     def go_synchronous(self) -> None:
-        """No group starts any more before the engines serve the weights of the step before its own."""
+        """Lets no group start before the engines serve the weights of the step before its own."""
         self.admission.go_synchronous()
         self._changed()
 
@@ -222,19 +221,19 @@ class Groups(OneProcess):
             self._changed()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps besides `buffered`; tasks of groups in flight are served again after `restore`."""
+        """Returns the state for a checkpoint besides `buffered`; tasks of groups in flight are served again after `restore`."""
         live = self.admission.live
         outstanding = [self._live[i].prompt for i in sorted(live) if live[i].state is GroupState.IN_FLIGHT]
         return {"admission": self.admission.state(), "cursor": self._source.cursor(outstanding)}
 
     def buffered(self) -> list[dict[str, Any]]:
-        """The groups that are complete, leased ones included, as JSON values; with `uses`, those that may be trained again."""
+        """Returns the complete groups, leased ones included, as JSON values; with `uses`, those that may be trained again."""
         live, trained = self.admission.live, self.admission.replay.groups
         complete = [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
         return complete + [self._live[i].to_json() | {"uses": trained[i].uses} for i in sorted(trained)]
 
     def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
-        """Goes on from `state` and `buffered`; the source was set to its cursor before."""
+        """Continues from `state` and `buffered`; the source was set to its cursor before."""
         groups = sorted((SampleGroup.from_json(row) for row in buffered), key=lambda group: group.group_id)
         self._live = {group.group_id: group for group in groups}
         uses = {row["group_id"]: row["uses"] for row in buffered if "uses" in row}
@@ -249,18 +248,18 @@ class Groups(OneProcess):
     # -- what an owner in a database does otherwise ---------------------------------------------------------------------
 
     def _transaction(self) -> AbstractAsyncContextManager[None]:
-        """As long as it is open no other process changes groups, and what others changed before is known here. All changes are
-        kept, or none."""
+        """While open, no other process changes groups, and earlier changes by others are known here. All changes are kept, or
+        none."""
         return nullcontext()
 
     def _started(self, group: SampleGroup) -> None:
-        """The group is in flight."""
+        """Records that the group is in flight."""
 
     def _completed(self, group: SampleGroup) -> None:
-        """The group has its samples."""
+        """Records that the group has its samples."""
 
     def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
-        """The group has met its fate, or was trained again (`replayed`). Steps count from 1."""
+        """Records that the group has met its fate, or was trained again (`replayed`). Steps count from 1."""
         row: dict[str, Any] = {"prompt_uid": group.prompt.uid, "fate": fate, "reason": reason, "step": step}
         row |= {"start_version": group.start_version, "lag": lag}
         if fate != "replayed":
@@ -272,10 +271,10 @@ class Groups(OneProcess):
         self._trace.end_group(group.group_id, {**row, "tokens_by_version": group.tokens_by_version})
 
     async def _fetch(self, group_ids: Sequence[int]) -> None:
-        """Groups that `_contents` is about to read."""
+        """Fetches groups that `_contents` is about to read."""
 
     async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
-        """Groups with their samples; those that cannot be read are dropped, or not trained again, and left out."""
+        """Returns groups with their samples; those that cannot be read are dropped, or not trained again, and left out."""
         return [self._live[group_id] for group_id in group_ids]
 
     # -- how ------------------------------------------------------------------------------------------------------------
@@ -286,14 +285,14 @@ class Groups(OneProcess):
         return self._has_room()
 
     def _has_room(self) -> bool:
-        """Whether one more group may start here."""
+        """True if one more group may start here."""
         return self.admission.may_start(self.depth.depth)
 
     def _select(self, step: int, some: int | None) -> Selection:
         return self.admission.select(step, self._leased_ids, some)
 
     def _offers(self, step: int, some: int | None) -> Selection | None:
-        """What the step may take, or has to drop."""
+        """Returns the groups that the step may take, or has to drop."""
         selection = self._select(step, some)
         self.changes.waits[LEASE] = selection.waiting_for
         return selection if selection.take or selection.drop else None
@@ -325,12 +324,12 @@ class Groups(OneProcess):
         self._forget(group_id, reason, detail)
 
     def _let_go(self) -> None:
-        """Samples that are needed no more."""
+        """Releases samples that are no longer needed."""
         trained = self.admission.replay.groups
         self._live = {group_id: group for group_id, group in self._live.items() if self.is_live(group_id) or group_id in trained}
 
     def _forget(self, group_id: int, reason: str, detail: str = "") -> None:
-        """A group was dropped: what is done for it ends."""
+        """Ends the work for a dropped group."""
         if group_id in self._work:
             self._work[group_id].cancel()
         if warning := self._progress.dropped(reason, detail):

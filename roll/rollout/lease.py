@@ -1,4 +1,4 @@
-"""What the trainer gets to train: groups, and since when they were available."""
+"""A lease of groups to the trainer, with the time since which they were available."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Lease:
     """Steps done before this one: the policy version that it trains."""
     groups: tuple[SampleGroup, ...]
     asked_at: float
-    """When the trainer asked for them."""
+    """Time at which the trainer asked for them."""
     complete_at: float
-    """Since when they, and whatever the step lacks, lay ready."""
+    """Time since which they, and whatever the step lacks, lay ready."""
     leased_at: float
     last: bool = True
-    """Whether the step has all its groups now."""
+    """True if the step has all its groups now."""
     replays: int = 0
-    """How many of the groups were trained before."""
+    """Number of groups that were trained before."""
 
     @property
     def group_ids(self) -> tuple[int, ...]:

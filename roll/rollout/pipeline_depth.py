@@ -1,7 +1,7 @@
-"""How many batches ahead rollouts are really started: as few as keep the trainer busy. Pure: fed with measured seconds.
+"""Pipeline depth: batches that rollouts are started ahead, as few as keep the trainer busy. Pure: fed with measured seconds.
 
 `async_generation_ratio` bounds staleness; it does not say how much of it is needed. Filling the whole allowance immediately pins
-every sample at the bound even when generation is instant. The depth therefore starts low and follows what the trainer sees:
+every sample at the bound even when generation is instant. The depth therefore starts low and follows the trainer's measurements:
 
 * it waited `wait_s` for its batch. One more batch of depth gives the last group of a batch one more train step of lead, and
   only a whole one does, so the depth grows by `wait_s / train_s`, rounded up, immediately;
@@ -9,10 +9,10 @@ every sample at the bound even when generation is instant. The depth therefore s
   many: the depth shrinks by a probe. A probe after which the trainer waits is taken back and the next one comes only after
   four times as many steps, so a latency-bound run does not wait every other step.
 
-`target_ess` bounds the depth from above by what the importance weights say of the data. If every version moves the policy by as
+`target_ess` bounds the depth from above by the importance weights of the data. If every version moves the policy by as
 much, and another way, the variance of a response's log-ratio grows in proportion to the lag, and ln ESS falls in proportion
 to it: a step with ESS e at depth d asks for the depth d · ln target / ln e. As long as it is not below the target the bound
-rises by a probe. Who watches that need not begin low: one batch is started ahead before anything is measured.
+rises by a probe. With such a bound the depth need not begin low: one batch is started ahead before anything is measured.
 
 A step whose batch was filled with groups that were trained before (`max_reuse`) did not wait, but lacked fresh ones all the same:
 replay stands in for rollouts that are late, not for rollouts that were never started.
@@ -38,7 +38,7 @@ LONGEST_HOLD = 64
 
 
 class StepTimes(NamedTuple):
-    """The moments in which a step came to its training. Its groups may be leased, and scored, while the step before trains."""
+    """Times at which a step came to its training. Its groups may be leased, and scored, while the step before trains."""
 
     asked: float
     """Whoever begins with the groups had nothing else to do."""
@@ -46,18 +46,18 @@ class StepTimes(NamedTuple):
     """The groups lay ready."""
     leased: float
     scored_s: float
-    """How long scoring ahead of the training takes."""
+    """Seconds that scoring ahead of the training takes."""
     before_done: float
     """The step before was trained."""
 
     @property
     def wait_s(self) -> float:
-        """How long those who score ahead and who train both stood idle because the groups came late."""
+        """Seconds that scoring and training both stood idle because the groups came late."""
         return max(0.0, min(self.leased - self.asked, self.leased + self.scored_s - self.before_done))
 
     @property
     def slack_s(self) -> float:
-        """How long the groups lay complete before they were needed, scored, by the training."""
+        """Seconds that the groups lay complete before they were needed, scored, by the training."""
         return max(0.0, max(self.asked, self.before_done - self.scored_s) - self.complete)
 
 
@@ -73,15 +73,15 @@ class PipelineDepth:
         self.depth = min(limit, max(floor, float(target_ess is not None)) if fixed is None else fixed)
         self._target_ess = target_ess
         self._most = limit
-        """The depth that the target allows."""
+        """Returns the depth that the target allows."""
         self._settling = 0
         self._hold = 0
         self._patience = 4
         self._probed = False
 
     def observe(self, wait_s: float, train_s: float, slack_s: float, replayed: float = 0.0, ess: float | None = None) -> None:
-        """After a step: seconds waited for its batch, seconds trained, seconds its batch lay complete before it was taken, which
-        share of it was trained before, and the effective sample size in (0, 1] that was measured last."""
+        """Adapts the depth after a step: seconds waited for its batch, seconds trained, seconds its batch lay complete before it
+        was taken, its share of replays, and the effective sample size in (0, 1] that was measured last."""
         if self.fixed is not None:
             return
         wait_s = max(wait_s, replayed * train_s)
@@ -106,7 +106,7 @@ class PipelineDepth:
             self._probed = True
 
     def _too_deep(self, ess: float, target: float) -> bool:
-        """Whether the depth is lowered."""
+        """True if the depth is to be lowered."""
         if ess >= target:
             self._most = min(self.limit, self._most + PROBE)
             return False

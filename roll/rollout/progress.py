@@ -1,4 +1,4 @@
-"""Whether the groups of a run still lead to steps: those that are dropped without end, end the run and say why. Pure."""
+"""Progress of a run: ends a run that drops groups without end and trains no step, and says why. Pure."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class Progress:
         self._max_batches = max_dropped_batches
         self._failures_in_a_row = 0
         self._dropped: Counter[str] = Counter()
-        """Since the last step, by reason."""
+        """Groups dropped since the last step, by reason."""
         self._details: dict[str, str] = {}
         """The last detail of each reason."""
         self._warn_at = batch_groups
-        """Dropped groups since the last step; as many were told before, a filter may drop at every step."""
+        """Dropped groups since the last step at which to warn; it doubles, as a filter may drop at every step."""
 
     def finished(self) -> None:
-        """A group can be trained."""
+        """Notes a group that can be trained."""
         self._failures_in_a_row = 0
 
     def trained(self) -> None:
-        """A step was done."""
+        """Notes a trained step."""
         self._dropped.clear()
 
     def dropped(self, reason: str, detail: str = "") -> str | None:
-        """A group was dropped. Returns a line for the user when they are many; raises `NoProgress` when they are too many."""
+        """Counts a dropped group. Returns a line for the user when they are many; raises `NoProgress` when they are too many."""
         if reason in EXPECTED:
             return None
         self._dropped[reason] += 1

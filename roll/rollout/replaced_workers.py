@@ -1,5 +1,4 @@
-"""Workers each of which is replaced by the caller that finds it dead. The call is lost with the
-worker; its caller knows what that costs."""
+"""Workers, each replaced by the caller that finds it dead. The call is lost with the worker; its caller bears the cost."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ class ReplacedWorkers:
         self._deaths_in_a_row = 0
 
     async def call(self, rank: int, method: str, *args: object) -> Any:
-        """Raises `Replaced` if the worker dies over it (another is in its place by then), and `WorkersLost`."""
+        """Calls the worker. Raises `Replaced` if it dies over the call (another is in its place by then), and `WorkersLost`."""
         async with self._replacing[rank]:  # one that is being replaced is not ready yet
             worker = self.cluster.workers[rank]
         try:
@@ -38,7 +37,7 @@ class ReplacedWorkers:
         return result
 
     async def connect(self, rank: int) -> None:
-        """What a new worker needs before it is called."""
+        """Prepares a new worker before it is called."""
 
     async def _replace(self, rank: int, dead: object, death: WorkerDied) -> None:
         """Replaces the worker once, however many calls report its death."""

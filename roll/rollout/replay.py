@@ -1,7 +1,7 @@
-"""Replay: which trained groups may be trained again, and which of them fill a batch. Pure; `Admission` has it, and the proof.
+"""Replay: the trained groups that may be trained again, and those that fill a batch. Pure; `Admission` has it, and the proof.
 
 A group that started under version v is trained by up to `max_reuse` steps, the last of them v + ⌈α⌉ (its deadline) or before.
-Those that were trained least often go first, of these the newest: what was seen less teaches more, and what is newer is closer to
+Those that were trained least often go first, of these the newest: less seen groups teach more, and newer ones are closer to
 the policy. There are at most ⌈α⌉ · B of them: each was trained for the first time by one of the ⌈α⌉ steps before.
 """
 
@@ -21,9 +21,9 @@ class Trained:
     group_id: int
     start_version: int
     uses: int = 1
-    """How many steps have trained it."""
+    """Number of steps that have trained it."""
     leased: bool = False
-    """Whether the trainer is about to train it again."""
+    """True if the trainer is about to train it again."""
 
 
 class Replay:
@@ -34,28 +34,28 @@ class Replay:
         self.done = 0
         """Uses of groups beyond their first."""
         self.under_way = 0
-        """Those of steps that have their groups and are not trained yet."""
+        """Number of replays in steps that have their groups and are not trained yet."""
         self.groups: dict[int, Trained] = {}
-        """Those that may be trained again, or are leased for it."""
+        """Groups that may be trained again, or are leased for it."""
 
     def choose(self, count: int, step: int) -> list[int]:
-        """Up to `count` groups that step `step` may train again."""
+        """Returns up to `count` groups that step `step` may train again."""
         usable = [group for group in self.groups.values() if not group.leased and group.start_version + self.bound >= step]
         best = nsmallest(count, usable, key=lambda group: (group.uses, -group.start_version, group.group_id))
         return [group.group_id for group in best]
 
     def oldest_after(self, step: int) -> int | None:
-        """The start version from which on a group may be trained again after `step`; None: no group is."""
+        """Returns the start version from which on a group may be trained again after `step`; None: no group is."""
         return step - self.bound if self.max_reuse > 1 else None
 
     def lease(self, group_ids: Iterable[int]) -> None:
-        """A step has these groups, those among them that it trains for the first time left aside."""
+        """Leases these groups to a step; those that it trains for the first time are ignored."""
         for group in [self.groups[group_id] for group_id in group_ids if group_id in self.groups]:
             group.leased = True
             self.under_way += 1
 
     def train(self, group_ids: Sequence[int]) -> None:
-        """The leased groups were trained again."""
+        """Counts the leased groups as trained again."""
         for group_id in group_ids:
             group = self.groups[group_id]
             if not group.leased:
@@ -66,12 +66,12 @@ class Replay:
         self.under_way -= len(group_ids)
 
     def offer(self, trained: Iterable[Trained], next_step: int) -> None:
-        """`trained` are there, too, and `next_step` is the next that takes groups: what it may not have is forgotten."""
+        """Adds `trained` and forgets groups that `next_step`, the next step to take groups, may not have."""
         known = {group.group_id: group for group in [*self.groups.values(), *trained]}
         self.groups = {group_id: group for group_id, group in known.items() if group.leased or self._may_have(group, next_step)}
 
     def retire(self, group_id: int) -> None:
-        """The group is not trained again."""
+        """Forgets a group that is not trained again."""
         del self.groups[group_id]
 
     def restore(self, done: int, trained: Iterable[Trained], next_step: int) -> None:

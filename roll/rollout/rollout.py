@@ -47,7 +47,7 @@ class Completion:
 
     @property
     def stopped(self) -> bool:
-        """Whether it came to its end by itself, rather than at the length limit."""
+        """True if it came to its end by itself, rather than at the length limit."""
         return self.finish_reason == "stop"
 
     def take(self, result: GenerateResult, engine: int) -> None:
@@ -69,7 +69,7 @@ class Completion:
 
 
 Answer = tuple[GenerateResult, int]
-"""And the engine that gave it."""
+"""The engine that gave the answer."""
 
 
 @dataclass(eq=False, slots=True)
@@ -111,8 +111,8 @@ class RolloutClient:
     async def rollout(
         self, key: str, prompt: Prompt, n: int, sampling: SamplingParams, priority: int = 1, with_greedy: bool = False
     ) -> list[Sample]:
-        """`n` samples of the prompt, and one more, the greedy response, if it is asked for. `key` is what the request ids begin
-        with; sample i is a function of (seed, prompt uid, i)."""
+        """Samples `n` responses to the prompt, and one more, the greedy response, if it is asked for. `key` is the prefix of the
+        request ids; sample i is a function of (seed, prompt uid, i)."""
         sampled = [replace(sampling, seed=derive_seed(self._seed, prompt.uid, i)) for i in range(n)]
         if with_greedy:
             sampled.append(replace(sampling, temperature=0.0, with_routes=False))
@@ -122,8 +122,8 @@ class RolloutClient:
         return [self._sample(prompt, i, completion) for i, completion in enumerate(completions)]
 
     async def complete(self, affinity: str, requests: Sequence[GenerateRequest], priority: int = 1) -> list[Completion]:
-        """The whole answer to every request. Requests of one `affinity` go to one engine if that engine has room: its cache may
-        hold their common beginning."""
+        """Returns the whole answer to every request. Requests of one `affinity` go to one engine if that engine has room: its
+        cache may hold their common beginning."""
         sizes = [1] * len(requests) if self._expand else [len(requests)]
         routes = [route for size in sizes for route in self._request(size, affinity, priority)]
         answers = [
@@ -157,7 +157,7 @@ class RolloutClient:
         return PolicyAnswer(done.token_ids, done.logprobs, done.versions, self.text(done), done.stopped, done.extras)
 
     def text(self, completion: Completion) -> str:
-        """The text of a complete answer, cut at its stop string."""
+        """Returns the text of a complete answer, cut at its stop string."""
         if completion.text is not None:
             return completion.text
         sampling = completion.request.sampling
@@ -169,7 +169,7 @@ class RolloutClient:
         self._router.close(engine)
 
     def doubt(self, engine: int) -> None:
-        """The engine is silent: what it was asked is asked of others, too, and the first answer counts."""
+        """Sends the requests of a silent engine to others, too; the first answer counts."""
         self.close(engine)
         for asked in list(self._asked.get(engine, {}).values()):
             asked.stand_in = asked.stand_in or asyncio.ensure_future(self._elsewhere(asked))
@@ -208,7 +208,7 @@ class RolloutClient:
             self._release(route, preempted)
 
     async def _ask(self, route: Route, engine: int, worker: WorkerHandle, request: GenerateRequest) -> GenerateResult | Answer:
-        """The engine's result; or the answer of another one, if this one falls silent and the other is first."""
+        """Returns the engine's result, or the answer of another one, if this one falls silent and the other is first."""
         asked = Asked(route, request, asyncio.timeout(None))
         self._asked.setdefault(engine, {})[route] = asked
         try:
@@ -239,7 +239,7 @@ class RolloutClient:
         return answer
 
     def _abort_unheard(self, engine: int, request: GenerateRequest) -> None:
-        """The engine runs in another process, and would go on generating what nobody waits for."""
+        """Aborts a request in another process, which would otherwise finish it for nobody."""
         aborting = asyncio.ensure_future(self._abort(engine, request.request_id))
         self._aborting.add(aborting)
         aborting.add_done_callback(self._aborted)
@@ -270,7 +270,7 @@ class RolloutClient:
             self._report(engine, worker, error)
 
     def _aborted(self, aborting: asyncio.Future[None]) -> None:
-        """Nobody waits for the abort of a call that was cancelled: an engine that is gone by then has nothing to abort."""
+        """Notes the end of an abort. An engine that is gone by then has nothing to abort."""
         self._aborting.discard(aborting)
         if not aborting.cancelled():
             aborting.exception()

@@ -1,7 +1,7 @@
-"""Which engine serves a request: the least loaded one, or the one that holds the prompt already. Pure.
+"""Router: assigns a request to an engine: the least loaded one, or the one that holds the prompt already. Pure.
 
 Load is counted in requests: one takes one place of an engine, until it is released. An engine has `capacity` places, or as many
-as its KV cache turns out to hold. Requests that come together go to one engine together; what does not fit waits in one queue,
+as its KV cache turns out to hold. Requests that come together go to one engine together; the rest waits in one queue,
 first by priority, then in the order of arrival, so nothing overtakes within a priority and many are never starved by few.
 
 How many requests fit the KV cache is found out as TCP finds out a link's capacity (`Concurrency`). An engine that runs out of KV
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from roll.distributed.waiting_line import WaitingLine
 
 CUT = 0.75
-"""What is left of the load at which the cache ran out."""
+"""Factor by which the load is reduced when the cache ran out."""
 
 
 class Concurrency:
@@ -34,13 +34,13 @@ class Concurrency:
         return int(self._limit)
 
     def begin(self) -> int:
-        """A request is given to the engine; returns its number."""
+        """Counts a request given to the engine; returns its number."""
         self._begun += 1
         return self._begun
 
     def end(self, number: int, load: int, others_wait: bool, preempted: bool) -> None:
-        """The request with this number has ended. `load`: requests on the engine until now; `preempted`: it ran out of KV cache
-        meanwhile.
+        """Counts the end of the request with this number. `load`: requests on the engine until now; `preempted`: it ran out of KV
+        cache meanwhile.
 
         Requests that were running when the limit was cut say nothing new: a shortage costs one cut."""
         if number <= self._counts_from:
@@ -58,7 +58,7 @@ REMEMBERED_PROMPTS = 4096
 
 @dataclass(eq=False, slots=True)
 class Route:
-    """Where a request goes; `engine` is set when it is granted."""
+    """Destination of a request; `engine` is set when it is granted."""
 
     together: list[Route] = field(repr=False)
     """The routes that are granted with it, itself included; those that were released before are left out."""
@@ -90,15 +90,15 @@ class Router:
         return [concurrency.limit for concurrency in self._concurrency]
 
     def request(self, count: int, affinity: str, priority: int = 1) -> tuple[list[Route], list[Route]]:
-        """A route for each of `count` requests, which one engine is given together, and all routes that are granted now (they may
-        be among them)."""
+        """Returns a route for each of `count` requests, which one engine is given together, and all routes that are granted now
+        (they may be among them)."""
         together: list[Route] = []
         together += [Route(together, affinity) for _ in range(count)]
         self._queue.add(id(together), priority, together)
         return [*together], self._grant()
 
     def release(self, route: Route, preempted: bool = False) -> list[Route]:
-        """Gives the place back (or leaves the queue), once; returns the routes that are granted now. `preempted`: the engine ran
+        """Releases the place (or leaves the queue), once; returns the routes that are granted now. `preempted`: the engine ran
         out of KV cache while it served the request."""
         if route not in route.together:
             return []
@@ -111,11 +111,11 @@ class Router:
         return self._grant()
 
     def close(self, engine: int) -> None:
-        """The engine gets no new requests. The requests that it has stay with it until they are released."""
+        """Closes the engine to new requests. The requests that it has stay with it until they are released."""
         self._closed.add(engine)
 
     def open(self, engine: int) -> list[Route]:
-        """The engine is served again; returns the routes that are granted now."""
+        """Opens the engine again; returns the routes that are granted now."""
         self._closed.discard(engine)
         self._weigh(engine, 0)
         return self._grant()
@@ -156,7 +156,7 @@ class Router:
             heapq.heapify(self._by_load)
 
     def _least_loaded(self) -> int | None:
-        """Of the open engines; of equals the first. The time is logarithmic in engines, of which there may be thousands."""
+        """Returns the least loaded open engine; of equals the first. Takes time logarithmic in engines, even of thousands."""
         while self._by_load:
             load, engine = self._by_load[0]
             if engine not in self._closed and load == self.load[engine]:

@@ -1,4 +1,4 @@
-"""Which steps publish their weights, which versions are validated, which steps leave a checkpoint. Pure.
+"""Schedule of a run: steps that publish weights or leave a checkpoint, versions that are validated. Pure.
 
 Versions are counted in steps, so published ones are multiples of n. Between two of them the trainer needs n batches that were
 started under one version, which admission grants only if n − 1 <= α (`roll.rollout.admission`).
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 @dataclass(slots=True, kw_only=True)
 class StepSchedule:
     last_step: int
-    """An explorer that is a process of its own learns it from the trainer."""
+    """The last step of the run. An explorer that is a process of its own learns it from the trainer."""
     push_every: int = 1
     """n: steps between two published versions."""
     pull_every: int = 0
@@ -33,7 +33,7 @@ class StepSchedule:
         return step // self.push_every * self.push_every
 
     def validates(self, version: int) -> bool:
-        """`version` is one that is, or could be, published: what is due every so many steps waits for the next published one."""
+        """True if `version`, which may be published, is to be validated; a validation due between waits for the next."""
         if self.validate_every is None or version in self.validated:
             return False
         before = (version - 1) // self.push_every * self.push_every
@@ -43,5 +43,5 @@ class StepSchedule:
         return step == self.last_step or (self.save_every > 0 and step % self.save_every == 0)
 
     def awaits(self, version: int) -> bool:
-        """Whether all engines have to serve the version before the next is published."""
+        """True if all engines have to serve the version before the next is published."""
         return self.pull_every == 0 or self.validates(version) or version == self.last_step

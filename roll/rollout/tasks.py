@@ -16,24 +16,24 @@ class TaskSource(Protocol):
     def next(self) -> Prompt: ...
 
     def ended(self, group: SampleGroup) -> None:
-        """The group of a task has met its fate; its samples may have rewards. For sources that learn from them."""
+        """Called when the group of a task has met its fate; its samples may have rewards. For sources that learn from them."""
         return
 
     def settle(self) -> None:
-        """A step is trained: what was learnt until now counts from here on."""
+        """Makes learning so far effective, after a trained step."""
         return
 
     def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
-        """The position, as plain JSON. `outstanding`: tasks that were served and are to be served again after `restore`."""
+        """Returns the position as JSON. `outstanding`: served tasks that are to be served again after `restore`."""
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
         """Continues from a `cursor()`. Raises `ValueError` if it speaks of another seed or other tasks."""
 
 
 class OneTaskSet(TaskSource):
-    """The tasks of a run that has several sets of them: ids say which set a task is of, for two files may number theirs alike.
+    """The tasks of a run that has several sets of them: ids name the set of a task, as two files may number theirs alike.
 
-    `gsm8k/0/train.jsonl:136` becomes `gsm8k@5f0c2a1b/0/train.jsonl:136`. The name comes from what the set holds, so all who read
+    `gsm8k/0/train.jsonl:136` becomes `gsm8k@5f0c2a1b/0/train.jsonl:136`. The name comes from the set's contents, so all who read
     the same one have the same ids, wherever it lies."""
 
     def __init__(self, source: TaskSource, name: str) -> None:
@@ -57,7 +57,7 @@ class OneTaskSet(TaskSource):
 
 
 class NoTasks(TaskSource):
-    """Those of a process that rolls nothing out."""
+    """Tasks of a process that rolls nothing out."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

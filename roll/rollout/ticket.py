@@ -1,4 +1,4 @@
-"""What admission says of one group, and of the groups of a step."""
+"""Decisions of admission about one group, and about the groups of a step."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the trainer may take for a step."""
+    """The groups that the trainer may take for a step."""
 
     take: tuple[int, ...] = ()
     """Group ids in the order of admission, or none while it has to wait."""
     drop: dict[int, str] = field(default_factory=dict)
     """Group id -> reason, for groups that can no longer be trained."""
     waiting_for: str = ""
-    """Why nothing is taken."""
+    """Reason for taking nothing."""
