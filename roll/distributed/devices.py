@@ -46,7 +46,7 @@ def detect(nodes: int = 1, per_node: int | None = None) -> Inventory:
 
 
 def _usable() -> tuple[int, str]:
-    """The accelerators that torch can use, and what it says if it can use none. No context is made on them."""
+    """Returns the number of accelerators that torch can use, and its reason if it can use none. Creates no context on them."""
     import torch
 
     with warnings.catch_warnings(record=True) as said:

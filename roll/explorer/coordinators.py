@@ -1,4 +1,4 @@
-"""The driver's side of the coordinators: which of them plays a group, and what happens when one dies."""
+"""The driver's side of the coordinators: assigns groups to them, and handles the death of one."""
 
 from __future__ import annotations
 

@@ -33,6 +33,6 @@ class FolderWatch:
         self.is_silent = silent
 
     def _ask(self) -> None:
-        """The server, not what this machine remembers of it."""
+        """Asks the server, not this machine's cache of it."""
         with contextlib.suppress(OSError):  # an answer, too
             os.statvfs(self._folder)

@@ -35,7 +35,7 @@ class HangWatch:
         self._of_folder = FolderWatch(folder.parent, reports.note)
 
     async def run(self) -> None:
-        """Runs as long as the run does, in a thread: what hangs may be the driver's event loop."""
+        """Runs as long as the run does, in a thread, because the driver's event loop itself may hang."""
         stopped = threading.Event()
         try:
             await asyncio.to_thread(self._watch, asyncio.get_running_loop(), stopped)

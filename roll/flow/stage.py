@@ -119,12 +119,12 @@ class Channel(Generic[In]):
 
 class Listener(Protocol):
     def lane_changed(self, stage: AnyStage, lane: int, old: LaneState, new: LaneState) -> None:
-        """A lane of the stage went from one state to another. What it works on is in the stage's `items`."""
+        """Called when a lane of the stage went from one state to another. Its item is in the stage's `items`."""
 
 
 class Stage(Generic[In, Out]):
     """Made of a coroutine function, `Stage("reward", reward, lanes=8)`, or a subclass that gives `process`; `Flow` puts it
-    between two channels. What `process` returns goes to the output channel; None goes nowhere (the item ends here)."""
+    between two channels. The result of `process` goes to the output channel; None goes nowhere (the item ends here)."""
 
     name = "stage"
     role: str | None = None
@@ -151,7 +151,7 @@ class Stage(Generic[In, Out]):
         self.items: dict[int, In] = {}
         """Lane -> the item that it received last."""
         self.built_in: Callable[[In], Awaitable[Out | None]] | None = None
-        """Of one that does the work of a stage of the run in its place: what that did."""
+        """The replaced work, if this stage does the work of a stage of the run in its place."""
         self.failed_on: In | None = None
         """The item that made the stage fail."""
         self._states: Counter[LaneState] = Counter()
@@ -163,11 +163,11 @@ class Stage(Generic[In, Out]):
 
     @property
     def has_work(self) -> bool:
-        """Whether the work is a function that was given: that of one that begins a half, or has others beside it, is its own."""
+        """True if the work is a given function; a stage that begins a half, or has others beside it, has its own."""
         return type(self).process is Stage.process
 
     def taken_over_by(self, other: Stage[In, Out], work: Callable[[In], Awaitable[Out | None]]) -> None:
-        """`work` is done here from now on; all else stays as it is. `other` may call what was done before."""
+        """Replaces the work of this stage by `work`; all else stays the same. `other` may call the replaced work."""
         other.built_in, self._work = self._work, work
 
     async def receive(self) -> In:

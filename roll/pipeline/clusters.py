@@ -1,7 +1,7 @@
-"""Starts the clusters of a run, and says of each when it is ready.
+"""Starts the clusters of a run, and reports each one that is ready.
 
 All start at the same time, but for roles that share devices: each of them starts when those before it sleep, the engines first.
-An engine takes its share of a device's free memory, and measures what is free, when it starts.
+An engine takes its share of a device's free memory, and measures the free memory, when it starts.
 """
 
 from __future__ import annotations
@@ -100,8 +100,7 @@ async def _load(cluster: Cluster, checkpoint: str, note: Callable[[str], None]) 
 
 
 async def settle(stayed: Mapping[str, Cluster]) -> None:
-    """While others restarted, these were not watched: those of their workers that died are replaced. Nobody waits any more
-    for what engines were asked."""
+    """Replaces workers that died while the other clusters restarted, and aborts requests to engines that nobody waits for."""
     await asyncio.gather(*(cluster.replace_silent() for cluster in stayed.values()))
     if "actor_infer" in stayed:
         await stayed["actor_infer"].call_all("abort")
@@ -115,7 +114,7 @@ def watch_deaths(clusters: Mapping[str, Cluster]) -> list[Coroutine[object, obje
 
 
 def device_locks(config: PPOConfig) -> DeviceLocks:
-    """Roles that share a device take turns; who leaves it frees what it can."""
+    """Returns the locks of roles that share a device: they take turns, and a role that leaves frees its memory if it can."""
     return DeviceLocks({role: frozenset(worker.devices) for role, worker in config.roles().items()})
 
 

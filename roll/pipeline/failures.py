@@ -1,11 +1,10 @@
-"""What failures cost, decided on plain values: a restart of the trainer, the synchronous schedule, an explorer's wait.
+"""Decides the response to failures, on plain values: a restart of the trainer, the synchronous schedule, an explorer's wait.
 
-A rank of the trainer dies: the trainer restarts from the newest checkpoint, within the same run. What was trained after it is
-taken back, exactly as when the whole run is resumed. The rank's peers, which may wait for it in a collective, restart with it,
-and so does everything that shares their devices. Engines on devices of their own stay, and load the checkpoint's version from
-the trainer.
+A rank of the trainer dies: the trainer restarts from the newest checkpoint, within the same run. Later steps are taken back,
+exactly as when the whole run is resumed. The rank's peers, which may wait for it in a collective, restart with it, and so does
+everything that shares their devices. Engines on devices of their own stay, and load the checkpoint's version from the trainer.
 
-Rollouts fail again and again: the run goes on in the synchronous schedule, until it is resumed. What is under way is rolled out
+Rollouts fail again and again: the run goes on in the synchronous schedule, until it is resumed. Groups under way are rolled out
 and trained: nothing is dropped, and no step is lost. From then on groups start as with `async_generation_ratio: 0`.
 """
 
@@ -40,7 +39,7 @@ class TrainerRestarts:
     def __init__(self, config: PPOConfig, isolated: bool) -> None:
         """`isolated`: workers are processes of their own, which can die."""
         self.seconds: list[float] = []
-        """Of each restart, from the moment in which a rank was found dead until the run went on."""
+        """Seconds of each restart, from the moment in which a rank was found dead until the run went on."""
         self.resumed_from: list[int] = []
         """The step that each began with."""
         self.roles = restarted_roles({role: worker.devices for role, worker in config.roles().items()})
@@ -50,8 +49,9 @@ class TrainerRestarts:
         """When the rank was found dead for which a restart is under way."""
 
     async def begin(self, clusters: Mapping[str, Cluster], error: Exception) -> str:
-        """`error` has ended both halves, or the restart before. If a rank of the trainer is dead, that is why: all that
-        restarts is ended, and what died is returned. Raises `error` otherwise, and `WorkersLost`."""
+        """Handles `error`, which has ended both halves, or the restart before. If a rank of the trainer is dead, that is the
+        cause: ends everything that restarts, and returns a sentence about the dead rank. Raises `error` otherwise, and
+        `WorkersLost`."""
         found_at = monotonic()
         died = isinstance(error, WorkerDied | WorkerStartError)
         again = self._most and (died or self._found_at is None)
@@ -114,7 +114,7 @@ class Fallback:
 
 
 def lost_versions(error: Exception) -> bool:
-    """Whether an explorer fails because the trainer was started again, and has the version that it serves no longer."""
+    """True if an explorer fails because the trainer was started again, and no longer has the version that it serves."""
     return isinstance(error, VersionGone) or isinstance(error.__cause__, VersionGone)
 
 
@@ -124,8 +124,8 @@ def was_missed(error: Exception) -> bool:
 
 
 class Rejoining:
-    """How long an explorer waits before it restarts because the version that it needs is gone. Its trainer publishes another
-    in a moment; if that does not come, attempts become rarer, until `patience_s` has passed. Pure."""
+    """Waits of an explorer before it restarts because the version that it needs is gone. Its trainer publishes another in a
+    moment; if that does not come, attempts become rarer, until `patience_s` has passed. Pure."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s

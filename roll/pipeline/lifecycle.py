@@ -1,8 +1,8 @@
 """A run from its first worker to its summary: whatever ends it, its reason and its figures are recorded, and no other process is
-left waiting for it. What it does meanwhile is on the page (`run.py`).
+left waiting for it. The stages in between are in `run.py`.
 
-SIGTERM: schedulers and service managers send it once, and then SIGKILL. The run then gives up what would take too long, and the
-process ends after `stop_within_s` at the latest.
+SIGTERM: schedulers and service managers send it once, and then SIGKILL. The run then gives up work that would take too long, and
+the process ends after `stop_within_s` at the latest.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LEAVING_S = 5.0
 EXIT_CODE = 130
 
 TRACEBACK = "traceback.txt"
-"""Of the error that has ended the run."""
+"""File with the traceback of the error that has ended the run."""
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class RunLifecycle(ABC):
     @staticmethod
     @abstractmethod
     def advantages(config: Any) -> Advantages:
-        """Those of a run that begins."""
+        """Returns the advantages of a run that begins."""
 
     @staticmethod
     @abstractmethod
@@ -95,7 +95,7 @@ class RunLifecycle(ABC):
     async def explorer(
         self, exploration: Exploration, clusters: Mapping[str, Cluster], engines: EngineFleet, ledger: Ledger
     ) -> Explorer:
-        """Makes the explorer, when all workers are up. `ledger`: for what no stage accounts for."""
+        """Makes the explorer, when all workers are up. `ledger`: for time that no stage accounts for."""
 
     # -- from the first worker to the summary -----------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class RunLifecycle(ABC):
         self.restarts.done(self.state.first_step)
 
     def go_back(self, prepared: Prepared) -> None:
-        """The state is that of `prepared`, a resumed run; what counts in the whole run is carried over."""
+        """Sets the state to that of `prepared`, a resumed run; counts of the whole run are carried over."""
         if self._components is not None:
             self._carried_over.add(self._components)
         self._components = None
@@ -185,14 +185,14 @@ class RunLifecycle(ABC):
             signal.signal(signal.SIGTERM, self._limit)  # called immediately even where the loop is blocked, as while Ray starts
 
     def figures(self, wall_s: float) -> dict[str, Any]:
-        """Those of the run so far."""
+        """Returns the figures of the run so far."""
         found = figures(self.state, wall_s, self._components, self._carried_over, self.restarts, self.fallback.since)
         if failed := {stage.name: {stage.on_error: dict(stage.errors)} for stage in self.prepared.stages if stage.errors}:
             found["stage_errors"] = failed
         return of_evaluation(found, self.prepared.benched, self.state.record.results) if self.prepared.benched else found
 
     async def figures_so_far(self) -> dict[str, Any]:
-        """`figures`, with what callbacks add."""
+        """Returns `figures`, with the additions of callbacks."""
         record = self.state.record
         found = self.figures(record.running_s()) | {"roles": record.roles()}
         await self.state.reports.summarise(found)
@@ -208,7 +208,7 @@ class RunLifecycle(ABC):
         return {"checkpoint": {"step": state.saved_step, "lost": why if lacks else ""}}
 
     def _measured_before(self) -> dict[str, Any]:
-        """A start that trains nothing has measured nothing: how fast the run was stays what it was."""
+        """Returns the earlier speed of the run if this start has trained nothing, and so measured nothing."""
         if self.state.record.step > self._carried_over.first_step or self._before.get("steps") != self.state.record.step:
             return {}
         return {name: self._before[name] for name in OF_THE_TIME if name in self._before}
@@ -223,7 +223,7 @@ class RunLifecycle(ABC):
 
     @property
     def ends_early(self) -> bool:
-        """Whether the run can go on later from where it ends: it leaves what lies ready in its last checkpoint."""
+        """True if the run can go on later from its end: it leaves finished groups in its last checkpoint."""
         return self.interrupted or self.state.reports.stop_request is not None
 
     @property
@@ -263,7 +263,7 @@ class RunLifecycle(ABC):
         groups.stop(hurried=True)
 
     def _limit(self, *_: object) -> None:
-        """The first SIGTERM's: what follows it has so much time."""
+        """Limits, at the first SIGTERM, the time for all that follows."""
         if not self._limited:
             self._limited = True
             end_within(self.config.stop_within_s, self.prepared.run_dir, self.prepared.lock)
@@ -274,7 +274,7 @@ class RunLifecycle(ABC):
 
 
 def patience_s(stop_within_s: float) -> float:
-    """How long the step that is being trained, and its checkpoint, are waited for."""
+    """Seconds to wait for the step that is being trained, and its checkpoint."""
     return stop_within_s - min(LEAVING_S, stop_within_s / 3)
 
 

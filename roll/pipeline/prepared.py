@@ -45,13 +45,13 @@ class Prepared:
     """All models that are given the policy's tokens know the ids below."""
     source: TaskSource
     beginning: dict[str, Any]
-    """Where the source was at first."""
+    """Initial position of the source."""
     filters: dict[str, GroupFilter]
     """The filter of each domain."""
     checkpoint: Checkpoint | None
     run_dir: Path
     validation: list[ValidationSet]
-    """What every evaluation evaluates."""
+    """Validation sets of every evaluation."""
     stages: tuple[CustomStage, ...] = ()
     """The user's own."""
     callbacks: tuple[Callback, ...] = ()
@@ -62,15 +62,15 @@ class Prepared:
     benched: tuple[BenchedModel, ...] = ()
     """The models that a run evaluates which trains nothing."""
     remarks: tuple[str, ...] = ()
-    """What was found out and is worth knowing."""
+    """Findings of the preparation that are worth knowing."""
     warnings: tuple[str, ...] = ()
-    """What was found out and is odd."""
+    """Odd findings of the preparation."""
     rules: dict[str, str] = field(default_factory=dict)
     """Tag -> the rules of its environments."""
     database: OpenDatabase | None = None
     """Opens the groups' database; None: as a process does that is alone in its address space."""
     identity: RunIdentity | None = None
-    """Of the run that this process goes on with, or joins; None: one begins."""
+    """Identity of the run that this process goes on with, or joins; None: one begins."""
 
     @property
     def first_version(self) -> int:
@@ -85,12 +85,12 @@ class Prepared:
 
     @property
     def continues(self) -> bool:
-        """Whether the run goes on in its own folder; one that starts from another run's checkpoint does not."""
+        """True if the run goes on in its own folder; one that starts from another run's checkpoint does not."""
         return self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
 
     @property
     def resumed_record(self) -> dict[str, Any] | None:
-        """The run record's state in the checkpoint; of another run's without its journals, but with what these account for."""
+        """Returns the run record's state in the checkpoint; another run's without its journals, but with their accounts."""
         if self.checkpoint is None:
             return None
         record, accounts = self.checkpoint.state["record"], self.checkpoint.state["admission"]
@@ -104,6 +104,6 @@ class Prepared:
         return replace(self, checkpoint=checkpoint)
 
     def newest_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint to go on from now: the run's own newest good one, else what it began with. Raises `ValueError`."""
+        """Returns the checkpoint to resume from: the run's own newest good one, else the initial one. Raises `ValueError`."""
         again = replace(self.config, resume_from_checkpoint="auto")
         return resumable(CheckpointStore(self.checkpoints), again) or self.checkpoint

@@ -1,4 +1,4 @@
-"""How a run goes on when an attempt has failed: what happens around the loop in `run.py`."""
+"""Continues a run after a failed attempt, around the loop in `run.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Recovery:
         self._clusters = clusters
 
     async def begin(self) -> None:
-        """Prepares the next attempt; what it raises is the attempt's failure."""
+        """Prepares the next attempt; an error here is a failure of that attempt."""
 
     async def after(self, error: Exception) -> None:
         """An attempt has failed. Raises `error`, or a better one, if there is to be no other."""
@@ -33,7 +33,7 @@ class TrainerRecovery(Recovery):
     process, and engines on devices of their own stay up."""
 
     _died = ""
-    """What has died, in words for people."""
+    """The dead process, in words for people."""
 
     async def begin(self) -> None:
         """The run goes on like one that is resumed: from its newest checkpoint or, while there is none, from its beginning."""

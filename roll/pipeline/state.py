@@ -1,4 +1,4 @@
-"""What a run knows between two steps, and what of it a checkpoint keeps."""
+"""The state of a run between two steps, and the part of it that a checkpoint keeps."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RunState:
             validated=frozenset(each.step for each in self.record.validation),
         )
         self.engines_are_stale = self._joined = False
-        """Whether engines run that serve what was taken back."""
+        """True if running engines serve a version that was taken back."""
         self.groups = self._new_groups()
         self.advantages = advantages
         if checkpoint is not None:
@@ -165,7 +165,7 @@ class RunState:
 
 
 def _identity(config: PPOConfig, prepared: Prepared) -> RunIdentity:
-    """Of the run; its record says it from now on."""
+    """Returns the identity of the run; its record holds it from now on."""
     folder = Path(config.run_dir if config.only_evaluates else config.shared_dir)
     identity = identify(folder, config.exp_name, prepared.identity.id if prepared.identity is not None else "")
     if (address := config.groups_address) is not None:

@@ -1,4 +1,4 @@
-"""What a process of a run is made of: one wiring for each `mode`, chosen once, by `Run`.
+"""The parts of a process of a run: one wiring for each `mode`, chosen once, by `Run`.
 
 | mode | groups lie | weights go | its stages | it ends when |
 |---|---|---|---|---|
@@ -83,14 +83,14 @@ class Wiring(ABC):
         """The stages are joined, and about to run."""
 
     def watchers(self) -> Watchers:
-        """What runs beside the stages."""
+        """Returns coroutines that run beside the stages."""
         return []
 
     def checkpoints(self) -> contextlib.AbstractAsyncContextManager[None]:
         return contextlib.nullcontext()
 
     def finishing(self, halves: Sequence[Sequence[AnyStage]]) -> Sequence[AnyStage]:
-        """Those that do what `finish` waits for."""
+        """Returns the stages that do the work `finish` waits for."""
         return []
 
     async def finish(self) -> None:  # noqa: B027
@@ -106,7 +106,7 @@ class Wiring(ABC):
         """The run has come to its end."""
 
     def release(self) -> None:  # noqa: B027
-        """However it ended, what it has outside of this process's memory is given back."""
+        """Frees resources outside of this process's memory, however the run ended."""
 
     # -- how ----------------------------------------------------------------------------------------------------------------
 

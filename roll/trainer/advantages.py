@@ -34,11 +34,11 @@ class Estimate(NamedTuple):
 
 
 class Advantages(ABC):
-    """The advantages of a pipeline. It is called once a step, in order: what is carried from step to step (the KL coefficient,
-    whatever a pipeline's own estimate needs) moves on, and is part of a checkpoint."""
+    """The advantages of a pipeline. Called once a step, in order: state carried from step to step (the KL coefficient, and any
+    state of a pipeline's own estimate) moves on, and is part of a checkpoint."""
 
     discounted: Action = "token"
-    """What `gamma` discounts by."""
+    """The unit that `gamma` discounts by."""
 
     def __init__(self, config: PPOConfig) -> None:
         self._config = config
@@ -46,10 +46,10 @@ class Advantages(ABC):
 
     @abstractmethod
     def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
-        """Normalises the rewards, applies the estimator, and clips what it makes of them."""
+        """Normalises the rewards, applies the estimator, and clips its results."""
 
     def trains(self, group: SampleGroup, sample: Sample) -> bool:
-        """Whether the tokens of the sample are trained."""
+        """Returns True if the tokens of the sample are trained."""
         return True
 
     def describe(self, samples: Sequence[Sample]) -> dict[str, float]:
@@ -57,11 +57,11 @@ class Advantages(ABC):
         return {}
 
     def __call__(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> tuple[TokenBatch, dict[str, float]]:
-        """The batch with advantages, and metrics: the estimate, then token-level KL, discount, whitening, clipping.
+        """Returns the batch with advantages, and metrics: the estimate, then token-level KL, discount, whitening, clipping.
 
-        Without KL and discount a sample's advantage stands on all its trained tokens. An estimate that is of tokens already is
-        only whitened and clipped. With a critic what is estimated of a sample is its reward, and the batch has values: it gets
-        the critic's returns, too."""
+        Without KL and discount all trained tokens of a sample get its advantage. A token-level estimate is only whitened and
+        clipped. With a critic the estimate of a sample is its reward, and the batch has values: it gets the critic's returns,
+        too."""
         config = self._config
         rewards, advantages, of_tokens, populations = self.estimate(batch, groups)
         metrics = _spread("critic/rewards", rewards)
@@ -93,8 +93,8 @@ class Advantages(ABC):
             self.restore(state)
 
     def _of_tokens(self, batch: TokenBatch, per_sample: Tensor) -> tuple[TokenBatch, dict[str, float]]:
-        """Token rewards (what the sample earned on its last trained token, minus the KL penalty on each) as returns or, with a
-        critic, as advantages over its values."""
+        """Returns token rewards (the sample's reward on its last trained token, minus the KL penalty on each) as returns or, with
+        a critic, as advantages over its values."""
         config, metrics = self._config, {}
         padded = batch.padded()
         mask = padded.loss_mask

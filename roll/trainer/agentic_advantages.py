@@ -25,7 +25,7 @@ from roll.trainer.advantages import Advantages, Estimate, rollouts_of
 
 
 class _Layout(NamedTuple):
-    """Who belongs to what, in the order of the batch's samples (S), its episodes (E) and turns (K)."""
+    """Links between the batch's samples (S), its episodes (E) and turns (K), each in their order."""
 
     episode_of_sample: Tensor
     """[S]"""
@@ -110,7 +110,7 @@ def _trajectory(sample: Sample) -> Trajectory:
 
 
 def _turns(samples: Sequence[Sample], layout: _Layout) -> Turns:
-    """The turns of the samples in their order, with what each earned."""
+    """Returns the turns of the samples in their order, with the reward of each."""
     of_sample = [_trajectory(sample) for sample in samples]
     turns = [turn for trajectory in of_sample for turn in trajectory.turns]
     lengths = torch.tensor([len(trajectory.turns) for trajectory in of_sample])

@@ -21,7 +21,7 @@ from roll.data.token_batch import TokenBatch
 from roll.strategies.train.interface import BatchTotals
 
 Keep = Callable[[SampleGroup, Sample], bool]
-"""Whether the tokens of a sample are trained."""
+"""True if the tokens of a sample are trained."""
 
 
 def token_batch(
@@ -137,7 +137,7 @@ def gather(values: Sequence[Tensor], batch: TokenBatch, by_rank: Sequence[Sequen
 
 
 def rollout_metrics(groups: Sequence[SampleGroup]) -> dict[str, float]:
-    """What the rollouts of a step were like; lengths are in tokens of the policy. `critic/score` is ROLL's name for rewards."""
+    """Returns metrics of a step's rollouts; lengths are in tokens of the policy. `critic/score` is ROLL's name for rewards."""
     samples = [sample for group in groups for sample in group.samples]
     rewards = [sample.reward for sample in samples if sample.reward is not None and sample.begins_rollout]
     lengths = [sample.own_tokens for sample in samples]

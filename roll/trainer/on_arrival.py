@@ -1,9 +1,9 @@
-"""A step is trained while its groups still come: gradients add up, and the optimiser steps when the batch is complete.
+"""Trains a step while its groups still arrive: gradients add up, and the optimiser steps when the batch is complete.
 
     lease, group by group → (reference | log_probs) → advantages → gradients ──last──▶ step → gather
 
-The weights stay as they are until the last group has come: what is on-policy stays so, and the update is that of the whole batch
-in one piece, but for the order of its sums.
+The weights stay the same until the last group has arrived: on-policy samples stay so, and the update equals that of the whole
+batch in one piece, but for the order of its sums.
 """
 
 from __future__ import annotations

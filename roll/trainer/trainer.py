@@ -4,9 +4,9 @@
 
 Stages side by side (`|`) work at the same time where devices allow it. The next step begins when the step before is trained, its
 accounts and metrics are written, and a snapshot is taken for its checkpoint. Roles that score on devices of their own
-(`Derived.scored_ahead`) run one step ahead: its groups are leased when the step before has begun. What changes with the
-weights, or goes into a checkpoint, waits for its turn all the same: no number depends on which role runs ahead. So do
-actor_log_prob's weights: the step number determines their version.
+(`Derived.scored_ahead`) run one step ahead: its groups are leased when the step before has begun. Values that change with the
+weights, or go into a checkpoint, still wait for their turn: no number depends on which role runs ahead. So do actor_log_prob's
+weights: the step number determines their version.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Step:
     batch: TokenBatch
     metrics: dict[str, float] = field(default_factory=dict)
     idle_s: float = 0.0
-    """How long the trainer had no groups."""
+    """Seconds that the trainer had no groups."""
     scored_at: float = 0.0
     scored_s: float = 0.0
     """When those who score ahead had scored it, and how long that took."""
@@ -74,7 +74,7 @@ class Trainer:
     recomputes log-probs in its place."""
 
     on_arrival = False
-    """Whether a step takes its groups as they come, or all together."""
+    """True if a step takes its groups as they arrive, False if all together."""
 
     def __init__(
         self,
@@ -105,11 +105,11 @@ class Trainer:
         self.milestones = Milestones(groups, first_step)
         self._done_at = 0.0
         self._step_s = 0.0
-        """How long the step before took."""
+        """Seconds that the step before took."""
         self._scored_at = 0.0
         """When the step before was scored ahead."""
         self._ess: float | None = None
-        """Of the importance weights of the step before."""
+        """Effective sample size of the importance weights of the step before."""
         self.announce: Callable[[Buckets], None] = lambda coming: None
         """Is told that the gathering of a version begins."""
 
@@ -152,7 +152,7 @@ class Trainer:
             await self.after_previous_step(step, "reference")
 
     async def before_advantages(self, step: Step) -> None:
-        """The step before is done, so what it and this one waited for each other is known: the groups' depth learns from it."""
+        """Waits for the step before. Its waits and this step's are then known, and the groups' depth learns from them."""
         await self.after_previous_step(step, "advantage")
         lease, groups = step.lease, self._groups
         if groups.hurried or (groups.stopped and lease.leased_at < self._done_at):
@@ -278,7 +278,7 @@ class Trainer:
         return batching.optimiser_batches(step.batch, count, self._config.ppo_epochs, seed)
 
     async def _per_token(self, cluster: Cluster, method: str, step: Step) -> Tensor:
-        """[N] what a method of all workers (`log_probs`, `values`) says of the batch."""
+        """Returns [N], the results of a method of all workers (`log_probs`, `values`) for the batch."""
         begun_at = monotonic()
         batch = _for(cluster, step.batch)
         by_rank = await asyncio.to_thread(batching.shares, batch, cluster.num_shards)  # it compares all tokens
