@@ -97,7 +97,7 @@ class WorkerHandle(Protocol):
         """Returns the memory of the worker's process and its children; None without a process of its own, or if unreadable."""
 
     def kill(self) -> None:
-        """Ends the worker's process immediately, whatever it is doing; it may be gone already."""
+        """Ends the worker's process immediately, even if it is busy; it may be gone already."""
 
     async def close(self) -> None: ...
 

@@ -22,7 +22,7 @@ from roll.errors import BackendLost, NodeLost, WorkerDied, WorkerStartError, bou
 PARTS = 10
 """A deadline is waited for in this number of parts: if the driver itself was asleep, at most one of them is counted."""
 QUIET_S = 4.0
-"""Seconds of silence after which other workers take over the requests."""
+"""Seconds of silence after which a worker's requests are started on others, too."""
 WARN_S = 10.0
 """Seconds of silence that are not logged."""
 
@@ -208,7 +208,7 @@ class Cluster:
         await asyncio.gather(*map(self.restart, ranks))
 
     async def end(self) -> None:
-        """Kills all workers, whatever they do; returns when their processes are gone. Raises `TimeoutError`."""
+        """Kills all workers, busy or not; returns when their processes are gone. Raises `TimeoutError`."""
         for worker in self.workers:
             worker.kill()
         await asyncio.wait_for(asyncio.gather(*(worker.died() for worker in self.workers)), END_S)

@@ -64,8 +64,7 @@ class Calls:
         self._open: dict[int, asyncio.Future[Any]] = {}
         self._exchanges: set[asyncio.Task[None]] = set()
         self._under_way = 0
-        """Number of exchanges that have not come back. Tasks are no measure: two that end at one moment both see the other
-        one."""
+        """Exchanges under way. Tasks are no measure: two that end at one moment both see the other one."""
 
     async def call(self, method: str, *args: object) -> Any:
         """Returns the method's result. Raises the method's error, or an error of the line."""

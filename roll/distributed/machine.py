@@ -37,12 +37,11 @@ LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.
 
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""The container's share of the processors: microseconds in each period of so many, or "max"."""
+"""The container's share of the processors: microseconds of use and of the period, or "max"."""
 
 
 def usable_cores() -> int:
-    """Returns the number of cores that this process may run on, at most as many as its container may keep busy, and at least
-    one."""
+    """Returns the number of cores that this process may run on, at most those its container may keep busy, at least one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError):
         quota, period = map(int, QUOTA.read_text().split())

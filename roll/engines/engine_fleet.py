@@ -106,7 +106,7 @@ class EngineFleet:
 
     @property
     def alive(self) -> list[int]:
-        """The engines that have a worker: those that serve, and those that are being loaded."""
+        """Returns the engines that have a worker, serving or being loaded."""
         states = (EngineState.SERVING, EngineState.LOADING)
         return [engine for engine, state in enumerate(self.fleet.states) if state in states]
 

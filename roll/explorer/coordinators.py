@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 class Coordinators(ReplacedWorkers):
     def __init__(self, cluster: Cluster, changes: Changes, engines: Cluster, replaced: bool) -> None:
-        """`replaced`: whether an engine that dies comes back."""
+        """`replaced`: True if an engine that dies comes back."""
         super().__init__(cluster, changes)
         self._engines = engines
         self._replaced = replaced

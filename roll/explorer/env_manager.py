@@ -119,7 +119,7 @@ class EnvManager(ABC):
         }
 
     async def act(self, context: Sequence[int], record: Record, ask: AskPolicy) -> PolicyAnswer:
-        """Plays the policy's turn. Raises `EpisodeFailed` if there is no room for an answer, or nothing to answer."""
+        """Plays the policy's turn. Raises `EpisodeFailed` if the context is empty."""
         if not context:
             raise EpisodeFailed("empty_prompt", "what is seen has no token")
         started = monotonic()

@@ -64,7 +64,7 @@ class GroupOutcome:
     """The result of a group."""
 
     failures: Counter[str] = field(default_factory=Counter)
-    """Failed episodes by kind, those that were played again included."""
+    """Failed episodes by kind, including retried ones."""
     last_failure: str = ""
     causes: set[str] = field(default_factory=set)
     """Causes of the failed episodes; empty for one with an answer of the policy."""
@@ -210,7 +210,7 @@ class EnvironmentWorker:
         self._client.open(engine)
 
     async def play_group(self, task: GroupTask) -> GroupResult:
-        """Raises `RuntimeError` if an engine died that is not replaced, and whatever else cannot be blamed on an environment."""
+        """Plays a group. Raises `RuntimeError` if an unreplaced engine died, and any error not caused by an environment."""
         playing = self._playing[task.key] = asyncio.ensure_future(self._play_group(task))
         try:
             await asyncio.wait([playing])
@@ -275,8 +275,7 @@ class EnvironmentWorker:
             raise RuntimeError(f"an engine died that is not replaced: {error}") from error  # no WorkerDied: the coordinator lives
 
     def report(self, engine: int, error: Exception) -> None:
-        """Reports that an engine died during a request. The driver notices this, too, and reports when another engine takes its
-        place."""
+        """Reports the death of an engine under a request. The driver notices it, too, and reports the replacement."""
         assert self._client is not None
         self._client.close(engine)
 

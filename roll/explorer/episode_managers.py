@@ -106,7 +106,7 @@ class TrajEnvManager(EnvManager):
         return episode_samples(forest, task, outcome, record.turns)
 
     def _told(self, messages: Sequence[Message], record: Record, observation: Observation | Results, info: Info) -> list[Message]:
-        """The conversation after an observation."""
+        """Returns the conversation after an observation."""
         if isinstance(observation, list):
             return observation
         if isinstance(observation, Results):

@@ -1,7 +1,7 @@
 """The explorer half of a run: groups are admitted, rolled out, filtered, and kept or dropped, each on its own.
 
 The rollout itself, between `next` and `keep`, depends on the kind of run, RLVR or agentic; so does the rollout of a validation
-set. While a validation generates, the engines keep the version that it speaks of: the next flip waits for the last of its
+set. While a validation generates, the engines keep the version under evaluation: the next flip waits for the last of its
 requests, which go first in every queue.
 """
 

@@ -39,8 +39,8 @@ class RLVRExplorer(Explorer):
         rewards: Rewards,
         own: OwnRollouts | None = None,
     ) -> None:
-        """`skipped`: prompts of `source` and of the validation sets that were left out, by reason. `own`: rollouts of the user's
-        own, in the place of single responses."""
+        """`skipped`: prompts of `source` and of the validation sets that were left out, by reason. `own`: the user's own
+        rollouts, which replace single responses."""
         super().__init__(exploration, routing=client)
         self._client = client
         self._rewards = rewards

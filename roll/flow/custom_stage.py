@@ -37,13 +37,13 @@ class Drop:
     """Returned by a stage of groups: this one is not to be trained."""
 
     reason: str
-    """One word or a few, the same for all groups that are dropped for it: it is counted."""
+    """One word or a few, equal for all groups dropped for this reason: it is counted."""
     detail: str = ""
     """More of it, for people."""
 
 
 class Dropping(Protocol):
-    """Whose groups a stage is given: an explorer."""
+    """The owner of the groups of a stage: an explorer."""
 
     groups: Groups
 
@@ -58,13 +58,13 @@ class CustomStage(AnyStage):
         self.work = work
         self.after = after
         self.explorer: Dropping | None = None
-        """Whose groups they are, if the items are groups."""
+        """The owner of the items, if they are groups."""
         self.on_error: OnError = "fail"
         self.errors = Counter[str]()
         """Errors that have not ended the run, by type; one counter for all places of the stage."""
 
     def placed(self, explorer: Dropping | None) -> CustomStage:
-        """One that stands in a half."""
+        """Returns a copy of the stage that is placed in a half."""
         placed = CustomStage(self.work, self.after)
         placed.explorer, placed.on_error, placed.errors = explorer, self.on_error, self.errors
         return placed
@@ -80,7 +80,7 @@ class CustomStage(AnyStage):
         return result
 
     async def _despite_errors(self, item: Any) -> Any:
-        """The item, or a `Drop`, as `on_error` says if the stage fails."""
+        """Returns the item, or a `Drop`, as `on_error` says if the stage fails."""
         before = await asyncio.to_thread(_contents, item) if self.on_error == "skip" else {}
         try:
             return _checked(item, await self._worked(item))
@@ -183,7 +183,7 @@ def make_stage(
 
 
 def custom_stages(flow: FlowConfig, collect: Collector) -> tuple[CustomStage, ...]:
-    """The user's own; their places are not looked at here."""
+    """Returns the user's own stages; their places are not checked here."""
     made = [collect(f"flow.stages.{block.name}", block.worker, partial(_own_stage, block), OWN_CODE) for block in flow.stages]
     return tuple(stage for stage in made if stage is not None)
 

@@ -27,9 +27,9 @@ MEDIANS = 5
 LONGEST = 2
 """Besides the median, because some stages have short items and long ones: most steps are not validated."""
 FIRST = 10
-"""Floors that the first item of a stage may take, which nothing can be compared with."""
+"""Number of floors allowed to the first item of a stage, which has nothing to be compared with."""
 RECENT = 100
-"""The items that an item is compared with."""
+"""Number of recent items that an item is compared with."""
 
 
 class Suspect(NamedTuple):
@@ -42,7 +42,7 @@ class Suspect(NamedTuple):
 
 
 class Hangs:
-    """The event loop reports items, and another thread asks: each method takes or leaves an entry whole."""
+    """Finds hanging items. The event loop reports items, and another thread asks: each method takes or leaves an entry whole."""
 
     def __init__(self, floor_s: float = FLOOR_S) -> None:
         self.floor_s = floor_s
@@ -50,7 +50,7 @@ class Hangs:
         """Stage and lane -> start of its current work, and the item."""
         self._recent: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._told: dict[str, tuple[int, float]] = {}
-        """Stage -> the lane and the beginning of its last suspect."""
+        """Stage -> lane and start time of its last suspect."""
 
     def began(self, stage: str, lane: int, item: object, now: float) -> None:
         self._working[stage, lane] = now, item
@@ -144,7 +144,7 @@ class Flow:
             await asyncio.gather(*pending, return_exceptions=True)
 
     def idle_share(self, role: str) -> float:
-        """Share of the time since the role's first event in which no stage worked for it."""
+        """Returns the share of the time since the role's first event in which no stage worked for it."""
         if role not in self.ledger.names():
             return 1.0
         return 1.0 - self.ledger.share(role, self._clock()).get(LaneState.PROCESSING.value, 0.0)
@@ -190,14 +190,14 @@ async def _finished(work: Coroutine[object, object, None], by: set[asyncio.Task[
 
 
 def _first(error: BaseException) -> BaseException:
-    """The first concrete error in a group of them."""
+    """Returns the first concrete error in a group of errors."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def one_line(error: BaseException) -> str:
-    """Never without a reason: of an error that has no text, where it was raised."""
+    """Returns a line, never empty: an error without text is described by the place where it was raised."""
     text = " ".join(str(error).split())
     if not text and (frames := traceback.extract_tb(error.__traceback__)):
         text = f"in {frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"

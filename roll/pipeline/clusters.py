@@ -33,9 +33,9 @@ async def start_clusters(
     devices: DeviceLocks,
     only: Container[str] | None = None,
 ) -> dict[str, Cluster]:
-    """The started clusters by role: those of the configuration that something uses, and the pipeline's `own`; of these `only`
-    some, if that is given. `note`: prints a line. With a checkpoint, trainers and engines start from it. From here on `devices`
-    has roles sleep and wake."""
+    """Returns the started clusters by role: those of the configuration that are used, and the pipeline's `own`; of these only the
+    roles in `only`, if given. `note`: prints a line. With a checkpoint, trainers and engines start from it. From here on
+    `devices` has roles sleep and wake."""
     checkpoint, began = prepared.checkpoint, monotonic()
     specs = {**_specs(config, prepared, inventory, backend), **own}
     specs = {role: of_role for role, of_role in specs.items() if only is None or role in only}
@@ -78,7 +78,7 @@ async def _in_turn(
 
 
 def _specs(config: PPOConfig, prepared: Prepared, inventory: Inventory, backend: Backend) -> dict[str, Sequence[WorkerSpec]]:
-    """The workers of the roles that all pipelines have, engines first."""
+    """Returns the workers of the roles that all pipelines have, engines first."""
     checkpoint, derived, version = prepared.checkpoint, prepared.derived, prepared.first_version
     model = str(checkpoint.model) if checkpoint else config.model_folder(config.actor_infer)
     if prepared.benched:
@@ -107,8 +107,8 @@ async def settle(stayed: Mapping[str, Cluster]) -> None:
 
 
 def watch_deaths(clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
-    """They run as long as the run does. A rank of the trainer that dies is noticed even while no call is under way, and ends both
-    halves; other workers are replaced by those who call them. Engines have a fleet that watches them."""
+    """Returns watchers that run as long as the run does. A rank of the trainer that dies is noticed even while no call is under
+    way, and ends both halves; other workers are replaced by their callers. Engines have a fleet that watches them."""
     others = {role: cluster for role, cluster in clusters.items() if role != "actor_infer"}
     return [cluster.watch() if role in roles.TRAINER else cluster.kill_silent() for role, cluster in others.items()]
 

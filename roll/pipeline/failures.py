@@ -22,15 +22,15 @@ from roll.pipeline.roles import TRAINER
 from roll.pipeline.state import RunState
 
 RETRY_S = 0.5
-"""Before the first attempt to rejoin a run that waits at all."""
+"""Seconds before the first attempt to rejoin a run that waits at all."""
 SELDOM_S = 30.0
-"""Between two attempts to rejoin a run, at most."""
+"""Most seconds between two attempts to rejoin a run."""
 
 logger = logging.getLogger(__name__)
 
 
 def restarted_roles(devices: Mapping[str, Collection[int]]) -> frozenset[str]:
-    """The roles that restart when a rank of the trainer dies. `devices`: those of each role."""
+    """Returns the roles that restart when a rank of the trainer dies. `devices`: the devices of each role."""
     taken = {device for role, held in devices.items() if role in TRAINER for device in held}
     return frozenset(role for role, held in devices.items() if taken.intersection(held))
 
@@ -41,12 +41,12 @@ class TrainerRestarts:
         self.seconds: list[float] = []
         """Seconds of each restart, from the moment in which a rank was found dead until the run went on."""
         self.resumed_from: list[int] = []
-        """The step that each began with."""
+        """First step of each restart."""
         self.roles = restarted_roles({role: worker.devices for role, worker in config.roles().items()})
         self._most = config.max_trainer_restarts if isolated else 0
         self._begun = 0
         self._found_at: float | None = None
-        """When the rank was found dead for which a restart is under way."""
+        """Time at which the dead rank was found whose restart is under way."""
 
     async def begin(self, clusters: Mapping[str, Cluster], error: Exception) -> str:
         """Handles `error`, which has ended both halves, or the restart before. If a rank of the trainer is dead, that is the
@@ -68,7 +68,7 @@ class TrainerRestarts:
         return what
 
     def done(self, step: int) -> None:
-        """The run goes on from this step, for the first time or again."""
+        """Records that the run goes on from this step, for the first time or again."""
         if self._found_at is not None:
             self.resumed_from.append(step)
             self.seconds.append(monotonic() - self._found_at)
@@ -76,7 +76,7 @@ class TrainerRestarts:
 
 
 async def dead_rank(clusters: Mapping[str, Cluster]) -> str | None:
-    """A rank of the trainer that is dead; None if there is none, or no worker can be reached."""
+    """Returns a sentence about a dead rank of the trainer; None if there is none, or no worker can be reached."""
     for role in sorted(TRAINER & clusters.keys()):
         try:
             silent = await clusters[role].silent()
@@ -90,13 +90,13 @@ async def dead_rank(clusters: Mapping[str, Cluster]) -> str | None:
 
 class Fallback:
     def __init__(self, after: int) -> None:
-        """`after`: workers that had to be replaced (`synchronous_after_failures`); 0: any number."""
+        """`after`: number of replaced workers that makes the run synchronous (`synchronous_after_failures`); 0: none does."""
         self.since: int | None = None
         """The step after which the schedule is synchronous."""
         self._after = after
 
     def is_due(self, restarts: Mapping[str, int]) -> bool:
-        """`restarts`: how many workers of each role were replaced."""
+        """True if the run becomes synchronous. `restarts`: number of replaced workers of each role."""
         failures = sum(count for role, count in restarts.items() if role not in TRAINER)
         return self.since is not None or 0 < self._after <= failures
 
@@ -133,7 +133,7 @@ class Rejoining:
         self._waited_s = self._next_s = 0.0
 
     def wait_s(self, at: object) -> float | None:
-        """`at`: where the run stands; a change of it is a sign that the trainer goes on. None: there is nothing to hope for."""
+        """`at`: the state of the run; a change of it is a sign that the trainer goes on. None: there is nothing to hope for."""
         if at != self._at:
             self._at, self._waited_s, self._next_s = at, 0.0, RETRY_S
             return 0.0

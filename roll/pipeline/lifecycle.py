@@ -1,4 +1,4 @@
-"""A run from its first worker to its summary: whatever ends it, its reason and its figures are recorded, and no other process is
+"""A run from its first worker to its summary: the reason of its end and its figures are always recorded, and no other process is
 left waiting for it. The stages in between are in `run.py`.
 
 SIGTERM: schedulers and service managers send it once, and then SIGKILL. The run then gives up work that would take too long, and
@@ -45,7 +45,7 @@ from roll.record.run_record import Counter
 from roll.trainer.advantages import Advantages
 
 LEAVING_S = 5.0
-"""Kept of `stop_within_s` for the end of the workers and the last files."""
+"""Seconds of `stop_within_s` reserved for the end of the workers and the last files."""
 EXIT_CODE = 130
 
 TRACEBACK = "traceback.txt"
@@ -69,17 +69,17 @@ class RunLifecycle(ABC):
         self.stopped_by = ""
         self._task: asyncio.Task[Any] | None = None
         self._components: RunComponents | None = None
-        """From the moment that all workers are up."""
+        """Set from the moment that all workers are up."""
         self._carried_over = CarriedOver(self.state.first_step)
         self._before = read_summary(prepared.run_dir) if prepared.continues and config.trains else {}
-        """Remains of an earlier start of this run."""
+        """Summary of an earlier start of this run."""
         self.loss = roles.loss_spec(config, prepared.derived)
 
     # -- what a kind of run gives: `Any` is its own configuration and its own explorer -------------------------------------
 
     @abstractmethod
     def own_specs(self) -> Mapping[str, Sequence[WorkerSpec]]:
-        """The workers of roles that only this kind of run has."""
+        """Returns the workers of roles that only this kind of run has."""
 
     @staticmethod
     @abstractmethod
@@ -89,7 +89,7 @@ class RunLifecycle(ABC):
     @staticmethod
     @abstractmethod
     def rollouts(config: Any, explorer: Any) -> list[AnyStage]:
-        """From an admitted group to one whose samples have rewards."""
+        """Returns the stages from an admitted group to one whose samples have rewards."""
 
     @abstractmethod
     async def explorer(
@@ -101,10 +101,10 @@ class RunLifecycle(ABC):
 
     @abstractmethod
     async def work(self, clusters: dict[str, Cluster]) -> None:
-        """All that is done between the start of the workers and their end."""
+        """Does all work between the start of the workers and their end."""
 
     def begin(self, components: RunComponents, counter: Counter) -> None:
-        """All workers are up, and the stages begin, for the first time or again."""
+        """Called when all workers are up, and the stages begin, for the first time or again."""
         self._components = components
         places = components.explorer.places if components.explorer is not None else None
         started_s = self.state.record.begin(counter, components.flow.ledger, places)
@@ -168,7 +168,7 @@ class RunLifecycle(ABC):
         return summary
 
     def _orderly_end(self) -> tuple[Status, str]:
-        """Status and reason of a run whose stages have come to their end."""
+        """Returns status and reason of a run whose stages have ended."""
         reached = self.state.record.reached
         why, status = self.state.reports.stop_request or ("", "finished")
         if self.interrupted:
@@ -199,7 +199,7 @@ class RunLifecycle(ABC):
         return found
 
     def _kept(self, status: str) -> dict[str, Any]:
-        """The newest checkpoint of a trainer that has not done all its steps; and, if it lacks some, why."""
+        """Returns the newest checkpoint of a trainer that has not done all its steps; and, if it lacks some, the reason."""
         state = self.state
         if not self.config.trains or status == "finished" or not state.record.step:
             return {}
@@ -214,8 +214,8 @@ class RunLifecycle(ABC):
         return {name: self._before[name] for name in OF_THE_TIME if name in self._before}
 
     async def _leave(self, status: str, reason: str) -> None:
-        """The other processes of the run, if there are any, learn that this one takes part no longer. An interrupted trainer may
-        come back; explorers wait for it."""
+        """Tells the other processes of the run, if any, that this one has left. An interrupted trainer may come back; explorers
+        wait for it."""
         with boundary(partial(logger.warning, "the database of groups cannot be reached: %s"), say=one_line):
             if self.config.trains and status != "interrupted":
                 await self.state.groups.announce_end(status, reason)
@@ -228,7 +228,7 @@ class RunLifecycle(ABC):
 
     @property
     def stopped_in_order(self) -> bool:
-        """True if a callback ends the run, with nothing more to be said against it."""
+        """True if a callback ends the run, and nothing else failed."""
         _, status = self.state.reports.stop_request or ("", "stopped")
         return status == "finished" and not self.interrupted
 
@@ -248,9 +248,9 @@ class RunLifecycle(ABC):
         self.state.groups.stop()
 
     def terminate(self) -> None:
-        """SIGTERM: as `interrupt`, but its sender kills soon. A validation is given up, a step that waits to be trained is
-        not trained, and whatever takes longer than `stop_within_s` is left. A second one asks for nothing more: `timeout` sends
-        two, one to its child and one to the group."""
+        """SIGTERM: as `interrupt`, but its sender kills soon. A validation is given up, a step that waits to be trained is not
+        trained, and work that takes longer than `stop_within_s` is abandoned. A second one changes nothing: `timeout` sends two,
+        one to its child and one to the group."""
         limit, groups = self.config.stop_within_s, self.state.groups
         if groups.hurried:
             return
@@ -279,7 +279,7 @@ def patience_s(stop_within_s: float) -> float:
 
 
 def end_within(seconds: float, run_dir: Path, lock: RunLock | None) -> None:
-    """Ends this process then, if it is still there: a call to a worker of this process, or to a disk, may return never."""
+    """Ends this process then, if it is still there: a call to a worker of this process, or to a disk, may never return."""
     timer = threading.Timer(seconds, _end, (seconds, run_dir, lock))
     timer.daemon = True
     timer.start()

@@ -34,15 +34,15 @@ class Prepared:
     """A run that is ready to start."""
 
     config: PPOConfig
-    """With `max_steps`, however the run's length was given."""
+    """Always has `max_steps`, even if the run's length was given otherwise."""
     written: dict[str, Any] | None = None
-    """The same as plain values, with paths as the user wrote them."""
+    """The configuration as plain values, with paths as the user wrote them."""
     derived: Derived
     tokenizer: PreTrainedTokenizerBase
     ends: tuple[int, ...] = ()
     """Token ids that end an answer of the policy, by its folder."""
     known: int | None = None
-    """All models that are given the policy's tokens know the ids below."""
+    """Limit of the token ids that all models which get the policy's tokens know."""
     source: TaskSource
     beginning: dict[str, Any]
     """Initial position of the source."""
@@ -68,13 +68,13 @@ class Prepared:
     rules: dict[str, str] = field(default_factory=dict)
     """Tag -> the rules of its environments."""
     database: OpenDatabase | None = None
-    """Opens the groups' database; None: as a process does that is alone in its address space."""
+    """Opens the groups' database; None: the default of a process that is alone in its address space."""
     identity: RunIdentity | None = None
     """Identity of the run that this process goes on with, or joins; None: one begins."""
 
     @property
     def first_version(self) -> int:
-        """The version that engines and trainer begin with."""
+        """Returns the version that engines and trainer begin with."""
         if self.benched:
             return self.benched[0].version
         return self.checkpoint.step if self.checkpoint is not None else 0
@@ -98,7 +98,7 @@ class Prepared:
         return dict(record) if self.continues else record | fresh
 
     def resumed(self: P, checkpoint: Checkpoint | None) -> P:
-        """The run from this checkpoint, or from its beginning, with the source where it was then."""
+        """Returns the run from this checkpoint, or from its beginning, with the source at its position then."""
         if self.config.groups_address is None:
             self.source.restore(checkpoint.state["cursor"] if checkpoint is not None else self.beginning)
         return replace(self, checkpoint=checkpoint)

@@ -24,7 +24,7 @@ class Recovery:
         """Prepares the next attempt; an error here is a failure of that attempt."""
 
     async def after(self, error: Exception) -> None:
-        """An attempt has failed. Raises `error`, or a better one, if there is to be no other."""
+        """Handles a failed attempt. Raises `error`, or a better one, if there is to be no other attempt."""
         raise error
 
 
@@ -36,7 +36,7 @@ class TrainerRecovery(Recovery):
     """The dead process, in words for people."""
 
     async def begin(self) -> None:
-        """The run goes on like one that is resumed: from its newest checkpoint or, while there is none, from its beginning."""
+        """Resumes the run from its newest checkpoint or, while there is none, from its beginning."""
         if not self._died:
             return
         await self._wait_for_nodes()
@@ -80,8 +80,8 @@ class TrainerRecovery(Recovery):
 
 
 class ExplorerRecovery(Recovery):
-    """If the trainer, which is another process, takes versions back, or no longer has those that the engines serve, or this
-    process was silent and is missed, exploring restarts with its newest."""
+    """If the trainer, which is another process, takes versions back, or no longer has the served ones, or this process was silent
+    and is missed, exploring restarts with its newest."""
 
     def __init__(self, run: RunLifecycle, clusters: dict[str, Cluster]) -> None:
         super().__init__(run, clusters)

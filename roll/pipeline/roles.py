@@ -108,7 +108,7 @@ def train_specs(
     inventory: Inventory,
     backend: Backend,
 ) -> list[WorkerSpec]:
-    """One worker a device, together the ranks of one data-parallel group."""
+    """Returns one worker per device, together the ranks of one data-parallel group."""
     placements = place(worker.devices, inventory)
     first = placements[0].node
     address, port = backend.node_address(first), backend.free_port(first)
@@ -175,8 +175,8 @@ def infer_specs(
     backend: Backend,
     adapters: str | None = None,
 ) -> list[WorkerSpec]:
-    """One engine a device, or as many devices as its options say, serving `version` from the start (unless engines start empty).
-    `adapters`: folder of the adapters in that version."""
+    """Returns one engine per device, or as many devices as its options say, serving `version` from the start (unless engines
+    start empty). `adapters`: folder of the adapters in that version."""
     worker: WorkerConfig = config.actor_infer
     model, chosen = worker.model_args, worker.strategy_args.options
     per_engine = chosen.devices_per_engine if isinstance(chosen, EngineArguments) else 1
@@ -249,7 +249,7 @@ def _torch_devices(placement: Placement, inventory: Inventory, backend: Backend)
 def reward_specs(
     domain: str, config: RLVRConfig, longest_response: int, inventory: Inventory, backend: Backend
 ) -> list[WorkerSpec]:
-    """On CPUs, or one with each engine of the model that judges."""
+    """Returns reward workers on CPUs, or one with each engine of the model that judges."""
     reward = config.rewards[domain]
     engines: list[tuple[Placement, dict[str, Any] | None]]
     engines = [(placement, None) for placement in place_on_cpus(reward.world_size, inventory)]

@@ -38,7 +38,7 @@ class Run(RunLifecycle):
     """`await Run(...).run()` returns the summary, which is also in summary.json. Errors end as status "failed"."""
 
     async def attempt(self, clusters: Mapping[str, Cluster]) -> None:
-        """The run, from workers that are up to the end of its last stage."""
+        """Runs one attempt, from workers that are up to the end of its last stage."""
         await self.state.join()
         wiring = WIRINGS[self.config.mode](self, clusters)
         try:
@@ -65,7 +65,7 @@ class Run(RunLifecycle):
                 raise
 
     async def work(self, clusters: dict[str, Cluster]) -> None:
-        """Attempts, until one comes to its end or fails for good."""
+        """Makes attempts, until one comes to its end or fails for good."""
         recovery = WIRINGS[self.config.mode].recovery(self, clusters)
         while True:
             try:

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 class RunState:
     lost = ""
-    """Why a step that was trained has no checkpoint."""
+    """Reason why a trained step has no checkpoint."""
 
     def __init__(
         self,
@@ -83,15 +83,15 @@ class RunState:
 
     @property
     def shared_groups(self) -> SqlGroups:
-        """The groups of a run of several processes."""
+        """Returns the groups of a run of several processes."""
         from roll.rollout.sql.groups import SqlGroups
 
         assert isinstance(self.groups, SqlGroups), "the rules of `mode` give such a run a database"
         return self.groups
 
     async def join(self) -> None:
-        """This process takes part in the run from now on, where it has several. Called again, it restarts as an explorer:
-        versions that it served were taken back. Raises `ContractError`."""
+        """Joins the run with this process, where it has several. Called again, it restarts as an explorer: versions that it
+        served were taken back. Raises `ContractError`."""
         self.engines_are_stale = self.engines_are_stale or self._joined
         if self._joined:
             before, self.groups = self.groups, self._new_groups()
@@ -119,7 +119,7 @@ class RunState:
                 await asyncio.to_thread(write_none, file)
 
     def _mend_database(self) -> None:
-        """Raises `ValueError`, and has changed nothing then."""
+        """Mends the groups' database for the checkpoint. Raises `ValueError`, with nothing changed."""
         address, checkpoint = self._config.groups_address, self._prepared.checkpoint
         if address is not None and checkpoint is not None:
             from roll.pipeline.shared_groups import mend_database

@@ -20,7 +20,7 @@ OF_TRAINING = (
     "steps", "validation", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",
     "trainer_recovery_s", "trainer_resumed_from", "synchronous_since",
 )  # fmt: skip
-"""Figures of which a run that only evaluates has none."""
+"""Figures that a run that only evaluates lacks."""
 OF_THE_TIME = (
     "wall_s", "started_s", "throughput", "idle_share", "weight_updates", "device_turns", "engines", "memory",
     "advice", "advised",

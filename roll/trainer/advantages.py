@@ -53,7 +53,7 @@ class Advantages(ABC):
         return True
 
     def describe(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Metrics of a step's samples besides rewards and lengths."""
+        """Returns metrics of a step's samples besides rewards and lengths."""
         return {}
 
     def __call__(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> tuple[TokenBatch, dict[str, float]]:
@@ -84,8 +84,8 @@ class Advantages(ABC):
         return batch.with_(advantages=advantages), metrics | _spread("critic/advantages", advantages[batch.loss_mask])
 
     def of_part(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> TokenBatch:
-        """The part of a step with advantages, where they do not depend on the rest. Nothing is carried on: the call with the
-        whole step does that."""
+        """Returns the part of a step with advantages, where they do not depend on the rest. Carries no state on: the call with
+        the whole step does that."""
         state = self.state()
         try:
             return self(batch, groups)[0]
@@ -123,7 +123,7 @@ class Advantages(ABC):
         return batch.with_(advantages=padded.flatten(advantages), returns=padded.flatten(returns)), metrics
 
     def state(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
+        """Returns plain values for a checkpoint."""
         return {"kl_coef": self._kl.coefficient}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -139,7 +139,7 @@ def _spread(name: str, values: Tensor) -> dict[str, float]:
 
 
 class RLVRAdvantages(Advantages):
-    """Carries the running reward moments of each domain from step to step."""
+    """Advantages of RLVR. Carries the running reward moments of each domain from step to step."""
 
     def __init__(self, config: RLVRConfig) -> None:
         super().__init__(config)
@@ -202,7 +202,7 @@ class Rollout(NamedTuple):
 
 
 def rollouts_of(groups: Sequence[SampleGroup]) -> tuple[list[Rollout], Tensor]:
-    """The rollouts of a batch, and [S] int64 which of them each sample is of."""
+    """Returns the rollouts of a batch, and [S] int64, the rollout of each sample."""
     found: dict[tuple[int, int], int] = {}
     rollouts: list[Rollout] = []
     of_sample: list[int] = []

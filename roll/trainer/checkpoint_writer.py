@@ -38,7 +38,7 @@ class Saved(Protocol):
         """Returns the state that a checkpoint of this moment keeps besides the buffered groups."""
 
     async def copy_database(self, file: Path, step: int) -> None:
-        """For the checkpoint of `step`, where groups lie in a database."""
+        """Copies the database for the checkpoint of `step`, if groups lie in one."""
 
 
 class CheckpointWriter:
@@ -61,8 +61,8 @@ class CheckpointWriter:
         await self._snapshot(CRITIC)
 
     async def begin(self) -> None:
-        """Begins a checkpoint of this very moment: the driver's state is taken before the first await, and the policy does not
-        train before this returns. A critic's snapshot has been taken before."""
+        """Begins a checkpoint of this very moment: takes the driver's state before the first await, and the policy does not train
+        before this returns. The critic's snapshot was taken before."""
         step, state, rows = self._state.record.step, self._state.snapshot(), self._state.groups.buffered()
         await self.settle()
         await self._snapshot(TRAINER)
@@ -83,7 +83,7 @@ class CheckpointWriter:
             self._writing = None
 
     def give_up(self) -> None:
-        """Nobody waits for the one that is being written."""
+        """Gives up the checkpoint that is being written."""
         if self._writing is not None:
             self._writing.cancel()
 
@@ -108,7 +108,7 @@ class CheckpointWriter:
             await self._clusters[part].call_all("snapshot")
 
     async def _written(self) -> None:
-        """Whoever waits here may be cancelled; the writing goes on."""
+        """Waits for the writing, which goes on if the waiter is cancelled."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
             self._writing.result()
@@ -134,7 +134,7 @@ class CheckpointWriter:
 
 
 def _check_seen(files: Iterable[str]) -> None:
-    """`OSError` for a file that another machine keeps to itself: the checkpoint would lack it."""
+    """Raises `OSError` for a file that only another machine can see: the checkpoint would lack it."""
     if hidden := next((file for file in files if not Path(file).is_file()), None):
         reason = "output_dir has to be on a file system that all machines see"
         raise OSError(f"the checkpoint cannot be completed: {hidden} was written on another machine: {reason}")
