@@ -1,4 +1,4 @@
-"""Where workers run: in this process (`LocalBackend`) or as Ray actors (`RayBackend`), behind one interface.
+"""Backends that run workers in this process (`LocalBackend`) or as Ray actors (`RayBackend`), behind one interface.
 
 A worker is a plain class. Its coroutine methods may run many at a time; its ordinary methods run one after another on the
 worker's own thread, so a worker needs no locks and torch keeps its per-thread settings.
@@ -23,7 +23,7 @@ from roll.distributed.ports import free_port
 from roll.errors import contained
 
 CLOSE_S = 60.0
-"""For a worker of this process to end."""
+"""Seconds to wait for a worker of this process to end."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What to start: `class_path` ("package.module.Class") with `kwargs`, named `name` in messages, at `placement`."""
+    """A worker to start: `class_path` ("package.module.Class") with `kwargs`, named `name` in messages, at `placement`."""
 
     name: str
     class_path: str
@@ -74,10 +74,10 @@ class WorkerHost:
 class WorkerHandle(Protocol):
     name: str
     killable: bool
-    """Whether it has a process of its own."""
+    """True if it has a process of its own."""
 
     async def call(self, method: str, *args: object) -> Any:
-        """The method's result. Raises what it raised, or `WorkerDied`."""
+        """Returns the method's result. Raises the method's error, or `WorkerDied`."""
 
     async def call_for_reference(self, method: str, *args: object) -> tuple[Ref, Any]:
         """Calls a method that returns (value, info); leaves the value where it was made and returns (reference, info). The
@@ -90,14 +90,14 @@ class WorkerHandle(Protocol):
         """Returns soon if the worker's process runs and its event loop turns, however busy its thread is."""
 
     def stacks(self) -> str:
-        """What the worker's threads and tasks are doing, even if it hangs; empty if it shares this process. Takes seconds: for a
-        thread, not for the event loop."""
+        """Returns stacks of the worker's threads and tasks, even if it hangs; empty if it shares this process. Takes seconds: for
+        a thread, not for the event loop."""
 
     async def memory(self) -> ProcessMemory | None:
-        """Of the worker's process and those it started; None if it has no process of its own, or that cannot be read."""
+        """Returns the memory of the worker's process and its children; None without a process of its own, or if unreadable."""
 
     def kill(self) -> None:
-        """Ends the worker's process immediately, whatever it is doing; it may be gone already."""
+        """Ends the worker's process immediately, even if it is busy; it may be gone already."""
 
     async def close(self) -> None: ...
 
@@ -108,18 +108,17 @@ Ref = Any
 
 class Backend(Protocol):
     isolated: bool
-    """Whether every worker has a process, and so its own view of the devices and one rank of a process group."""
+    """True if every worker has a process, and so its own view of the devices and one rank of a process group."""
 
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
-        """Those of `nodes` nodes, `per_node` of each or all. Called before any worker starts; raises `ConfigError`."""
+        """Returns the devices of `nodes` nodes, `per_node` of each or all. Called before workers start; raises `ConfigError`."""
 
     def reserve(self, devices: Collection[int], who: str) -> None:
-        """Holds these for the run, which others know as `who`, until it ends. Called once, after `devices`; raises `ConfigError`
-        if others hold them."""
+        """Reserves the devices for the run, which others know as `who`, until it ends. Called once, after `devices`; raises
+        `ConfigError` if others hold them."""
 
     def ask_nodes(self, devices: Collection[int], function: Callable[..., T], *args: object) -> dict[str, T]:
-        """The function's answer from each node that has some of these devices, but the driver's own; by the node's name and
-        address."""
+        """Returns the function's result on each other node with some of these devices, by the node's name and address."""
 
     def check_nodes(self, devices: Collection[int]) -> None:
         """Raises `NodeLost` if a node that has some of these is gone, and no other has taken its place."""
@@ -136,10 +135,10 @@ class Backend(Protocol):
     async def start(self, spec: WorkerSpec) -> WorkerHandle: ...
 
     async def put(self, value: object) -> Ref:
-        """A reference to a value that is made here, once for all the workers that it is passed to."""
+        """Returns a reference to a value of this process, stored once for all the workers that it is passed to."""
 
     def value(self, reference: Ref) -> Any:
-        """What a reference stands for; it may have to come from another node. Blocks; may be called by any thread."""
+        """Returns the value of a reference; it may have to come from another node. Blocks; may be called by any thread."""
 
     async def shutdown(self) -> None: ...
 
@@ -181,13 +180,13 @@ class OneNode:
     """The answers of a back end whose workers are all in this process: a value is its own reference."""
 
     def reserve(self, devices: Collection[int], who: str) -> None:
-        """Nothing: the machine's are claimed by file."""
+        """Does nothing: devices of this machine are claimed by file."""
 
     def ask_nodes(self, devices: Collection[int], function: Callable[..., T], *args: object) -> dict[str, T]:
         return {}
 
     def check_nodes(self, devices: Collection[int]) -> None:
-        """There is one, which is here."""
+        """Does nothing: the only node is this one."""
 
     def node_address(self, node: int) -> str:
         return "127.0.0.1"

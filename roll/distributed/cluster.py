@@ -20,11 +20,11 @@ from roll.distributed.machine import ProcessMemory
 from roll.errors import BackendLost, NodeLost, WorkerDied, WorkerStartError, boundary
 
 PARTS = 10
-"""A deadline is waited for in so many parts: if the driver itself was asleep, one of them at most is counted."""
+"""A deadline is waited for in this number of parts: if the driver itself was asleep, at most one of them is counted."""
 QUIET_S = 4.0
-"""A worker that others stand in for is listened to so closely."""
+"""Seconds of silence after which a worker's requests are started on others, too."""
 WARN_S = 10.0
-"""A silence that is shorter is not worth a word."""
+"""Seconds of silence that are not logged."""
 
 
 async def silence(worker: WorkerHandle, deadline_s: float, quiet: Callable[[bool], None] | None = None) -> str:
@@ -64,9 +64,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 DIED = "died"
 END_S = 60.0
-"""For killed processes to be gone."""
+"""Seconds to wait for killed processes to be gone."""
 PING_S = 10.0
-"""For the answer of a worker that is asked whether it lives."""
+"""Seconds to wait for a worker's answer to a ping."""
 PROGRESS_S = 30.0
 """Time between two lines about workers that are not ready yet."""
 
@@ -76,7 +76,7 @@ class OpenCall:
     worker: str
     method: str
     since: float
-    """Of the monotonic clock."""
+    """Seconds of the monotonic clock."""
     rank: int
     limit: asyncio.Timeout
     given_up: Exception | None = None
@@ -106,9 +106,9 @@ class Cluster:
         self._backend = backend
         self._open: dict[OpenCall, None] = {}
         self._replaced: dict[int, asyncio.Event] = {}
-        """Rank -> set when it gets another worker; of ranks that somebody waits for."""
+        """Rank -> event that is set when it gets another worker; only for ranks that somebody waits for."""
         self.restarts = 0
-        """Workers that were started in the place of others."""
+        """Number of replaced workers."""
 
     @classmethod
     async def start(
@@ -147,12 +147,12 @@ class Cluster:
         return await self._in_time(rank, method, self.workers[rank].call(method, *args))
 
     async def call_all(self, method: str, *args: object) -> list[Any]:
-        """The same call on every rank; results by rank."""
+        """Makes the same call on every rank; results by rank."""
         return list(await asyncio.gather(*(self.call(rank, method, *args) for rank in range(len(self)))))
 
     async def scatter(self, method: str, shards: Sequence[object], *args: object) -> list[Any]:
-        """`method(shard, *args)` on each worker, with the shard of its data-parallel rank; results by shard, each from the first
-        of the workers that had it."""
+        """Calls `method(shard, *args)` on each worker, with the shard of its data-parallel rank; results by shard, each from the
+        first worker that had it."""
         if len(shards) != self.num_shards:
             raise ValueError(f"{self.role} has {self.num_shards} data-parallel ranks, got {len(shards)} shards for {method}")
         if self._backend is not None and len(self) > len(shards):  # tensor and pipeline ranks of a share have the same one
@@ -165,35 +165,35 @@ class Cluster:
         return await self._in_time(rank, method, self.workers[rank].call_for_reference(method, *args))
 
     def oldest_call(self) -> OpenCall | None:
-        """The call that waits longest for its answer. Any thread may ask."""
+        """Returns the call that waits longest for its answer. Any thread may ask."""
         return next(iter(list(self._open)), None)
 
     def give_up(self, rank: int, why: Exception, but: str) -> None:
-        """The calls to this worker end now, and raise `why`; those of the method `but` go on."""
+        """Ends the calls to this worker, which raise `why`; those of the method `but` go on."""
         for call in list(self._open):
             if call.rank == rank and call.method != but:
                 call.given_up = why
                 call.limit.reschedule(asyncio.get_running_loop().time())
 
     async def memory(self, deadline_s: float) -> dict[str, ProcessMemory]:
-        """By worker; without those that are gone, do not answer in time, or have no process of their own."""
+        """Returns memory by worker; without workers that are gone, do not answer in time, or have no process of their own."""
         asked = {worker.name: asyncio.wait_for(worker.memory(), deadline_s) for worker in self.workers}
         answers = await asyncio.gather(*asked.values(), return_exceptions=True)
         return {name: answer for name, answer in zip(asked, answers, strict=True) if isinstance(answer, ProcessMemory)}
 
     async def restart(self, rank: int) -> None:
-        """A new worker in the place of one whose process is gone. Raises `WorkerStartError` if it does not come up."""
+        """Starts a new worker for one whose process is gone. Raises `WorkerStartError` if it does not come up."""
         assert self._restart is not None, "a cluster made of ready workers cannot start others"
         self.put(rank, await self._restart(rank))
         self.restarts += 1
 
     def put(self, rank: int, worker: WorkerHandle) -> None:
-        """The worker takes the place of the one that the rank had."""
+        """Replaces the rank's worker by this one."""
         self.workers[rank] = worker
         self._replaced.pop(rank, asyncio.Event()).set()
 
     async def silent(self, within_s: float = PING_S) -> dict[int, WorkerDied | TimeoutError]:
-        """The ranks that are dead (`WorkerDied`) or give no sign of life in time. Raises `BackendLost`."""
+        """Returns the ranks that are dead (`WorkerDied`) or give no sign of life in time. Raises `BackendLost`."""
         asked = (asyncio.wait_for(worker.ping(), within_s) for worker in self.workers)
         answers = await asyncio.gather(*asked, return_exceptions=True)
         if lost := next((answer for answer in answers if isinstance(answer, BackendLost)), None):
@@ -201,14 +201,14 @@ class Cluster:
         return {rank: answer for rank, answer in enumerate(answers) if isinstance(answer, WorkerDied | TimeoutError)}
 
     async def replace_silent(self) -> None:
-        """New workers in the places of those that are dead or hang."""
+        """Replaces workers that are dead or hang."""
         ranks = await self.silent(self._heartbeat_s or PING_S)
         for rank in ranks:
             self.workers[rank].kill()
         await asyncio.gather(*map(self.restart, ranks))
 
     async def end(self) -> None:
-        """Kills all workers, whatever they do; returns when their processes are gone. Raises `TimeoutError`."""
+        """Kills all workers, busy or not; returns when their processes are gone. Raises `TimeoutError`."""
         for worker in self.workers:
             worker.kill()
         await asyncio.wait_for(asyncio.gather(*(worker.died() for worker in self.workers)), END_S)

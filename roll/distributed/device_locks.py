@@ -31,13 +31,13 @@ from roll.distributed.clock import monotonic
 class Request:
     role: str
     joins: bool = False
-    """Whether it overtakes waiting requests, where its own role has the devices: that turn cannot end without it."""
+    """True if it overtakes waiting requests, where its own role has the devices: that turn cannot end without it."""
     granted: bool = False
 
 
 @dataclass(slots=True)
 class LockTable:
-    """Who holds what, who waits. `devices`: role -> the device indices it needs."""
+    """The holders of devices and the waiting requests. `devices`: role -> the device indices it needs."""
 
     devices: dict[str, frozenset[int]]
     held: dict[str, int] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class LockTable:
         return [holder for holder in self.held if self.conflict(holder, role)]
 
     def conflict(self, one: str, other: str) -> bool:
-        """Whether these are two roles that use the same device."""
+        """True if these are two roles that use the same device."""
         return one != other and bool(self.devices[one] & self.devices[other])
 
     def _grant(self) -> None:
@@ -103,7 +103,7 @@ class DeviceLocks:
         self._sleepers[role] = (sleep, wake)
 
     def shared(self, role: str) -> bool:
-        """Whether another role uses some of its devices."""
+        """True if another role uses some of its devices."""
         return any(self.table.conflict(other, role) for other in self.table.devices)
 
     @asynccontextmanager
@@ -142,12 +142,12 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 class DeviceClaims:
     def __init__(self, who: str, folder: Path | None = None) -> None:
-        """`who`: what others are told of this process."""
+        """`who`: the name of this process in messages to others."""
         self._who = who
         self._folder = folder or Path(tempfile.gettempdir()) / f"roll-devices-{os.getuid()}"
         self._locks: dict[str, int] = {}
         self.held: dict[str, str] = {}
-        """Devices of others -> who they are."""
+        """Devices held by others -> names of their holders."""
 
     def take(self, name: str) -> None:
         if name in self._locks:
@@ -182,9 +182,9 @@ class DeviceClaims:
 
 @contextlib.contextmanager
 def claimed(who: str, there: int, used: Collection[int], enough: int | None, folder: Path | None = None) -> Iterator[list[str]]:
-    """Claims the accelerators that a run uses of the `there` that are visible; `used`: their numbers. If the run is content with
-    `enough`, and the user has not chosen which, this process sees so many from now on, free ones if there are. Gives what there
-    is to say."""
+    """Claims the accelerators that a run uses of the `there` that are visible; `used`: their numbers. If `enough` devices suffice
+    for the run, and the user has not chosen which, this process sees only that many from now on, free ones if possible. Yields
+    the messages to report."""
     given, claims = os.environ.get(VISIBLE), DeviceClaims(who, folder)
     names = [name.strip() for name in given.split(",")][:there] if given else [str(index) for index in range(there)]
     moves = not given and enough is not None and enough < there

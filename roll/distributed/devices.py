@@ -46,7 +46,7 @@ def detect(nodes: int = 1, per_node: int | None = None) -> Inventory:
 
 
 def _usable() -> tuple[int, str]:
-    """The accelerators that torch can use, and what it says if it can use none. No context is made on them."""
+    """Returns the number of accelerators that torch can use, and its reason if it can use none. Creates no context on them."""
     import torch
 
     with warnings.catch_warnings(record=True) as said:
@@ -70,7 +70,7 @@ class Placement:
 
 
 def visible_devices(devices: Sequence[int], seen: str | None) -> str:
-    """CUDA_VISIBLE_DEVICES for a process that is to have these of the devices that a process with `seen` counts."""
+    """Returns CUDA_VISIBLE_DEVICES for a process that may use these devices, as numbered by a process with `seen`."""
     names = [name.strip() for name in seen.split(",")] if seen else None
     return ",".join(names[device] if names else str(device) for device in devices)
 
@@ -81,7 +81,7 @@ def torch_indices(devices: Sequence[str]) -> list[int]:
 
 
 def place(device_mapping: tuple[int, ...], inventory: Inventory, devices_per_worker: int = 1) -> list[Placement]:
-    """One worker on each `devices_per_worker` consecutive entries of the mapping."""
+    """Places one worker on each `devices_per_worker` consecutive entries of the mapping."""
     groups = [device_mapping[i : i + devices_per_worker] for i in range(0, len(device_mapping), devices_per_worker)]
     placements = []
     for rank, devices in enumerate(groups):
@@ -95,5 +95,5 @@ def place(device_mapping: tuple[int, ...], inventory: Inventory, devices_per_wor
 
 
 def place_on_cpus(world_size: int, inventory: Inventory) -> list[Placement]:
-    """Workers that need no device (rewards, environments), round-robin over the nodes, one thread each."""
+    """Places workers that need no device (rewards, environments), round-robin over the nodes, one thread each."""
     return [Placement(rank, world_size, (), rank % inventory.nodes, (), 1) for rank in range(world_size)]

@@ -3,9 +3,9 @@
     caller: call, call, call ──▶ Calls ── exchange([call, call, call]) ──▶ Answers: worker
                                    ◀──── [answer, answer] ───────────────
 
-An exchange takes along what was called since the last one, and comes back with the answers that are ready first, whichever calls
-they belong to. So a message costs once what a call would cost each time, and no answer waits for another. A caller that gives up
-leaves the worker at work, as with a message of its own: the work ends by another call, if it has to.
+An exchange carries all calls made since the last one, and returns with the answers that are ready first, whichever calls they
+belong to. So many calls cost one message, and no answer waits for another. A caller that gives up leaves the worker at work, as
+with a message of its own: the work ends by another call, if it has to.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from roll.distributed.backend import WorkerHost
 from roll.errors import BackendLost, WorkerDied
 
 MOMENT_S = 0.001
-"""How long a call, or an answer, waits for others to travel with: calls that have one cause are made within less."""
+"""Seconds that a call, or an answer, waits for others to travel with: calls that have one cause are made within less."""
 MOST_WAITING = 4
-"""Exchanges of one caller that wait at a worker for answers. One more sends the oldest back without any."""
+"""Most exchanges of one caller that wait at a worker. One more sends the oldest back without answers."""
 
 
 class Call(NamedTuple):
     number: int
-    """Of its caller."""
+    """Number of the call, counted by its caller."""
     method: str
     args: tuple[Any, ...]
 
@@ -40,11 +40,11 @@ class Answer(NamedTuple):
     value: bytes
     """Pickled: a value that cannot travel is the failure of its own call alone."""
     failure: str = ""
-    """How the method failed, with its traceback; the value is the error then, or nothing if that cannot travel."""
+    """The method's error as text, with its traceback; the value is then the error, or nothing if that cannot be pickled."""
 
 
 class WorkerTraceback(Exception):
-    """Where in the worker an error was raised."""
+    """The traceback of an error in the worker."""
 
 
 class Line(Protocol):
@@ -64,10 +64,10 @@ class Calls:
         self._open: dict[int, asyncio.Future[Any]] = {}
         self._exchanges: set[asyncio.Task[None]] = set()
         self._under_way = 0
-        """Exchanges that have not come back. Tasks are no measure: two that end at one moment both see the other one."""
+        """Exchanges under way. Tasks are no measure: two that end at one moment both see the other one."""
 
     async def call(self, method: str, *args: object) -> Any:
-        """The method's result. Raises what it raised, or what the line raises."""
+        """Returns the method's result. Raises the method's error, or an error of the line."""
         loop = asyncio.get_running_loop()
         if not self._new:
             loop.call_later(MOMENT_S, self.send)
@@ -80,7 +80,7 @@ class Calls:
             del self._open[number]
 
     def send(self) -> None:
-        """What was called up to now begins before anything that the worker is asked later."""
+        """Sends the calls made so far; they begin before any later request to the worker."""
         if self._new:
             calls, self._new = self._new, []
             self._begin(calls)
@@ -156,7 +156,7 @@ class Callers:
 
 
 class Answers:
-    """The answers to one caller. What a caller that dies has called is done, and its answers are never fetched."""
+    """The answers to one caller. Calls of a caller that dies are carried out, and their answers are never fetched."""
 
     def __init__(self, host: WorkerHost) -> None:
         self._host = host
@@ -194,7 +194,7 @@ class Answers:
             asyncio.get_running_loop().call_later(MOMENT_S, self._hand_over)
 
     def _hand_over(self) -> None:
-        """The exchange that waits longest takes what is ready."""
+        """Gives all ready answers to the exchange that waits longest."""
         if self._ready and self._waiting and not self._handing_over:
             self._release()
 
@@ -204,7 +204,7 @@ class Answers:
 
 
 def _pickled_error(error: BaseException) -> bytes:
-    """Empty if it cannot travel: many exceptions cannot be made from what they say."""
+    """Pickles the error; empty if that is impossible: many exceptions cannot be rebuilt from their arguments."""
     try:
         pickle.loads(pickled := pickle.dumps(error))
     except Exception:  # boundary: an exception of a user's

@@ -1,6 +1,5 @@
-"""What this machine has, found without torch: cores, memory, accelerators. NVIDIA's own library says which its driver has,
-without a CUDA context or a program to be waited for. And the
-memory that a process has in use.
+"""The resources of this machine, found without torch: cores, memory, accelerators. NVIDIA's own library reports those of its
+driver, without a CUDA context or a program to be waited for. Also the memory that a process has in use.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ class Machine:
 
 
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""The files in which a container's limit stands. A limit that is no number is none."""
+"""Files with a container's memory limit. A limit that is no number is none."""
 
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""What a container may use of the processors: microseconds in each period of so many, or "max"."""
+"""The container's share of the processors: microseconds of use and of the period, or "max"."""
 
 
 def usable_cores() -> int:
-    """Those that this process may run on, at most as many as its container may keep busy, and one at least."""
+    """Returns the number of cores that this process may run on, at most those its container may keep busy, at least one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError):
         quota, period = map(int, QUOTA.read_text().split())
@@ -153,14 +152,14 @@ class ProcessMemory:
 
 
 def process_memory(*, with_children: bool) -> ProcessMemory:
-    """Of this process, and of the processes that it started, if they are asked for."""
+    """Returns the memory of this process, and of the processes that it started, if they are asked for."""
     own = psutil.Process()
     family = [own, *own.children(recursive=True)] if with_children else [own]
     return ProcessMemory(sum(map(_resident, family)) / MIB, _device_peak_mb())
 
 
 def _resident(process: psutil.Process) -> int:
-    """Bytes; 0 if the process is gone."""
+    """Returns bytes; 0 if the process is gone."""
     try:
         return int(process.memory_info().rss)
     except psutil.NoSuchProcess:

@@ -1,7 +1,7 @@
 """Runs a user's code on threads of its own, which may hang.
 
-A thread cannot be ended from outside. One that outlives the patience of its caller is left behind: it costs what it was asked,
-and ends with the process at the latest. Only so many may be left behind at a time, as each keeps what it has loaded.
+A thread cannot be ended from outside. One that outlives the patience of its caller is left behind: its call fails, and it ends
+with the process at the latest. The number of such threads is limited, as each keeps its memory.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SLIPS = (
     *(TypeError, AttributeError, NameError, ImportError, KeyError, IndexError, NotImplementedError, SyntaxError),
     *(ZeroDivisionError, AssertionError, RecursionError),
 )
-"""Errors of a user's code. Others may be the world's: what is away now can be there when the run asks it."""
+"""Errors in a user's code itself. Other errors may have an outside cause that is gone when the run tries again."""
 START_S = 10.0
-"""Seconds that what is tried may take to start, besides the time limit of what it then does."""
+"""Seconds that a trial may take to start, besides the time limit of its work."""
 MOST_STUCK = 16
 """Threads of one user's object that may be left behind at the same time."""
 
@@ -40,12 +40,12 @@ class UserThread:
     """A call that runs on a thread of its own, which keeps no process from ending."""
 
     outcome: Future[Any]
-    """What the call returns or raises."""
+    """Result or error of the call."""
     thread: threading.Thread
 
     @property
     def place(self) -> str:
-        """Where it is now."""
+        """Returns the code location that the thread is at now."""
         frame = sys._current_frames().get(self.thread.ident or 0)
         return f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})" if frame else "an unknown place"
 
@@ -69,7 +69,7 @@ class UserThreads:
         return in_thread(name, call, *arguments)
 
     def leave(self, thread: UserThread) -> None:
-        """The caller waits for it no longer, whether it has ended or not."""
+        """Called when the caller stops waiting for it, whether it has ended or not."""
         if not thread.outcome.done():
             self._left.append(thread)
 
@@ -94,7 +94,7 @@ def _tell(outcome: Future[Any], call: Callable[..., Any], *arguments: object) ->
 
 
 def try_aside(make: Callable[[], Coroutine[object, object, T]], limit_s: float) -> T:
-    """Tries a user's code before the run, with an event loop of its own (the caller may have one). Raises what the coroutine
-    raises, and `TimeoutError` if it takes longer than the limit, even where it blocks its loop."""
+    """Tries a user's code before the run, with an event loop of its own (the caller may have one). Raises the coroutine's error,
+    and `TimeoutError` if it takes longer than the limit, even where it blocks its loop."""
     found: T = in_thread("trial", lambda: asyncio.run(make())).outcome.result(limit_s)
     return found

@@ -28,20 +28,20 @@ from roll.weights.store import Broadcast, Buckets, WeightSource
 logger = logging.getLogger(__name__)
 
 NODE_LOOK_S = 5.0
-"""Between two looks for a node for an engine whose own is gone."""
+"""Seconds between two searches for a node for an engine that has lost its own."""
 
 
 class Routing(Protocol):
-    """Who sends requests to the engines."""
+    """Sends requests to the engines."""
 
     def close(self, engine: int) -> None:
-        """No request may go to the engine any more."""
+        """Closes the engine to requests."""
 
     def doubt(self, engine: int) -> None:
-        """The engine is silent: as `close`, and what it was asked is asked of others, too."""
+        """Marks a silent engine: as `close`, and its requests are also sent to others."""
 
     def open(self, engine: int) -> None:
-        """The engine is there again, perhaps as a new worker of its cluster."""
+        """Opens the engine to requests again, perhaps as a new worker of its cluster."""
 
 
 class EngineFleet:
@@ -106,7 +106,7 @@ class EngineFleet:
 
     @property
     def alive(self) -> list[int]:
-        """The engines that have a worker: those that serve, and those that are being loaded."""
+        """Returns the engines that have a worker, serving or being loaded."""
         states = (EngineState.SERVING, EngineState.LOADING)
         return [engine for engine, state in enumerate(self.fleet.states) if state in states]
 
@@ -115,7 +115,7 @@ class EngineFleet:
         return self._devices.shared(self.engines.role)
 
     def turn(self) -> AbstractAsyncContextManager[None]:
-        """In the block the devices are the engines', which are awake."""
+        """Gives the devices to the engines, awake, for the block."""
         return self._devices.hold(self.engines.role)
 
     async def load(self) -> None:
@@ -136,14 +136,14 @@ class EngineFleet:
             )
 
     def send_by(self, routing: Routing) -> None:
-        """Requests to the engines go this way, too, from now on."""
+        """Adds a router of requests to the engines."""
         self.routing.append(routing)
         for engine, state in enumerate(self.fleet.states):
             if state is not EngineState.SERVING:
                 routing.close(engine)
 
     def report(self, engine: int, error: Exception) -> None:
-        """A caller found that an engine is gone, or hangs. Raises the error if the engine cannot be replaced."""
+        """Reports that an engine is gone, or hangs. Raises the error if the engine cannot be replaced."""
         if not self.restartable:
             raise error
         # `_replace` watches an engine that is being replaced; reports of others about it are late news of its predecessor. Calls
@@ -232,7 +232,8 @@ class EngineFleet:
         self._changes.notify()
 
     async def _replace(self, engine: int) -> None:
-        """The engine's process is gone. Requests may wait for it, and other roles for their end: it joins these requests."""
+        """Replaces an engine whose process is gone. Requests may wait for it, and other roles for their end: it joins these
+        requests."""
         await self.silent.forget(engine)
         if self.fleet.states[engine] in (EngineState.SERVING, EngineState.SILENT):
             self._take_out(engine)
@@ -245,7 +246,7 @@ class EngineFleet:
         self._open(engine)
 
     async def _placed(self, engine: int) -> bool:
-        """Whether the engine has a new worker. Without one the others serve on. Raises `WorkersLost` if there are no others."""
+        """True if the engine has a new worker. Without one the others serve on. Raises `WorkersLost` if there are no others."""
         try:
             async with self._devices.hold(self.engines.role, joins=True):
                 await self._restart(engine)
@@ -287,8 +288,7 @@ class EngineFleet:
             await self._load(engine)
 
     async def _load(self, engine: int) -> None:
-        """Brings a new worker the weights of the fleet's version, which is another one if the engine that had the oldest dies
-        meanwhile."""
+        """Loads the fleet's version into a new worker. That version changes if the engine that had the oldest dies meanwhile."""
         loaded = self._first_version
         while True:
             if loaded != self.fleet.version:

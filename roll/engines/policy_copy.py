@@ -46,22 +46,22 @@ class PolicyCopy:
         scored next."""
 
     def version_for(self, step: int) -> int:
-        """The version that scores the step. A run that begins, or is resumed, has none older than the one it starts from."""
+        """Returns the version that scores the step. A run that begins, or is resumed, has none older than its first."""
         return max(self._first, self._schedule.newest_published(step - self._lag))
 
     @property
     def needed(self) -> frozenset[int]:
-        """Versions that the store has to keep."""
+        """Returns the versions that the store has to keep."""
         wanted = self.version_for(self._next)
         return frozenset({wanted} - {self._version})
 
     def publish(self, version: int) -> None:
-        """The version can be pulled."""
+        """Records that the version can be pulled."""
         self._published = version
         self._groups.changes.notify()
 
     async def ready_for(self, step: int) -> None:
-        """The workers have the version that scores the step. Raises `Closed` if the run stops before."""
+        """Waits until the workers have the version that scores the step. Raises `Closed` if the run stops before."""
         wanted, groups = self.version_for(step), self._groups
         loaded = f"{self.cluster.role} has version {wanted}"
         await groups.until(lambda: groups.stopped or self._version == wanted, "log_prob", loaded)
@@ -69,7 +69,7 @@ class PolicyCopy:
             raise Closed
 
     def scored(self, step: int) -> None:
-        """Of the step nothing is left to score."""
+        """Records that nothing of the step is left to score."""
         self._next = step + 1
         self._groups.changes.notify()
 

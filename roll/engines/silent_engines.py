@@ -1,7 +1,7 @@
 """Engines that give no sign of life and may yet live, as behind a pulled cable or on a host that stands still.
 
 One that is silent for `QUIET_S`, while another serves, holds up nobody: its requests are begun on others as well, no version
-waits for it, and calls to it are given up. When it answers it loads what the others serve, and serves. Its heartbeat, or the
+waits for it, and calls to it are given up. When it answers it loads the version of the others, and serves. Its heartbeat, or the
 death of its process, decides whether it is replaced.
 """
 
@@ -29,8 +29,8 @@ class SilentEngines:
         back: Callable[[int], None],
         lost: Callable[[int], None],
     ) -> None:
-        """`doubt`: requests to the engine are begun elsewhere. `load`: brings what the others serve to an engine that answers
-        again, and `back` has it serve. `lost`: it has died over that."""
+        """`doubt`: starts requests to the engine elsewhere. `load`: brings the version of the others to an engine that answers
+        again, and `back` makes it serve. `lost`: called if it died meanwhile."""
         self._engines, self._fleet = engines, fleet
         self._doubt, self._load, self._back, self._lost = doubt, load, back, lost
         self._since: dict[int, float] = {}
@@ -39,7 +39,7 @@ class SilentEngines:
         """Seconds of each silence that ended with an answer."""
 
     def heard(self, engine: int, silent: bool) -> None:
-        """The engine has fallen silent, or answers again."""
+        """Called when the engine falls silent, or answers again."""
         state = self._fleet.states[engine]
         if silent and engine in self._returning:
             self._returning[engine].cancel()

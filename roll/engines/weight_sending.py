@@ -1,7 +1,7 @@
 """Brings versions to the engines that serve, while they generate: to all together by a broadcast where that is possible, or each
 engine pulls by itself; or bucket by bucket while the trainer makes them.
 
-An engine that dies meanwhile is reported, and its successor loads what the others serve.
+An engine that dies meanwhile is reported, and its successor loads the version of the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WeightSending:
         broadcast: Broadcast | None,
         report: Callable[[int, Exception], None],
     ) -> None:
-        """`broadcast`: None: each engine pulls. `report`: is told that an engine is gone."""
+        """`broadcast`: if None, each engine pulls. `report`: called when an engine is gone."""
         self._engines = engines
         self._store = store
         self._fleet = fleet
@@ -35,7 +35,7 @@ class WeightSending:
         """Engine -> the version whose buckets it has received."""
 
     async def send(self, version: int, engines: Collection[int]) -> None:
-        """A version that lies in the store."""
+        """Sends a version that lies in the store."""
         due = self._lacking(version, engines)
         if due and self._broadcast is not None and await self._broadcast.send(self._store, version, due):
             self.staged |= {engine: version for engine in self._fleet.serving_of(due)}
@@ -43,11 +43,11 @@ class WeightSending:
             await self.complete(version, due)
 
     async def complete(self, version: int, engines: Collection[int]) -> None:
-        """Each engine pulls it that has not received it."""
+        """Lets each engine that has not received the version pull it."""
         await asyncio.gather(*(self._send(engine, version) for engine in self._lacking(version, engines)))
 
     async def send_ahead(self, coming: Buckets, engines: Collection[int]) -> None:
-        """A version that the trainer makes, bucket by bucket; returns when all is made, or will not be."""
+        """Sends a version bucket by bucket while the trainer makes it; returns when all are made, or will not be."""
         await asyncio.gather(*(self._send_ahead(engine, coming) for engine in self._fleet.serving_of(engines)))
 
     async def pull(self, engine: int, version: int) -> WeightManifest:

@@ -1,7 +1,7 @@
 """New weights from the trainer to the engines: published every n steps, taken by each engine when it is its turn.
 
 Publishing and taking are two loops with the store between them: the trainer never waits for an engine that puts a version off,
-nor an engine for the trainer. Only what needs a version on all engines (a validation, the end of the run) waits for that.
+nor an engine for the trainer. Only a validation and the end of the run need a version on all engines, and wait for it.
 
 All numbers of versions, and who owns them:
 
@@ -41,15 +41,15 @@ AHEAD = "as it is made"
 
 @dataclass(slots=True)
 class UpdateStats:
-    """What weight updates cost."""
+    """Costs of weight updates."""
 
     published: int = 0
     count: int = 0
-    """Loads, each by all the engines that were due."""
+    """Number of loads, each by all the engines that were due."""
     bytes: int = 0
     pauses_s: list[float] = field(default_factory=list)
     send_s: float = 0.0
-    """Seconds in which buckets were on their way."""
+    """Seconds spent sending buckets."""
 
     def plus(self, other: UpdateStats) -> UpdateStats:
         pauses, send_s = [*self.pauses_s, *other.pauses_s], self.send_s + other.send_s
@@ -80,19 +80,19 @@ class EngineUpdates:
         self._served = engines.fleet.version
         """The oldest version that an engine serves, as the groups know it."""
         self._held = schedule.validates(self._served)
-        """A validation that is due, or under way, speaks of the present version: no engine flips."""
+        """True while a validation of the present version is due, or under way: no engine flips."""
         self._exchange = asyncio.Lock()
-        """From the first bucket of a version to the flip, or to the last bucket that is sent ahead: an engine keeps one version
-        aside."""
+        """Held from the first bucket of a version to the flip, or to the last bucket that is sent ahead: an engine keeps one
+        version aside."""
         self.stats = UpdateStats()
 
     def group_ended(self, group: SampleGroup) -> None:
-        """The group was rolled out, whatever becomes of it."""
+        """Called when the group was rolled out, whether it is kept or not."""
         self._pulls.group_ended({span.engine for sample in group.samples for span in sample.versions})
         self._groups.changes.notify()
 
     def release(self) -> None:
-        """The validation has its samples: engines may flip again."""
+        """Called when the validation has its samples: engines may flip again."""
         self._held = False
         self._groups.changes.notify()
 
@@ -135,7 +135,7 @@ class EngineUpdates:
 
     @property
     def _needed(self) -> frozenset[int]:
-        """Versions that the store has to keep."""
+        """Returns the versions that the store has to keep."""
         return self._pulls.needed
 
     async def _report_served(self) -> None:
@@ -158,7 +158,7 @@ class WeightUpdates(EngineUpdates):
         trace: Trace,
         copy: PolicyCopy | None = None,
     ) -> None:
-        """`copy`: of the policy, that takes versions besides the engines."""
+        """`copy`: a copy of the policy that takes versions besides the engines."""
         super().__init__(engines, groups, schedule, trace)
         self._store = store
         self._copy = copy
@@ -167,13 +167,13 @@ class WeightUpdates(EngineUpdates):
         self._begun = asyncio.Event()
 
     def begin(self, coming: Buckets) -> None:
-        """The trainer begins to make a version."""
+        """Called when the trainer begins to make a version."""
         self._coming = coming
         self._begun.set()
 
     async def send_ahead(self) -> None:
-        """Runs as long as the run does. Engines that will take a version at once get its buckets while it is made, so that little
-        is left to send when it is published. What comes of it later is as if they had got nothing."""
+        """Runs as long as the run does. Sends buckets of a version, while it is made, to engines that will take it at once, so
+        that little is left to send when it is published. Later steps handle the version as if nothing had been sent."""
         while True:
             await self._begun.wait()
             self._begun.clear()

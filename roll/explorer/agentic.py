@@ -49,8 +49,8 @@ class EpisodeSource(TaskSource):
         purpose: str = "train",
         by_pass_rate: PassRateMixtureConfig | None = None,
     ) -> None:
-        """`weights`: how often each tag comes, relative to the others, before pass rates change it. `configured`: tag -> what
-        stands for all that its environments depend on; a checkpoint of others is refused. Raises `ValueError` without a tag."""
+        """`weights`: the relative frequency of each tag, before pass rates change it. `configured`: tag -> a digest of everything
+        its environments depend on; a checkpoint with other digests is refused. Raises `ValueError` without a tag."""
         if not weights:
             raise ValueError("there is no tag to play")
         ordered = {tag: weights[tag] for tag in sorted(weights)}
@@ -76,7 +76,7 @@ class EpisodeSource(TaskSource):
         self._mixture.settle()
 
     def metrics(self) -> dict[str, float]:
-        """Where pass rates decide: those of the tags, and the share that each has now."""
+        """Pass rates and current shares of the tags, if pass rates decide the mixture."""
         return self._mixture.metrics()
 
     def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class EpisodeSource(TaskSource):
 
 
 ATTEMPTS = 3
-"""How often a group of a validation is played whose coordinator dies."""
+"""Attempts at a validation group whose coordinator dies."""
 
 
 class AgenticExplorer(Explorer):
@@ -120,11 +120,11 @@ class AgenticExplorer(Explorer):
         self._manager = config.train_env_manager
         self._sampling = sampling
         self._retried = frozenset(tag for tag, env in config.custom_envs.items() if env.on_env_failure == "retry")
-        """The tags whose groups are played again if their coordinator dies."""
+        """Tags whose groups are played again if their coordinator dies."""
         self._validations = config.validations
 
     async def play(self, group: SampleGroup) -> SampleGroup | None:
-        """The episodes of the group; None if it is dropped, by others or because it cannot be played."""
+        """Plays the episodes of the group; None if it is dropped, by others or because it cannot be played."""
         for attempt in itertools.count():
             task = self._task(f"g{group.group_id}.{attempt}", group.prompt)
             try:
@@ -157,7 +157,7 @@ class AgenticExplorer(Explorer):
         return episode_metrics(samples)
 
     def places(self) -> Places:
-        """Those of the environments."""
+        """Returns the places of the environments."""
         manager = self._manager
         return Places(manager.num_env_groups * manager.group_size, "train_env_manager.num_env_groups", manager.group_size)
 

@@ -1,4 +1,4 @@
-"""The driver's side of the coordinators: which of them plays a group, and what happens when one dies."""
+"""The driver's side of the coordinators: assigns groups to them, and handles the death of one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 class Coordinators(ReplacedWorkers):
     def __init__(self, cluster: Cluster, changes: Changes, engines: Cluster, replaced: bool) -> None:
-        """`replaced`: whether an engine that dies comes back."""
+        """`replaced`: True if an engine that dies comes back."""
         super().__init__(cluster, changes)
         self._engines = engines
         self._replaced = replaced

@@ -1,7 +1,7 @@
-"""How an episode is played: turn by turn, and recorded as it goes.
+"""Plays an episode turn by turn and records it.
 
 An env manager knows neither engines nor workers. It requests an answer to tokens, and gives the text of the answer to an
-environment. What it makes of an episode: `turn_managers`, a sample of each turn; `episode_managers`, one sample of all.
+environment. Subclasses turn an episode into samples: `turn_managers` one per turn, `episode_managers` one for all turns.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Record:
         return sum(turn.reward for turn in self.turns)
 
     def trajectory(self, turns: list[Turn], first_turn: int, env: Environment) -> Trajectory:
-        """The trajectory of the sample that holds these turns."""
+        """Returns the trajectory of the sample that holds these turns."""
         assert self.end is not None
         return Trajectory(
             turns=turns,
@@ -75,12 +75,12 @@ class Record:
 
 
 class EnvManager(ABC):
-    """Plays episodes of one tag. Subclasses decide what the policy sees, and which samples an episode becomes."""
+    """Plays episodes of one tag. Subclasses decide the policy's observations and the samples of an episode."""
 
     reads: ClassVar[frozenset[type]] = frozenset({str})
-    """Which observations it plays: texts, lists of messages or both."""
+    """Types of observation that it plays: texts, lists of messages or both."""
     by_template = True
-    """Whether texts are shown by `agent_template`."""
+    """True if `agent_template` renders the texts."""
 
     def __init__(self, config: EnvConfig, dialogue: Dialogue, *, instructions: str, context: int, answer_tokens: int) -> None:
         """`instructions`: the environment's rules. `context`: most tokens of a sample. `answer_tokens`: most tokens of a turn."""
@@ -92,11 +92,11 @@ class EnvManager(ABC):
 
     @abstractmethod
     async def play(self, env: Environment, task: EpisodeTask, ask: AskPolicy) -> list[Sample]:
-        """Plays one episode, from reset to its end, and returns its samples with rewards. Raises what the environment or the
-        policy raises, and `EpisodeFailed`."""
+        """Plays one episode, from reset to its end, and returns its samples with rewards. Raises errors of the environment and of
+        the policy, and `EpisodeFailed`."""
 
     def system(self) -> str:
-        """The rules where no template is written, unless the turns' template has them."""
+        """Returns the rules if no template is written, unless the turns' template has them."""
         if (template := self.config.agent_system_template) is not None:
             return template.format(instructions=self._instructions)
         if not self._instructions or "{instructions}" in self.config.agent_template:
@@ -104,7 +104,7 @@ class EnvManager(ABC):
         return self._instructions if self.dialogue.native else f"{self._instructions}\n"
 
     def message(self, record: Record, observation: str, info: dict[str, Any]) -> str:
-        """The policy's message for the next turn. Raises `KeyError` for a field that templates do not have."""
+        """Returns the policy's message for the next turn. Raises `KeyError` for a field that templates do not have."""
         return self.config.agent_template.format(**self.fields(record, observation, info))
 
     def fields(self, record: Record, observation: str, info: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class EnvManager(ABC):
         }
 
     async def act(self, context: Sequence[int], record: Record, ask: AskPolicy) -> PolicyAnswer:
-        """The policy's turn. Raises `EpisodeFailed` where there is nothing that the policy could answer."""
+        """Plays the policy's turn. Raises `EpisodeFailed` if the context is empty."""
         if not context:
             raise EpisodeFailed("empty_prompt", "what is seen has no token")
         started = monotonic()
@@ -137,8 +137,8 @@ class EnvManager(ABC):
         answer: PolicyAnswer,
         reply: Reply | None = None,
     ) -> tuple[Observation | Results, dict[str, object]]:
-        """The environment's turn: takes the answer, and records the turn and, if it was the last, how the episode ended.
-        `observation`: what the answer is to, as text. `reply`: what the answer is read as, if that is known."""
+        """Passes the answer to the environment and records the turn and, if it was the last, the end of the episode.
+        `observation`: the text that the answer responds to. `reply`: the parsed answer, if known."""
         following, reward, terminated, truncated, after = await (
             env.step(answer.text) if reply is None else env.step(answer.text, reply)
         )
@@ -174,11 +174,11 @@ class EnvManager(ABC):
 
     @property
     def answers_to_tools(self) -> bool:
-        """Whether it shows what tools have answered as messages of their own, else as observations."""
+        """True if answers of tools are shown as messages of their own, False if as observations."""
         return False
 
     async def cut(self, env: Environment, record: Record) -> float:
-        """Ends an episode that has no room for another answer; what its environment pays for what was done by then."""
+        """Ends an episode that has no room for another answer. Returns the environment's reward for the turns so far."""
         record.end = "context"
         reward = await env.cut_off()
         if self.config.success_at is not None:
@@ -186,7 +186,7 @@ class EnvManager(ABC):
         return reward
 
     def no_room(self, tokens: int) -> EpisodeFailed:
-        """The first message leaves none."""
+        """Error of a first message that leaves no room for an answer."""
         return EpisodeFailed("prompt_too_long", f"{tokens} tokens, sequence_length is {self.context}")
 
     def prompt(self, task: EpisodeTask, input_ids: list[int], text: str) -> Prompt:

@@ -4,7 +4,7 @@ The driver sends it one call a group. Turns and tokens are between the coordinat
 grow with them.
 
 A group of episodes has one environment and one seed, and is played until enough of them are finished (`play_group`). A failed
-environment costs its episode; what then happens to the group is a rule, applied and counted here.
+environment costs its episode; a rule, applied and counted here, decides about the group.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FailureRule:
-    """What a failed episode means for its group."""
+    """Decides about a group after a failed episode."""
 
     retries: int
-    """How often an episode is played again."""
+    """Retries of a failed episode."""
     may_shrink: bool
-    """Whether the group goes on without it."""
+    """True if the group goes on without the episode."""
 
 
 RULES: dict[EnvFailurePolicy, FailureRule] = {
@@ -61,10 +61,10 @@ VALIDATION = FailureRule(1, True)
 
 @dataclass(slots=True)
 class GroupOutcome:
-    """What became of a group."""
+    """The result of a group."""
 
     failures: Counter[str] = field(default_factory=Counter)
-    """Failed episodes by kind, those that were played again included."""
+    """Failed episodes by kind, including retried ones."""
     last_failure: str = ""
     causes: set[str] = field(default_factory=set)
     """Causes of the failed episodes; empty for one with an answer of the policy."""
@@ -121,7 +121,7 @@ class GroupTask:
     """A group to play; plain values."""
 
     key: str
-    """Unique over the run, whatever is played again."""
+    """Unique over the run, replays included."""
     uid: str
     tag: str
     env_seed: int
@@ -178,9 +178,9 @@ class EnvironmentWorker:
         return open_tokenizer(folder)
 
     async def connect(self, engines: Sequence[WorkerHandle], replaced: bool) -> None:
-        """Connects the coordinator to the engines, before anything is played; what is played when it is called again is given
-        up. `replaced`: whether an engine that dies comes back (`engine_up`), so that its requests only have to go elsewhere; if
-        not, its death is an error."""
+        """Connects the coordinator to the engines, before anything is played; a later call gives up everything in play.
+        `replaced`: True if a dead engine comes back (`engine_up`), so that its requests only have to go elsewhere; if not, its
+        death is an error."""
         await self.close()
         envs = self._config.custom_envs
         self._hosts = {tag: environment_host(tag, env) for tag, env in envs.items() if env.program is None}
@@ -194,23 +194,23 @@ class EnvironmentWorker:
         self._client = RolloutClient(self._engines, router, self._tokenizer, self._config.seed, keeper)
 
     async def engine_down(self, engine: int) -> None:
-        """No request may go to the engine."""
+        """Sends no more requests to the engine."""
         assert self._client is not None
         self._client.close(engine)
 
     async def engine_silent(self, engine: int) -> None:
-        """The engine gives no sign of life, and may yet live."""
+        """Called when the engine gives no sign of life, and may yet live."""
         assert self._client is not None
         self._client.doubt(engine)
 
     async def engine_up(self, engine: int, handle: WorkerHandle) -> None:
-        """The engine is there again, as `handle`."""
+        """Called when the engine is back, as `handle`."""
         assert self._engines is not None and self._client is not None
         self._engines.put(engine, handle)
         self._client.open(engine)
 
     async def play_group(self, task: GroupTask) -> GroupResult:
-        """Raises `RuntimeError` if an engine died that is not replaced, and whatever else cannot be blamed on an environment."""
+        """Plays a group. Raises `RuntimeError` if an unreplaced engine died, and any error not caused by an environment."""
         playing = self._playing[task.key] = asyncio.ensure_future(self._play_group(task))
         try:
             await asyncio.wait([playing])
@@ -222,7 +222,7 @@ class EnvironmentWorker:
             del self._playing[task.key]
 
     async def cancel(self, key: str) -> None:
-        """Gives a group up: its requests are aborted on the engines, its environments closed."""
+        """Gives up a group: aborts its requests on the engines and closes its environments."""
         if key in self._playing:
             self._playing[key].cancel()
 
@@ -265,7 +265,7 @@ class EnvironmentWorker:
     async def _ask(
         self, task: GroupTask, episode: str, context: Sequence[int], turn: int, most: int, stop: tuple[str, ...]
     ) -> PolicyAnswer:
-        """The policy's answer, which is a function of (run seed, group, episode, attempt, turn) and the weights."""
+        """Returns the policy's answer, a function of (run seed, group, episode, attempt, turn) and the weights."""
         assert self._client is not None
         seed = derive_seed(self._config.seed, task.uid, episode, turn)
         affinity, sampling = f"{task.key}/{episode}", task.sampling
@@ -275,7 +275,7 @@ class EnvironmentWorker:
             raise RuntimeError(f"an engine died that is not replaced: {error}") from error  # no WorkerDied: the coordinator lives
 
     def report(self, engine: int, error: Exception) -> None:
-        """An engine died under a request. The driver notices this, too, and reports when another engine takes its place."""
+        """Reports the death of an engine under a request. The driver notices it, too, and reports the replacement."""
         assert self._client is not None
         self._client.close(engine)
 

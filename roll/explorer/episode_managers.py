@@ -18,9 +18,9 @@ from roll.rollout.episode import AskPolicy, EpisodeTask, Response
 class TrajEnvManager(EnvManager):
     """An episode that fills the context ends there, as a truncated one. Environment tokens are not trained.
 
-    Where the environment keeps the conversation itself, or tools answer, the messages are bridged onto what was sampled: an
-    answer that the conversation shows again, as it was, stays the very tokens that it was. A conversation that was rewritten
-    begins another sample; what both have in common is trained once."""
+    Where the environment keeps the conversation itself, or tools answer, the messages are bridged onto the sampled tokens: an
+    answer that the conversation repeats unchanged keeps its sampled tokens. A rewritten conversation begins another sample; the
+    common part of both is trained once."""
 
     reads: ClassVar[frozenset[type]] = frozenset({str, list})
 
@@ -106,7 +106,7 @@ class TrajEnvManager(EnvManager):
         return episode_samples(forest, task, outcome, record.turns)
 
     def _told(self, messages: Sequence[Message], record: Record, observation: Observation | Results, info: Info) -> list[Message]:
-        """The conversation after an observation."""
+        """Returns the conversation after an observation."""
         if isinstance(observation, list):
             return observation
         if isinstance(observation, Results):

@@ -1,8 +1,8 @@
 """The explorer half of a run: groups are admitted, rolled out, filtered, and kept or dropped, each on its own.
 
-What lies between `next` and `keep`, the rollout itself, is that of the kind of run, RLVR or agentic; so is how a validation
-set is rolled out. While a validation generates, the engines keep the version that it speaks of: the next flip waits for the last
-of its requests, which go first in every queue.
+The rollout itself, between `next` and `keep`, depends on the kind of run, RLVR or agentic; so does the rollout of a validation
+set. While a validation generates, the engines keep the version under evaluation: the next flip waits for the last of its
+requests, which go first in every queue.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from roll.rollout.schedule import StepSchedule
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """What every explorer works with."""
+    """Common parts of every explorer."""
 
     groups: Groups
     weights: EngineUpdates
@@ -41,7 +41,7 @@ class Exploration:
 
 
 EXAMPLE = 100
-"""Characters of a response that stands for its group."""
+"""Number of characters of a response in the example of its group."""
 
 
 def example(group: SampleGroup) -> str:
@@ -63,11 +63,11 @@ class Explorer(ABC):
         self._trace = exploration.trace
 
     async def next(self) -> SampleGroup:
-        """The next group, with its task, as soon as admission lets it start."""
+        """Returns the next group, with its task, as soon as admission lets it start."""
         return await self.groups.start()
 
     async def keep(self, group: SampleGroup) -> None:
-        """The group is rolled out: it can be trained, or teaches nothing and is dropped with the filter's reason."""
+        """Keeps a group that was rolled out for training, or drops it with the filter's reason if it teaches nothing."""
         self._weights.group_ended(group)
         if not self.groups.is_live(group.group_id):
             return
@@ -80,7 +80,7 @@ class Explorer(ABC):
             await self.groups.complete(group)
 
     async def drop(self, group: SampleGroup, reason: str, detail: str) -> None:
-        """A group that was rolled out is not to be trained."""
+        """Drops a group that was rolled out."""
         await self._reports.group(group, reason)
         await self.groups.drop(group.group_id, reason, detail)
 
@@ -122,7 +122,7 @@ class Explorer(ABC):
 
     @abstractmethod
     async def validation_rollouts(self, version: int, of: ValidationSet) -> SetRollouts:
-        """The rollouts of a validation set; the engines serve `version` until all sets have theirs."""
+        """Returns the rollouts of a validation set; the engines serve `version` until all sets have theirs."""
 
     async def grade(self, samples: Sequence[Sample]) -> None:  # noqa: B027  (rollouts may come with their rewards)
         """Sets the rewards of validation samples that are not known yet; a sample that cannot be graded keeps None."""
@@ -133,7 +133,7 @@ class Explorer(ABC):
 
     @abstractmethod
     def places(self) -> Places:
-        """How many rollouts can be under way together."""
+        """Returns the number of rollouts that can be under way together."""
 
     def counts(self) -> dict[str, float]:
         """Running totals of this half, for the metrics of each step."""

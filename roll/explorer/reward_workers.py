@@ -16,13 +16,13 @@ from roll.rollout.changes import Changes
 from roll.rollout.replaced_workers import ReplacedWorkers
 
 ATTEMPTS = 2
-"""How often samples are judged whose worker dies: they may be what kills it."""
+"""Attempts at samples whose worker dies: the samples may be the cause."""
 
 SAID = frozenset(10**power for power in range(12))
-"""Numbers of failures of a kind at which they are logged: the first, and then more and more seldom."""
+"""Numbers of failures of a kind at which they are logged: the first, and then fewer and fewer."""
 
 MOST_KINDS, OTHERS = 20, "other messages"
-"""Messages that are told apart. A judge may put the number of a request into each: what comes later is of one kind."""
+"""Number of messages that are told apart. A judge may put the number of a request into each, so later ones share one kind."""
 
 logger = logging.getLogger(__name__)
 
@@ -46,16 +46,16 @@ class Rewards:
         self.errors: Counter[str] = Counter()
         """Failures by "domain: reason". A failure is never a reward."""
         self.dropped: Counter[str] = Counter()
-        """Samples that were left out of their group for it, by domain."""
+        """Samples left out of their group because of a failure, by domain."""
 
     @property
     def deaths(self) -> int:
-        """Workers that were replaced."""
+        """Returns the number of replaced workers."""
         return sum(workers.cluster.restarts for workers in self._workers.values())
 
     async def fill(self, samples: Sequence[Sample], as_judged: bool = False, judged_s: list[float] | None = None) -> str | None:
         """Sets every sample's reward; returns the reason if that failed for any of them. All samples are of one prompt.
-        `as_judged`: without what training adds. `judged_s`: gets the seconds that each took."""
+        `as_judged`: without additions of training. `judged_s`: receives the seconds of each sample."""
         domain = samples[0].prompt.domain
         self._account(domain, +1)
         try:

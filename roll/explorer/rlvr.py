@@ -39,8 +39,8 @@ class RLVRExplorer(Explorer):
         rewards: Rewards,
         own: OwnRollouts | None = None,
     ) -> None:
-        """`skipped`: prompts of `source` and of the validation sets that were left out, by reason. `own`: rollouts of the user's
-        own, in the place of single responses."""
+        """`skipped`: prompts of `source` and of the validation sets that were left out, by reason. `own`: the user's own
+        rollouts, which replace single responses."""
         super().__init__(exploration, routing=client)
         self._client = client
         self._rewards = rewards
@@ -58,7 +58,7 @@ class RLVRExplorer(Explorer):
         self._source = source
 
     async def generate(self, group: SampleGroup) -> SampleGroup | None:
-        """The `n` responses of a group, and its greedy one if that is asked for; None if the group is dropped meanwhile."""
+        """Generates the `n` responses of a group, and its greedy one if requested; None if the group is dropped meanwhile."""
         if self._own is not None:
             return await self._roll_out(group)
         rollout = self._client.rollout(f"g{group.group_id}", group.prompt, self._n, self._sampling, with_greedy=self._with_greedy)
@@ -71,7 +71,7 @@ class RLVRExplorer(Explorer):
         return group
 
     async def _roll_out(self, group: SampleGroup) -> SampleGroup | None:
-        """The `n` rollouts of the user's own; None if the group is dropped, meanwhile or because too many of them fail."""
+        """Plays `n` rollouts of the user's own; None if the group is dropped, meanwhile or because too many of them fail."""
         key, rule = f"g{group.group_id}", RULES[self._policy]
         played = await self.groups.while_live(group.group_id, self._rollouts(key, group.prompt, self._n, self._sampling, rule))
         if played is None:
@@ -104,8 +104,8 @@ class RLVRExplorer(Explorer):
         return [sample for rollout in rollouts for sample in rollout], outcome
 
     async def reward(self, group: SampleGroup) -> SampleGroup | None:
-        """Verifiable rewards. What cannot be rewarded is dropped with the reason: the sample or the group, as `on_reward_error`
-        of the domain says."""
+        """Sets verifiable rewards. On an error the sample or the group is dropped with the reason, as `on_reward_error` of the
+        domain says."""
         rollouts = by_rollout(group.samples)
         responses = self._unrewarded(rollouts)
         if not responses:
@@ -133,7 +133,7 @@ class RLVRExplorer(Explorer):
         return None
 
     def _unrewarded(self, rollouts: Sequence[Sequence[Sample]]) -> list[Sample]:
-        """The answers that the workers judge: all, but those of rollouts of the user's own that brought a reward with them."""
+        """Returns the answers for the workers to judge: all, except rollouts of the user's own that brought a reward."""
         if self._own is None:
             return [rollout[-1] for rollout in rollouts]
         for rollout in rollouts:
@@ -160,13 +160,13 @@ class RLVRExplorer(Explorer):
             take_judgement(rollout)
 
     def places(self) -> Places:
-        """Those of the engines. An engine that takes fewer than it was allowed has no memory for more."""
+        """Returns the places of the engines. An engine that takes fewer than it was allowed has no memory for more."""
         limits = self._client.limits
         return Places(sum(limits), ENGINES, len(limits) if min(limits) >= self._allowed else 0)
 
     def counts(self) -> dict[str, float]:
-        """With a curriculum by pass rate: the prompts by how hard they are, and what an epoch leaves out. Of rollouts of the
-        user's own: those that failed, by kind."""
+        """With a curriculum by pass rate: the prompts by difficulty, and the number that an epoch leaves out. With the user's own
+        rollouts: the failed ones, by kind."""
         counted = self._source.metrics() if isinstance(self._source, PromptSource) else {}
         return counted | {f"rollout/failures/{kind}": float(count) for kind, count in self._failures.items()}
 

@@ -1,7 +1,7 @@
-"""How often each tag is played: by its weight, or by the pass rates that the run has measured, too. Pure.
+"""Chooses the next tag to play: by weight, or also by the measured pass rates. Pure.
 
 Whoever is owed most is next: each tag is owed its share of every group, and pays one when it is served. So at every moment each
-has had its share; and shares may change from step to step, and what was owed before is neither lost nor made up for twice."""
+has had its share; and shares may change from step to step, and earlier debts are neither lost nor paid twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roll.data.pass_rates import Visits, rate, share
 from roll.data.sample import Sample
 
 DIGITS = 9
-"""Debts that differ by less are equal, and the first tag is next: what was rounded on the way does not decide."""
+"""Debts that differ by less are equal, and the first tag is next, so rounding errors do not decide."""
 
 
 class TagMixture:
@@ -39,16 +39,16 @@ class TagMixture:
         return 1.0
 
     def visited(self, tag: str, samples: Sequence[Sample]) -> None:
-        """A group of the tag has met its fate."""
+        """Records the result of a group of the tag."""
 
     def settle(self) -> None:
-        """What was visited counts from now on."""
+        """Counts the new visits from now on."""
 
     def metrics(self) -> dict[str, float]:
         return {}
 
     def state(self) -> dict[str, Any]:
-        """Plain JSON: what does not follow from how often each tag was served."""
+        """Returns, as plain JSON, the state that does not follow from the numbers of served groups."""
         return {}
 
     def restore(self, served: Mapping[str, int], state: Mapping[str, Any]) -> None:

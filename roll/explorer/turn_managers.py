@@ -2,7 +2,7 @@
 
 Every sample of an episode has the episode's score as its reward; figures count the episode once, and turns from equal states can
 be compared (gigpo). `StepEnvManager` and `StepConcatEnvManager` show the turns before as `{history}` of their template.
-`AgentNativeStepEnvManager` shows what the environment says that is to be shown: it keeps the conversation itself."""
+`AgentNativeStepEnvManager` shows the messages of an environment that keeps the conversation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from roll.rollout.episode import AskPolicy, EpisodeTask, PolicyAnswer
 class TurnManager(EnvManager):
     @abstractmethod
     def context_of(self, record: Record, observation: Any, info: Info) -> tuple[list[int], str, str]:
-        """The tokens of a turn's prompt, its text, and what of it is new."""
+        """Returns the tokens of a turn's prompt, its text, and the new part of it."""
 
     def state_key(self, observation: Any, info: Info) -> str:
         """Equal for equal states."""
@@ -72,12 +72,13 @@ class StepEnvManager(TurnManager):
         return {**super().fields(record, observation, info), **more}
 
     def remembered(self, number: int, observation: str, action: str) -> str:
-        """What {history} says of a turn; they are numbered from 1."""
+        """Returns the text of a turn for {history}; turns are numbered from 1."""
         return f"[Observation {number}: {observation!r}, action {number}: {action!r}]"
 
 
 class StepConcatEnvManager(StepEnvManager):
-    """{history} is what was seen in the turns before, as it was seen, without the answers. {observation} ends with the suffix."""
+    """{history} holds the observations of the turns before, unchanged and without the answers. {observation} ends with the
+    suffix."""
 
     def fields(self, record: Record, observation: str, info: dict[str, Any]) -> dict[str, Any]:
         fields = super().fields(record, observation, info)
@@ -88,10 +89,9 @@ class StepConcatEnvManager(StepEnvManager):
 
 
 class AgentNativeStepEnvManager(TurnManager):
-    """The observation is the whole conversation: the messages that the environment wants shown, with the tools that its `reset`
-    names. The chat template renders it again for each turn, so the environment may leave out or rewrite what it likes; neither
-    `agent_template` nor `agent_system_template` is used. The environment is told the text of the answer. Turns are equal that are
-    shown equal messages."""
+    """The observation is the whole conversation: the environment's messages, with the tools that its `reset` names. The chat
+    template renders it again for each turn, so the environment may leave out or rewrite messages; neither `agent_template` nor
+    `agent_system_template` is used. The environment gets the text of the answer. Turns with equal messages are equal."""
 
     reads: ClassVar[frozenset[type]] = frozenset({list})
     by_template = False

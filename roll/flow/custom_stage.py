@@ -1,9 +1,8 @@
 """Stages of a user's own, between those of a run or in the place of one.
 
-What a stage between two others is given it hands on, changed in place; of a group it may say instead why it is to be dropped.
-Anything else would leave a group, or a step, on its way for ever, and is an error that names the stage. `on_error` says what an
-error costs. One that stands in the
-place of another returns what that returns, and may call it.
+A stage between two others hands on its item, changed in place, or drops a group with a reason. Anything else would leave a group,
+or a step, on its way for ever, and is an error that names the stage. `on_error` sets the response to an error. A stage in the
+place of another returns the same type as that one, and may call it.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ class Drop:
     """Returned by a stage of groups: this one is not to be trained."""
 
     reason: str
-    """One word or a few, the same for all groups that are dropped for it: it is counted."""
+    """One word or a few, equal for all groups dropped for this reason: it is counted."""
     detail: str = ""
     """More of it, for people."""
 
 
 class Dropping(Protocol):
-    """Whose groups a stage is given: an explorer."""
+    """The owner of the groups of a stage: an explorer."""
 
     groups: Groups
 
@@ -59,13 +58,13 @@ class CustomStage(AnyStage):
         self.work = work
         self.after = after
         self.explorer: Dropping | None = None
-        """Whose groups they are, if the items are groups."""
+        """The owner of the items, if they are groups."""
         self.on_error: OnError = "fail"
         self.errors = Counter[str]()
-        """Those that have not ended the run, by type; one for all that are placed."""
+        """Errors that have not ended the run, by type; one counter for all places of the stage."""
 
     def placed(self, explorer: Dropping | None) -> CustomStage:
-        """One that stands in a half."""
+        """Returns a copy of the stage that is placed in a half."""
         placed = CustomStage(self.work, self.after)
         placed.explorer, placed.on_error, placed.errors = explorer, self.on_error, self.errors
         return placed
@@ -81,7 +80,7 @@ class CustomStage(AnyStage):
         return result
 
     async def _despite_errors(self, item: Any) -> Any:
-        """The item, or a `Drop`, as `on_error` says if the stage fails."""
+        """Returns the item, or a `Drop`, as `on_error` says if the stage fails."""
         before = await asyncio.to_thread(_contents, item) if self.on_error == "skip" else {}
         try:
             return _checked(item, await self._worked(item))
@@ -121,14 +120,14 @@ class CustomStage(AnyStage):
 
 
 def _contents(item: Any) -> dict[str, Any]:
-    """Copies of what a stage may change of a group, or of a step."""
+    """Copies the parts of a group, or of a step, that a stage may change."""
     return {
         name: copy.deepcopy(getattr(item, name)) for name in ("samples", "baseline", "batch", "metrics") if hasattr(item, name)
     }
 
 
 def _checked(item: Any, result: object) -> object:
-    """Raises `TypeError` or `ValueError` for what a stage between two others may not return."""
+    """Returns `result`. Raises `TypeError` or `ValueError` if a stage between two others may not return it."""
     if not isinstance(item, SampleGroup):
         if result is not item:
             raise TypeError(f"it must return the {type(item).__name__} that it was given")
@@ -144,7 +143,7 @@ def _checked(item: Any, result: object) -> object:
 
 
 class BuiltIn(AnyStage):
-    """Does what the stage does that it stands for: to be subclassed."""
+    """Does the work of the stage that it replaces: to be subclassed."""
 
     async def process(self, item: Any) -> Any:
         assert self.built_in is not None, "it stands for no stage of a run"
@@ -184,7 +183,7 @@ def make_stage(
 
 
 def custom_stages(flow: FlowConfig, collect: Collector) -> tuple[CustomStage, ...]:
-    """The user's own; their places are not looked at here."""
+    """Returns the user's own stages; their places are not checked here."""
     made = [collect(f"flow.stages.{block.name}", block.worker, partial(_own_stage, block), OWN_CODE) for block in flow.stages]
     return tuple(stage for stage in made if stage is not None)
 
@@ -211,7 +210,7 @@ def insert(half: list[AnyStage], own: Iterable[CustomStage], explorer: Dropping 
 
 
 def singles(stage: AnyStage) -> list[AnyStage]:
-    """What stands at a place of a half: stages side by side are at the same."""
+    """Returns the stages at a place of a half: stages side by side share one."""
     return [stage, *stage.stages] if isinstance(stage, Parallel) else [stage]
 
 

@@ -22,35 +22,35 @@ from roll.flow.stage import AnyStage, Channel, Parallel, combined
 from roll.record.ledger import STAGE, LaneState, Ledger
 
 FLOOR_S = 60.0
-"""What takes less is no hang: a checkpoint, a compilation or a busy machine takes as long."""
+"""Seconds below which nothing is a hang: a checkpoint, a compilation or a busy machine takes as long."""
 MEDIANS = 5
 LONGEST = 2
 """Besides the median, because some stages have short items and long ones: most steps are not validated."""
 FIRST = 10
-"""Floors that the first item of a stage may take, which nothing can be compared with."""
+"""Number of floors allowed to the first item of a stage, which has nothing to be compared with."""
 RECENT = 100
-"""The items that an item is compared with."""
+"""Number of recent items that an item is compared with."""
 
 
 class Suspect(NamedTuple):
     stage: str
     item: Any
     seconds: float
-    """How long the stage has worked on it."""
+    """Seconds that the stage has worked on it."""
     median_s: float | None
     """None for the first item of the stage."""
 
 
 class Hangs:
-    """The event loop reports items, and another thread asks: each method takes or leaves an entry whole."""
+    """Finds hanging items. The event loop reports items, and another thread asks: each method takes or leaves an entry whole."""
 
     def __init__(self, floor_s: float = FLOOR_S) -> None:
         self.floor_s = floor_s
         self._working: dict[tuple[str, int], tuple[float, object]] = {}
-        """Stage and lane -> since when it works, and on what."""
+        """Stage and lane -> start of its current work, and the item."""
         self._recent: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._told: dict[str, tuple[int, float]] = {}
-        """Stage -> the lane and the beginning of its last suspect."""
+        """Stage -> lane and start time of its last suspect."""
 
     def began(self, stage: str, lane: int, item: object, now: float) -> None:
         self._working[stage, lane] = now, item
@@ -60,8 +60,8 @@ class Hangs:
         self._recent[stage].append(now - since)
 
     def suspects(self, now: float) -> list[Suspect]:
-        """Of each stage, the item that it works on longest, if that is too long. An item is returned once, and no other of its
-        stage as long as the stage works on it: what holds it up holds up the others, too."""
+        """Returns, for each stage, the item that it works on longest, if that is too long. An item is returned once, and no other
+        of its stage as long as the stage works on it: it probably holds up the others, too."""
         working = sorted(list(self._working.items()), key=lambda entry: entry[1][0])
         oldest: dict[str, tuple[int, float, object]] = {}
         for (stage, lane), (since, item) in working:
@@ -84,7 +84,7 @@ class Hangs:
 
 
 def item_name(item: object) -> str:
-    """What a stage works on, in messages: items name themselves; a plain number is a policy version."""
+    """Returns the name of an item in messages: items name themselves; a plain number is a policy version."""
     return f"version {item}" if isinstance(item, int) else getattr(item, "label", f"a {type(item).__name__}")
 
 
@@ -92,7 +92,7 @@ class Flow:
     def __init__(
         self, ledger: Ledger, devices: DeviceLocks, clock: Callable[[], float], waits: Mapping[str, str] | None = None
     ) -> None:
-        """`waits`: the name of a stage -> what it waits for now, in words for people; it is read at every change of state."""
+        """`waits`: stage name -> its current reason to wait, in words for people; it is read at every change of state."""
         self.ledger = ledger
         self.hangs = Hangs()
         self.stages: list[AnyStage] = []
@@ -101,7 +101,7 @@ class Flow:
         self.waits = waits if waits is not None else {}
         self._role_lanes: dict[str, Counter[LaneState]] = {}
         self._entered: dict[str, tuple[LaneState, str]] = {}
-        """What the ledger was told last, by name."""
+        """State and reason last reported to the ledger, by name."""
 
     def join(self, half: Sequence[AnyStage]) -> None:
         """Adds the stages, and joins each to the next by a channel of one item."""
@@ -144,7 +144,7 @@ class Flow:
             await asyncio.gather(*pending, return_exceptions=True)
 
     def idle_share(self, role: str) -> float:
-        """Share of the time since the role's first event in which no stage worked for it."""
+        """Returns the share of the time since the role's first event in which no stage worked for it."""
         if role not in self.ledger.names():
             return 1.0
         return 1.0 - self.ledger.share(role, self._clock()).get(LaneState.PROCESSING.value, 0.0)
@@ -167,7 +167,7 @@ class Flow:
         self._enter(stage.role, state, now, reason if state is new else "")
 
     def _enter(self, name: str, state: LaneState, now: float, reason: str) -> None:
-        """Tells the ledger what it does not know: with many lanes most changes are none of the whole."""
+        """Reports a change to the ledger if it is new there: with many lanes most changes do not alter the whole."""
         if self._entered.get(name) != (state, reason):
             self._entered[name] = (state, reason)
             self.ledger.enter(name, state.value, now, reason)
@@ -190,14 +190,14 @@ async def _finished(work: Coroutine[object, object, None], by: set[asyncio.Task[
 
 
 def _first(error: BaseException) -> BaseException:
-    """The first concrete error in a group of them."""
+    """Returns the first concrete error in a group of errors."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def one_line(error: BaseException) -> str:
-    """Never without a reason: of an error that has no text, where it was raised."""
+    """Returns a line, never empty: an error without text is described by the place where it was raised."""
     text = " ".join(str(error).split())
     if not text and (frames := traceback.extract_tb(error.__traceback__)):
         text = f"in {frames[-1].name} ({Path(frames[-1].filename).name}:{frames[-1].lineno})"

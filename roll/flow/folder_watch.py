@@ -1,4 +1,4 @@
-"""Tells of a folder that does not answer, as one of a network's whose server is away: who writes there stands still meanwhile."""
+"""Reports a folder that does not answer, such as a network folder whose server is away: writers to it are blocked meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FolderWatch:
         self.is_silent = False
 
     def look(self) -> None:
-        """To be called again and again; never waits for the folder."""
+        """Checks the folder; to be called repeatedly. Never waits for it."""
         now = time.monotonic()
         silent = self._asks.is_alive() and now - self._asked_at > PATIENCE_S
         if silent and not self.is_silent:
@@ -33,6 +33,6 @@ class FolderWatch:
         self.is_silent = silent
 
     def _ask(self) -> None:
-        """The server, not what this machine remembers of it."""
+        """Asks the server, not this machine's cache of it."""
         with contextlib.suppress(OSError):  # an answer, too
             os.statvfs(self._folder)

@@ -1,5 +1,5 @@
-"""A hang explains itself: the run's folder gets the stacks of the driver and of all workers, and people read one line. A folder
-that hangs is told, too."""
+"""Explains hangs: writes the stacks of the driver and of all workers to the run's folder, and logs one line for people. Also
+reports a folder that hangs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from roll.record.callbacks import Reports
 LOOK_S = 1.0
 """Time between two looks."""
 ASKED_AT_ONCE = 16
-"""Workers. One that does not answer takes seconds."""
+"""Workers asked at the same time. One that does not answer takes seconds."""
 
 
 class HangWatch:
     def __init__(self, flow: Flow, clusters: Mapping[str, Cluster], folder: Path, reports: Reports) -> None:
-        """`folder`: where the stacks go, a file for each hang."""
+        """`folder`: receives the stacks, a file for each hang."""
         self._flow = flow
         self._clusters = clusters
         self._folder = folder
@@ -35,7 +35,7 @@ class HangWatch:
         self._of_folder = FolderWatch(folder.parent, reports.note)
 
     async def run(self) -> None:
-        """Runs as long as the run does, in a thread: what hangs may be the driver's event loop."""
+        """Runs as long as the run does, in a thread, because the driver's event loop itself may hang."""
         stopped = threading.Event()
         try:
             await asyncio.to_thread(self._watch, asyncio.get_running_loop(), stopped)
@@ -58,7 +58,7 @@ class HangWatch:
                 self._reports.note(f"{sentence(suspect)}{why}{silent}; {where}")
 
     def _silent(self, stage: str) -> str:
-        """The call that is open longest, of the role that works for the stage if it has one."""
+        """Returns the call that is open longest, of the role that works for the stage if it has one."""
         roles = {stage.name: stage.role for stage in self._flow.stages}
         calls = {role: call for role, cluster in self._clusters.items() if (call := cluster.oldest_call()) is not None}
         own = [call for role, call in calls.items() if role.partition(".")[0] == roles[stage]]

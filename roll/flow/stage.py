@@ -4,8 +4,8 @@ A stage takes an item from its input channel, takes its devices, processes the i
 lanes, each of them one such state machine, so that many groups can be in process together. Every change of state is reported;
 from these reports the ledger knows where each second of the run went.
 
-`Parallel` is several of them that work on the same item at the same time, each on its own devices; those that share devices take
-turns.
+`Parallel` groups several stages that work on the same item at the same time, each on its own devices; stages that share devices
+take turns.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ MOST_ACTIVE_FIRST = (
 
 
 def combined(lanes: Counter[LaneState]) -> LaneState:
-    """The state of a stage (or of a role with several stages): that of its most active lane."""
+    """Returns the state of a stage (or of a role with several stages): that of its most active lane."""
     for state in MOST_ACTIVE_FIRST:
         if lanes.get(state):
             return state
@@ -119,18 +119,18 @@ class Channel(Generic[In]):
 
 class Listener(Protocol):
     def lane_changed(self, stage: AnyStage, lane: int, old: LaneState, new: LaneState) -> None:
-        """A lane of the stage went from one state to another. What it works on is in the stage's `items`."""
+        """Called when a lane of the stage went from one state to another. Its item is in the stage's `items`."""
 
 
 class Stage(Generic[In, Out]):
     """Made of a coroutine function, `Stage("reward", reward, lanes=8)`, or a subclass that gives `process`; `Flow` puts it
-    between two channels. What `process` returns goes to the output channel; None goes nowhere (the item ends here)."""
+    between two channels. The result of `process` goes to the output channel; None goes nowhere (the item ends here)."""
 
     name = "stage"
     role: str | None = None
     """The role whose cluster works for this stage: its devices are held while an item is processed."""
     lanes = 1
-    """Items that are in process at the same time."""
+    """Number of items processed at the same time."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Stage(Generic[In, Out]):
         self.items: dict[int, In] = {}
         """Lane -> the item that it received last."""
         self.built_in: Callable[[In], Awaitable[Out | None]] | None = None
-        """Of one that does the work of a stage of the run in its place: what that did."""
+        """The replaced work, if this stage does the work of a stage of the run in its place."""
         self.failed_on: In | None = None
         """The item that made the stage fail."""
         self._states: Counter[LaneState] = Counter()
@@ -163,15 +163,15 @@ class Stage(Generic[In, Out]):
 
     @property
     def has_work(self) -> bool:
-        """Whether the work is a function that was given: that of one that begins a half, or has others beside it, is its own."""
+        """True if the work is a given function; a stage that begins a half, or has others beside it, has its own."""
         return type(self).process is Stage.process
 
     def taken_over_by(self, other: Stage[In, Out], work: Callable[[In], Awaitable[Out | None]]) -> None:
-        """`work` is done here from now on; all else stays as it is. `other` may call what was done before."""
+        """Replaces the work of this stage by `work`; all else stays the same. `other` may call the replaced work."""
         other.built_in, self._work = self._work, work
 
     async def receive(self) -> In:
-        """The next item; `Closed` when there is no more."""
+        """Returns the next item; raises `Closed` when there is no more."""
         assert self.inputs is not None, f"stage {self.name} has no input channel"
         return await self.inputs.get()
 
@@ -238,11 +238,11 @@ class Stage(Generic[In, Out]):
 
 
 AnyStage = Stage[Any, Any]
-"""Whatever goes in and out: who joins, runs and watches stages does not look at their items."""
+"""A stage of any item types: code that joins, runs and watches stages does not look at their items."""
 
 
 class GatedStage(Stage[In, Out]):
-    """Its items wait at a gate, without any devices. A gate that raises `Closed` ends the stage."""
+    """A stage whose items wait at a gate, without any devices. A gate that raises `Closed` ends the stage."""
 
     def __init__(
         self,
@@ -307,7 +307,7 @@ class Parallel(Stage[In, In]):
 
 
 def parallel(name: str, stages: Sequence[Stage[In, In] | Literal[False]]) -> list[Stage[In, In]]:
-    """The stages as one step of a half: empty without stages, the stage itself if it is alone. False stands for a stage that is
-    not needed."""
+    """Returns the stages as one step of a half: empty without stages, the stage itself if it is alone. False stands for a stage
+    that is not needed."""
     needed = [stage for stage in stages if stage]
     return needed if len(needed) <= 1 else [Parallel(name, *needed)]

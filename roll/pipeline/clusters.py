@@ -1,7 +1,7 @@
-"""Starts the clusters of a run, and says of each when it is ready.
+"""Starts the clusters of a run, and reports each one that is ready.
 
 All start at the same time, but for roles that share devices: each of them starts when those before it sleep, the engines first.
-An engine takes its share of a device's free memory, and measures what is free, when it starts.
+An engine takes its share of a device's free memory, and measures the free memory, when it starts.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ async def start_clusters(
     devices: DeviceLocks,
     only: Container[str] | None = None,
 ) -> dict[str, Cluster]:
-    """The started clusters by role: those of the configuration that something uses, and the pipeline's `own`; of these `only`
-    some, if that is given. `note`: prints a line. With a checkpoint, trainers and engines start from it. From here on `devices`
-    has roles sleep and wake."""
+    """Returns the started clusters by role: those of the configuration that are used, and the pipeline's `own`; of these only the
+    roles in `only`, if given. `note`: prints a line. With a checkpoint, trainers and engines start from it. From here on
+    `devices` has roles sleep and wake."""
     checkpoint, began = prepared.checkpoint, monotonic()
     specs = {**_specs(config, prepared, inventory, backend), **own}
     specs = {role: of_role for role, of_role in specs.items() if only is None or role in only}
@@ -78,7 +78,7 @@ async def _in_turn(
 
 
 def _specs(config: PPOConfig, prepared: Prepared, inventory: Inventory, backend: Backend) -> dict[str, Sequence[WorkerSpec]]:
-    """The workers of the roles that all pipelines have, engines first."""
+    """Returns the workers of the roles that all pipelines have, engines first."""
     checkpoint, derived, version = prepared.checkpoint, prepared.derived, prepared.first_version
     model = str(checkpoint.model) if checkpoint else config.model_folder(config.actor_infer)
     if prepared.benched:
@@ -100,22 +100,21 @@ async def _load(cluster: Cluster, checkpoint: str, note: Callable[[str], None]) 
 
 
 async def settle(stayed: Mapping[str, Cluster]) -> None:
-    """While others restarted, these were not watched: those of their workers that died are replaced. Nobody waits any more
-    for what engines were asked."""
+    """Replaces workers that died while the other clusters restarted, and aborts requests to engines that nobody waits for."""
     await asyncio.gather(*(cluster.replace_silent() for cluster in stayed.values()))
     if "actor_infer" in stayed:
         await stayed["actor_infer"].call_all("abort")
 
 
 def watch_deaths(clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
-    """They run as long as the run does. A rank of the trainer that dies is noticed even while no call is under way, and ends both
-    halves; other workers are replaced by those who call them. Engines have a fleet that watches them."""
+    """Returns watchers that run as long as the run does. A rank of the trainer that dies is noticed even while no call is under
+    way, and ends both halves; other workers are replaced by their callers. Engines have a fleet that watches them."""
     others = {role: cluster for role, cluster in clusters.items() if role != "actor_infer"}
     return [cluster.watch() if role in roles.TRAINER else cluster.kill_silent() for role, cluster in others.items()]
 
 
 def device_locks(config: PPOConfig) -> DeviceLocks:
-    """Roles that share a device take turns; who leaves it frees what it can."""
+    """Returns the locks of roles that share a device: they take turns, and a role that leaves frees its memory if it can."""
     return DeviceLocks({role: frozenset(worker.devices) for role, worker in config.roles().items()})
 
 

@@ -1,11 +1,10 @@
-"""What failures cost, decided on plain values: a restart of the trainer, the synchronous schedule, an explorer's wait.
+"""Decides the response to failures, on plain values: a restart of the trainer, the synchronous schedule, an explorer's wait.
 
-A rank of the trainer dies: the trainer restarts from the newest checkpoint, within the same run. What was trained after it is
-taken back, exactly as when the whole run is resumed. The rank's peers, which may wait for it in a collective, restart with it,
-and so does everything that shares their devices. Engines on devices of their own stay, and load the checkpoint's version from
-the trainer.
+A rank of the trainer dies: the trainer restarts from the newest checkpoint, within the same run. Later steps are taken back,
+exactly as when the whole run is resumed. The rank's peers, which may wait for it in a collective, restart with it, and so does
+everything that shares their devices. Engines on devices of their own stay, and load the checkpoint's version from the trainer.
 
-Rollouts fail again and again: the run goes on in the synchronous schedule, until it is resumed. What is under way is rolled out
+Rollouts fail again and again: the run goes on in the synchronous schedule, until it is resumed. Groups under way are rolled out
 and trained: nothing is dropped, and no step is lost. From then on groups start as with `async_generation_ratio: 0`.
 """
 
@@ -23,15 +22,15 @@ from roll.pipeline.roles import TRAINER
 from roll.pipeline.state import RunState
 
 RETRY_S = 0.5
-"""Before the first attempt to rejoin a run that waits at all."""
+"""Seconds before the first attempt to rejoin a run that waits at all."""
 SELDOM_S = 30.0
-"""Between two attempts to rejoin a run, at most."""
+"""Most seconds between two attempts to rejoin a run."""
 
 logger = logging.getLogger(__name__)
 
 
 def restarted_roles(devices: Mapping[str, Collection[int]]) -> frozenset[str]:
-    """The roles that restart when a rank of the trainer dies. `devices`: those of each role."""
+    """Returns the roles that restart when a rank of the trainer dies. `devices`: the devices of each role."""
     taken = {device for role, held in devices.items() if role in TRAINER for device in held}
     return frozenset(role for role, held in devices.items() if taken.intersection(held))
 
@@ -40,18 +39,19 @@ class TrainerRestarts:
     def __init__(self, config: PPOConfig, isolated: bool) -> None:
         """`isolated`: workers are processes of their own, which can die."""
         self.seconds: list[float] = []
-        """Of each restart, from the moment in which a rank was found dead until the run went on."""
+        """Seconds of each restart, from the moment in which a rank was found dead until the run went on."""
         self.resumed_from: list[int] = []
-        """The step that each began with."""
+        """First step of each restart."""
         self.roles = restarted_roles({role: worker.devices for role, worker in config.roles().items()})
         self._most = config.max_trainer_restarts if isolated else 0
         self._begun = 0
         self._found_at: float | None = None
-        """When the rank was found dead for which a restart is under way."""
+        """Time at which the dead rank was found whose restart is under way."""
 
     async def begin(self, clusters: Mapping[str, Cluster], error: Exception) -> str:
-        """`error` has ended both halves, or the restart before. If a rank of the trainer is dead, that is why: all that
-        restarts is ended, and what died is returned. Raises `error` otherwise, and `WorkersLost`."""
+        """Handles `error`, which has ended both halves, or the restart before. If a rank of the trainer is dead, that is the
+        cause: ends everything that restarts, and returns a sentence about the dead rank. Raises `error` otherwise, and
+        `WorkersLost`."""
         found_at = monotonic()
         died = isinstance(error, WorkerDied | WorkerStartError)
         again = self._most and (died or self._found_at is None)
@@ -68,7 +68,7 @@ class TrainerRestarts:
         return what
 
     def done(self, step: int) -> None:
-        """The run goes on from this step, for the first time or again."""
+        """Records that the run goes on from this step, for the first time or again."""
         if self._found_at is not None:
             self.resumed_from.append(step)
             self.seconds.append(monotonic() - self._found_at)
@@ -76,7 +76,7 @@ class TrainerRestarts:
 
 
 async def dead_rank(clusters: Mapping[str, Cluster]) -> str | None:
-    """A rank of the trainer that is dead; None if there is none, or no worker can be reached."""
+    """Returns a sentence about a dead rank of the trainer; None if there is none, or no worker can be reached."""
     for role in sorted(TRAINER & clusters.keys()):
         try:
             silent = await clusters[role].silent()
@@ -90,13 +90,13 @@ async def dead_rank(clusters: Mapping[str, Cluster]) -> str | None:
 
 class Fallback:
     def __init__(self, after: int) -> None:
-        """`after`: workers that had to be replaced (`synchronous_after_failures`); 0: any number."""
+        """`after`: number of replaced workers that makes the run synchronous (`synchronous_after_failures`); 0: none does."""
         self.since: int | None = None
         """The step after which the schedule is synchronous."""
         self._after = after
 
     def is_due(self, restarts: Mapping[str, int]) -> bool:
-        """`restarts`: how many workers of each role were replaced."""
+        """True if the run becomes synchronous. `restarts`: number of replaced workers of each role."""
         failures = sum(count for role, count in restarts.items() if role not in TRAINER)
         return self.since is not None or 0 < self._after <= failures
 
@@ -114,7 +114,7 @@ class Fallback:
 
 
 def lost_versions(error: Exception) -> bool:
-    """Whether an explorer fails because the trainer was started again, and has the version that it serves no longer."""
+    """True if an explorer fails because the trainer was started again, and no longer has the version that it serves."""
     return isinstance(error, VersionGone) or isinstance(error.__cause__, VersionGone)
 
 
@@ -124,8 +124,8 @@ def was_missed(error: Exception) -> bool:
 
 
 class Rejoining:
-    """How long an explorer waits before it restarts because the version that it needs is gone. Its trainer publishes another
-    in a moment; if that does not come, attempts become rarer, until `patience_s` has passed. Pure."""
+    """Waits of an explorer before it restarts because the version that it needs is gone. Its trainer publishes another in a
+    moment; if that does not come, attempts become rarer, until `patience_s` has passed. Pure."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -133,7 +133,7 @@ class Rejoining:
         self._waited_s = self._next_s = 0.0
 
     def wait_s(self, at: object) -> float | None:
-        """`at`: where the run stands; a change of it is a sign that the trainer goes on. None: there is nothing to hope for."""
+        """`at`: the state of the run; a change of it is a sign that the trainer goes on. None: there is nothing to hope for."""
         if at != self._at:
             self._at, self._waited_s, self._next_s = at, 0.0, RETRY_S
             return 0.0

@@ -1,8 +1,8 @@
-"""A run from its first worker to its summary: whatever ends it, its reason and its figures are recorded, and no other process is
-left waiting for it. What it does meanwhile is on the page (`run.py`).
+"""A run from its first worker to its summary: the reason of its end and its figures are always recorded, and no other process is
+left waiting for it. The stages in between are in `run.py`.
 
-SIGTERM: schedulers and service managers send it once, and then SIGKILL. The run then gives up what would take too long, and the
-process ends after `stop_within_s` at the latest.
+SIGTERM: schedulers and service managers send it once, and then SIGKILL. The run then gives up work that would take too long, and
+the process ends after `stop_within_s` at the latest.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from roll.record.run_record import Counter
 from roll.trainer.advantages import Advantages
 
 LEAVING_S = 5.0
-"""Kept of `stop_within_s` for the end of the workers and the last files."""
+"""Seconds of `stop_within_s` reserved for the end of the workers and the last files."""
 EXIT_CODE = 130
 
 TRACEBACK = "traceback.txt"
-"""Of the error that has ended the run."""
+"""File with the traceback of the error that has ended the run."""
 
 logger = logging.getLogger(__name__)
 
@@ -69,42 +69,42 @@ class RunLifecycle(ABC):
         self.stopped_by = ""
         self._task: asyncio.Task[Any] | None = None
         self._components: RunComponents | None = None
-        """From the moment that all workers are up."""
+        """Set from the moment that all workers are up."""
         self._carried_over = CarriedOver(self.state.first_step)
         self._before = read_summary(prepared.run_dir) if prepared.continues and config.trains else {}
-        """Remains of an earlier start of this run."""
+        """Summary of an earlier start of this run."""
         self.loss = roles.loss_spec(config, prepared.derived)
 
     # -- what a kind of run gives: `Any` is its own configuration and its own explorer -------------------------------------
 
     @abstractmethod
     def own_specs(self) -> Mapping[str, Sequence[WorkerSpec]]:
-        """The workers of roles that only this kind of run has."""
+        """Returns the workers of roles that only this kind of run has."""
 
     @staticmethod
     @abstractmethod
     def advantages(config: Any) -> Advantages:
-        """Those of a run that begins."""
+        """Returns the advantages of a run that begins."""
 
     @staticmethod
     @abstractmethod
     def rollouts(config: Any, explorer: Any) -> list[AnyStage]:
-        """From an admitted group to one whose samples have rewards."""
+        """Returns the stages from an admitted group to one whose samples have rewards."""
 
     @abstractmethod
     async def explorer(
         self, exploration: Exploration, clusters: Mapping[str, Cluster], engines: EngineFleet, ledger: Ledger
     ) -> Explorer:
-        """Makes the explorer, when all workers are up. `ledger`: for what no stage accounts for."""
+        """Makes the explorer, when all workers are up. `ledger`: for time that no stage accounts for."""
 
     # -- from the first worker to the summary -----------------------------------------------------------------------------
 
     @abstractmethod
     async def work(self, clusters: dict[str, Cluster]) -> None:
-        """All that is done between the start of the workers and their end."""
+        """Does all work between the start of the workers and their end."""
 
     def begin(self, components: RunComponents, counter: Counter) -> None:
-        """All workers are up, and the stages begin, for the first time or again."""
+        """Called when all workers are up, and the stages begin, for the first time or again."""
         self._components = components
         places = components.explorer.places if components.explorer is not None else None
         started_s = self.state.record.begin(counter, components.flow.ledger, places)
@@ -112,7 +112,7 @@ class RunLifecycle(ABC):
         self.restarts.done(self.state.first_step)
 
     def go_back(self, prepared: Prepared) -> None:
-        """The state is that of `prepared`, a resumed run; what counts in the whole run is carried over."""
+        """Sets the state to that of `prepared`, a resumed run; counts of the whole run are carried over."""
         if self._components is not None:
             self._carried_over.add(self._components)
         self._components = None
@@ -168,7 +168,7 @@ class RunLifecycle(ABC):
         return summary
 
     def _orderly_end(self) -> tuple[Status, str]:
-        """Status and reason of a run whose stages have come to their end."""
+        """Returns status and reason of a run whose stages have ended."""
         reached = self.state.record.reached
         why, status = self.state.reports.stop_request or ("", "finished")
         if self.interrupted:
@@ -185,21 +185,21 @@ class RunLifecycle(ABC):
             signal.signal(signal.SIGTERM, self._limit)  # called immediately even where the loop is blocked, as while Ray starts
 
     def figures(self, wall_s: float) -> dict[str, Any]:
-        """Those of the run so far."""
+        """Returns the figures of the run so far."""
         found = figures(self.state, wall_s, self._components, self._carried_over, self.restarts, self.fallback.since)
         if failed := {stage.name: {stage.on_error: dict(stage.errors)} for stage in self.prepared.stages if stage.errors}:
             found["stage_errors"] = failed
         return of_evaluation(found, self.prepared.benched, self.state.record.results) if self.prepared.benched else found
 
     async def figures_so_far(self) -> dict[str, Any]:
-        """`figures`, with what callbacks add."""
+        """Returns `figures`, with the additions of callbacks."""
         record = self.state.record
         found = self.figures(record.running_s()) | {"roles": record.roles()}
         await self.state.reports.summarise(found)
         return found
 
     def _kept(self, status: str) -> dict[str, Any]:
-        """The newest checkpoint of a trainer that has not done all its steps; and, if it lacks some, why."""
+        """Returns the newest checkpoint of a trainer that has not done all its steps; and, if it lacks some, the reason."""
         state = self.state
         if not self.config.trains or status == "finished" or not state.record.step:
             return {}
@@ -208,14 +208,14 @@ class RunLifecycle(ABC):
         return {"checkpoint": {"step": state.saved_step, "lost": why if lacks else ""}}
 
     def _measured_before(self) -> dict[str, Any]:
-        """A start that trains nothing has measured nothing: how fast the run was stays what it was."""
+        """Returns the earlier speed of the run if this start has trained nothing, and so measured nothing."""
         if self.state.record.step > self._carried_over.first_step or self._before.get("steps") != self.state.record.step:
             return {}
         return {name: self._before[name] for name in OF_THE_TIME if name in self._before}
 
     async def _leave(self, status: str, reason: str) -> None:
-        """The other processes of the run, if there are any, learn that this one takes part no longer. An interrupted trainer may
-        come back; explorers wait for it."""
+        """Tells the other processes of the run, if any, that this one has left. An interrupted trainer may come back; explorers
+        wait for it."""
         with boundary(partial(logger.warning, "the database of groups cannot be reached: %s"), say=one_line):
             if self.config.trains and status != "interrupted":
                 await self.state.groups.announce_end(status, reason)
@@ -223,12 +223,12 @@ class RunLifecycle(ABC):
 
     @property
     def ends_early(self) -> bool:
-        """Whether the run can go on later from where it ends: it leaves what lies ready in its last checkpoint."""
+        """True if the run can go on later from its end: it leaves finished groups in its last checkpoint."""
         return self.interrupted or self.state.reports.stop_request is not None
 
     @property
     def stopped_in_order(self) -> bool:
-        """True if a callback ends the run, with nothing more to be said against it."""
+        """True if a callback ends the run, and nothing else failed."""
         _, status = self.state.reports.stop_request or ("", "stopped")
         return status == "finished" and not self.interrupted
 
@@ -248,9 +248,9 @@ class RunLifecycle(ABC):
         self.state.groups.stop()
 
     def terminate(self) -> None:
-        """SIGTERM: as `interrupt`, but its sender kills soon. A validation is given up, a step that waits to be trained is
-        not trained, and whatever takes longer than `stop_within_s` is left. A second one asks for nothing more: `timeout` sends
-        two, one to its child and one to the group."""
+        """SIGTERM: as `interrupt`, but its sender kills soon. A validation is given up, a step that waits to be trained is not
+        trained, and work that takes longer than `stop_within_s` is abandoned. A second one changes nothing: `timeout` sends two,
+        one to its child and one to the group."""
         limit, groups = self.config.stop_within_s, self.state.groups
         if groups.hurried:
             return
@@ -263,7 +263,7 @@ class RunLifecycle(ABC):
         groups.stop(hurried=True)
 
     def _limit(self, *_: object) -> None:
-        """The first SIGTERM's: what follows it has so much time."""
+        """Limits, at the first SIGTERM, the time for all that follows."""
         if not self._limited:
             self._limited = True
             end_within(self.config.stop_within_s, self.prepared.run_dir, self.prepared.lock)
@@ -274,12 +274,12 @@ class RunLifecycle(ABC):
 
 
 def patience_s(stop_within_s: float) -> float:
-    """How long the step that is being trained, and its checkpoint, are waited for."""
+    """Seconds to wait for the step that is being trained, and its checkpoint."""
     return stop_within_s - min(LEAVING_S, stop_within_s / 3)
 
 
 def end_within(seconds: float, run_dir: Path, lock: RunLock | None) -> None:
-    """Ends this process then, if it is still there: a call to a worker of this process, or to a disk, may return never."""
+    """Ends this process then, if it is still there: a call to a worker of this process, or to a disk, may never return."""
     timer = threading.Timer(seconds, _end, (seconds, run_dir, lock))
     timer.daemon = True
     timer.start()

@@ -34,24 +34,24 @@ class Prepared:
     """A run that is ready to start."""
 
     config: PPOConfig
-    """With `max_steps`, however the run's length was given."""
+    """Always has `max_steps`, even if the run's length was given otherwise."""
     written: dict[str, Any] | None = None
-    """The same as plain values, with paths as the user wrote them."""
+    """The configuration as plain values, with paths as the user wrote them."""
     derived: Derived
     tokenizer: PreTrainedTokenizerBase
     ends: tuple[int, ...] = ()
     """Token ids that end an answer of the policy, by its folder."""
     known: int | None = None
-    """All models that are given the policy's tokens know the ids below."""
+    """Limit of the token ids that all models which get the policy's tokens know."""
     source: TaskSource
     beginning: dict[str, Any]
-    """Where the source was at first."""
+    """Initial position of the source."""
     filters: dict[str, GroupFilter]
     """The filter of each domain."""
     checkpoint: Checkpoint | None
     run_dir: Path
     validation: list[ValidationSet]
-    """What every evaluation evaluates."""
+    """Validation sets of every evaluation."""
     stages: tuple[CustomStage, ...] = ()
     """The user's own."""
     callbacks: tuple[Callback, ...] = ()
@@ -62,19 +62,19 @@ class Prepared:
     benched: tuple[BenchedModel, ...] = ()
     """The models that a run evaluates which trains nothing."""
     remarks: tuple[str, ...] = ()
-    """What was found out and is worth knowing."""
+    """Findings of the preparation that are worth knowing."""
     warnings: tuple[str, ...] = ()
-    """What was found out and is odd."""
+    """Odd findings of the preparation."""
     rules: dict[str, str] = field(default_factory=dict)
     """Tag -> the rules of its environments."""
     database: OpenDatabase | None = None
-    """Opens the groups' database; None: as a process does that is alone in its address space."""
+    """Opens the groups' database; None: the default of a process that is alone in its address space."""
     identity: RunIdentity | None = None
-    """Of the run that this process goes on with, or joins; None: one begins."""
+    """Identity of the run that this process goes on with, or joins; None: one begins."""
 
     @property
     def first_version(self) -> int:
-        """The version that engines and trainer begin with."""
+        """Returns the version that engines and trainer begin with."""
         if self.benched:
             return self.benched[0].version
         return self.checkpoint.step if self.checkpoint is not None else 0
@@ -85,12 +85,12 @@ class Prepared:
 
     @property
     def continues(self) -> bool:
-        """Whether the run goes on in its own folder; one that starts from another run's checkpoint does not."""
+        """True if the run goes on in its own folder; one that starts from another run's checkpoint does not."""
         return self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
 
     @property
     def resumed_record(self) -> dict[str, Any] | None:
-        """The run record's state in the checkpoint; of another run's without its journals, but with what these account for."""
+        """Returns the run record's state in the checkpoint; another run's without its journals, but with their accounts."""
         if self.checkpoint is None:
             return None
         record, accounts = self.checkpoint.state["record"], self.checkpoint.state["admission"]
@@ -98,12 +98,12 @@ class Prepared:
         return dict(record) if self.continues else record | fresh
 
     def resumed(self: P, checkpoint: Checkpoint | None) -> P:
-        """The run from this checkpoint, or from its beginning, with the source where it was then."""
+        """Returns the run from this checkpoint, or from its beginning, with the source at its position then."""
         if self.config.groups_address is None:
             self.source.restore(checkpoint.state["cursor"] if checkpoint is not None else self.beginning)
         return replace(self, checkpoint=checkpoint)
 
     def newest_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint to go on from now: the run's own newest good one, else what it began with. Raises `ValueError`."""
+        """Returns the checkpoint to resume from: the run's own newest good one, else the initial one. Raises `ValueError`."""
         again = replace(self.config, resume_from_checkpoint="auto")
         return resumable(CheckpointStore(self.checkpoints), again) or self.checkpoint

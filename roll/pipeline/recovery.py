@@ -1,4 +1,4 @@
-"""How a run goes on when an attempt has failed: what happens around the loop in `run.py`."""
+"""Continues a run after a failed attempt, around the loop in `run.py`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Recovery:
         self._clusters = clusters
 
     async def begin(self) -> None:
-        """Prepares the next attempt; what it raises is the attempt's failure."""
+        """Prepares the next attempt; an error here is a failure of that attempt."""
 
     async def after(self, error: Exception) -> None:
-        """An attempt has failed. Raises `error`, or a better one, if there is to be no other."""
+        """Handles a failed attempt. Raises `error`, or a better one, if there is to be no other attempt."""
         raise error
 
 
@@ -33,10 +33,10 @@ class TrainerRecovery(Recovery):
     process, and engines on devices of their own stay up."""
 
     _died = ""
-    """What has died, in words for people."""
+    """The dead process, in words for people."""
 
     async def begin(self) -> None:
-        """The run goes on like one that is resumed: from its newest checkpoint or, while there is none, from its beginning."""
+        """Resumes the run from its newest checkpoint or, while there is none, from its beginning."""
         if not self._died:
             return
         await self._wait_for_nodes()
@@ -80,8 +80,8 @@ class TrainerRecovery(Recovery):
 
 
 class ExplorerRecovery(Recovery):
-    """If the trainer, which is another process, takes versions back, or no longer has those that the engines serve, or this
-    process was silent and is missed, exploring restarts with its newest."""
+    """If the trainer, which is another process, takes versions back, or no longer has the served ones, or this process was silent
+    and is missed, exploring restarts with its newest."""
 
     def __init__(self, run: RunLifecycle, clusters: dict[str, Cluster]) -> None:
         super().__init__(run, clusters)

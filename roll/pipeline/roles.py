@@ -1,5 +1,5 @@
-"""The workers of each role of a configuration: what to start, where, with which options. Pure but for a free port, and for what
-the user's environment says already."""
+"""The workers of each role of a configuration: classes, placements and options. Pure but for a free port, and for the user's
+environment variables."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _correction(config: TrainInferCorrectionConfig) -> Correction:
 
 
 def train_spec(config: PPOConfig, derived: Derived, worker: TrainingRole, model_path: str) -> TrainSpec:
-    """What every rank of the role is made of. `model_path`: of a role that names none of its own."""
+    """Returns the specification of every rank of the role. `model_path`: the default for a role that names none of its own."""
     model, backend = worker.model_args, worker.strategy_args.options
     assert not isinstance(backend, (HFInferConfig, EngineArguments)), "check_config lets no engine train"
     optimisation = None
@@ -108,7 +108,7 @@ def train_specs(
     inventory: Inventory,
     backend: Backend,
 ) -> list[WorkerSpec]:
-    """One worker a device, together the ranks of one data-parallel group."""
+    """Returns one worker per device, together the ranks of one data-parallel group."""
     placements = place(worker.devices, inventory)
     first = placements[0].node
     address, port = backend.node_address(first), backend.free_port(first)
@@ -154,15 +154,15 @@ def allocator(kind: str) -> dict[str, str]:
 
 
 def queues(kind: str, options: object) -> dict[str, str]:
-    """Variables for Megatron's ranks that divide layers: a collective goes on beside the product that was asked for after it only
-    if the device begins what it is asked in that order. Not where the user has said something else."""
+    """Returns variables for Megatron's ranks that divide layers: a collective overlaps the matrix product issued after it only if
+    the device starts work in the order of issue. Empty if the user has set another value."""
     divided = isinstance(options, MegatronConfig) and options.tensor_model_parallel_size > 1
     return {QUEUES: "1"} if divided and kind == "cuda" and QUEUES not in os.environ else {}
 
 
 def borrows_cores(config: PPOConfig, inventory: Inventory) -> bool:
-    """Whether workers on CPUs use the cores of those that wait. Not where the user says how many threads a process has; nor where
-    results have to be the same again, which with other numbers of threads they are but for rounding."""
+    """True if workers on CPUs use the cores of waiting ones. False if the user sets the number of threads of a process, or if
+    results have to be reproducible: other numbers of threads change their rounding."""
     return inventory.kind == "cpu" and not config.deterministic and "OMP_NUM_THREADS" not in os.environ
 
 
@@ -175,8 +175,8 @@ def infer_specs(
     backend: Backend,
     adapters: str | None = None,
 ) -> list[WorkerSpec]:
-    """One engine a device, or as many devices as its options say, serving `version` from the start (unless engines start empty).
-    `adapters`: folder of the adapters in that version."""
+    """Returns one engine per device, or as many devices as its options say, serving `version` from the start (unless engines
+    start empty). `adapters`: folder of the adapters in that version."""
     worker: WorkerConfig = config.actor_infer
     model, chosen = worker.model_args, worker.strategy_args.options
     per_engine = chosen.devices_per_engine if isinstance(chosen, EngineArguments) else 1
@@ -201,8 +201,8 @@ def infer_specs(
 def judging_specs(
     config: PPOConfig, model: JudgingModelConfig, requests: int, inventory: Inventory, backend: Backend
 ) -> list[tuple[Placement, dict[str, Any]]]:
-    """Where each engine of a model that judges is, and what `make_infer_strategy` or `make_scorer` makes it of. `requests`: that
-    it serves immediately."""
+    """Returns, for each engine of a judging model, its placement and the options of `make_infer_strategy` or `make_scorer`.
+    `requests`: the number that it serves immediately."""
     chosen = model.strategy_args.options
     per_engine = chosen.devices_per_engine if isinstance(chosen, EngineArguments) else 1
     engines = []
@@ -249,7 +249,7 @@ def _torch_devices(placement: Placement, inventory: Inventory, backend: Backend)
 def reward_specs(
     domain: str, config: RLVRConfig, longest_response: int, inventory: Inventory, backend: Backend
 ) -> list[WorkerSpec]:
-    """On CPUs, or one with each engine of the model that judges."""
+    """Returns reward workers on CPUs, or one with each engine of the model that judges."""
     reward = config.rewards[domain]
     engines: list[tuple[Placement, dict[str, Any] | None]]
     engines = [(placement, None) for placement in place_on_cpus(reward.world_size, inventory)]

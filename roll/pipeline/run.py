@@ -4,9 +4,8 @@
       ▲                                                                                            │
       └── admission ◀── version served ◀── engines flip ◀── [weight store] ◀───────────────────────┘
 
-The stages are in `stages.py`, what stands behind them in `explorer/`, `trainer/` and `engines/`. Which of them a process has
-follows from `mode` (`wirings.py`). Training with `async_generation_ratio: 0` is synchronous only because admission starts nothing
-early.
+The stages are in `stages.py`, their work is in `explorer/`, `trainer/` and `engines/`. Which of them a process has follows from
+`mode` (`wirings.py`). Training with `async_generation_ratio: 0` is synchronous only because admission starts nothing early.
 
 It ends
   in order:     the last step is trained: `lease` closes, each stage after it closes in turn, the last checkpoint is written
@@ -32,14 +31,14 @@ from roll.pipeline.summary import RunComponents
 from roll.pipeline.wirings import WIRINGS, Wiring
 
 REFRESH_S = 0.5
-"""Time between two looks at what each role does."""
+"""Seconds between two refreshes of the state of each role."""
 
 
 class Run(RunLifecycle):
     """`await Run(...).run()` returns the summary, which is also in summary.json. Errors end as status "failed"."""
 
     async def attempt(self, clusters: Mapping[str, Cluster]) -> None:
-        """The run, from workers that are up to the end of its last stage."""
+        """Runs one attempt, from workers that are up to the end of its last stage."""
         await self.state.join()
         wiring = WIRINGS[self.config.mode](self, clusters)
         try:
@@ -66,7 +65,7 @@ class Run(RunLifecycle):
                 raise
 
     async def work(self, clusters: dict[str, Cluster]) -> None:
-        """Attempts, until one comes to its end or fails for good."""
+        """Makes attempts, until one comes to its end or fails for good."""
         recovery = WIRINGS[self.config.mode].recovery(self, clusters)
         while True:
             try:
@@ -80,7 +79,7 @@ class Run(RunLifecycle):
         return [*self.onlookers(flow, clusters), groups.keep_in_sync(), fallback, *watch_deaths(clusters)]
 
     def onlookers(self, flow: Flow, clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
-        """What shows people how the run is doing, and changes nothing."""
+        """Returns coroutines that show the state of the run to people, and change nothing."""
         record = self.state.record
         return [
             self._refresh(flow, list(clusters)),

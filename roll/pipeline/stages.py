@@ -47,12 +47,12 @@ class Publishes(Protocol):
 
 class Announces(Protocol):
     async def next_version(self) -> int:
-        """The next version that all engines serve and that is to be validated. Raises `Closed` after the last."""
+        """Returns the next version to validate that all engines serve. Raises `Closed` after the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Whose work the stages do. A mode reads only those that it has."""
+    """The objects whose methods are the stages' work. A mode reads only those that it has."""
 
     explorer: Explores
     trainer: Trainer
@@ -61,7 +61,7 @@ class Parts:
 
 
 class _Nobody:
-    """Stands where a process lacks a part, and in an outline, where stages are looked at and none is run."""
+    """Placeholder for a part that a process lacks, and in an outline, which runs no stage."""
 
     def __getattr__(self, name: str) -> None:
         return None
@@ -72,12 +72,12 @@ NO_PARTS = Parts(_NOBODY, _NOBODY, _NOBODY, _NOBODY)
 
 
 def exploring(explorer: Explores, rollouts: Sequence[AnyStage]) -> list[AnyStage]:
-    """From admission to a group that can be trained. `rollouts`: from an admitted group to one whose samples have rewards."""
+    """Returns stages from admission to a group to train. `rollouts`: from an admitted group to samples with rewards."""
     return [SourceStage("admit", explorer.next), *rollouts, Stage("keep", explorer.keep)]
 
 
 def training(trainer: Trainer, publisher: Publishes, derived: Derived, roles: Container[str]) -> list[AnyStage]:
-    """From the groups of a step to its published weights."""
+    """Returns the stages from the groups of a step to its published weights."""
     with_critic, with_reference = "critic" in roles, "reference" in roles
     scorer = "actor_log_prob" if "actor_log_prob" in roles else "actor_train"
     scoring = [

@@ -1,4 +1,4 @@
-"""What a run knows between two steps, and what of it a checkpoint keeps."""
+"""The state of a run between two steps, and the part of it that a checkpoint keeps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 class RunState:
     lost = ""
-    """Why a step that was trained has no checkpoint."""
+    """Reason why a trained step has no checkpoint."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class RunState:
             validated=frozenset(each.step for each in self.record.validation),
         )
         self.engines_are_stale = self._joined = False
-        """Whether engines run that serve what was taken back."""
+        """True if running engines serve a version that was taken back."""
         self.groups = self._new_groups()
         self.advantages = advantages
         if checkpoint is not None:
@@ -83,15 +83,15 @@ class RunState:
 
     @property
     def shared_groups(self) -> SqlGroups:
-        """The groups of a run of several processes."""
+        """Returns the groups of a run of several processes."""
         from roll.rollout.sql.groups import SqlGroups
 
         assert isinstance(self.groups, SqlGroups), "the rules of `mode` give such a run a database"
         return self.groups
 
     async def join(self) -> None:
-        """This process takes part in the run from now on, where it has several. Called again, it restarts as an explorer:
-        versions that it served were taken back. Raises `ContractError`."""
+        """Joins the run with this process, where it has several. Called again, it restarts as an explorer: versions that it
+        served were taken back. Raises `ContractError`."""
         self.engines_are_stale = self.engines_are_stale or self._joined
         if self._joined:
             before, self.groups = self.groups, self._new_groups()
@@ -119,7 +119,7 @@ class RunState:
                 await asyncio.to_thread(write_none, file)
 
     def _mend_database(self) -> None:
-        """Raises `ValueError`, and has changed nothing then."""
+        """Mends the groups' database for the checkpoint. Raises `ValueError`, with nothing changed."""
         address, checkpoint = self._config.groups_address, self._prepared.checkpoint
         if address is not None and checkpoint is not None:
             from roll.pipeline.shared_groups import mend_database
@@ -165,7 +165,7 @@ class RunState:
 
 
 def _identity(config: PPOConfig, prepared: Prepared) -> RunIdentity:
-    """Of the run; its record says it from now on."""
+    """Returns the identity of the run; its record holds it from now on."""
     folder = Path(config.run_dir if config.only_evaluates else config.shared_dir)
     identity = identify(folder, config.exp_name, prepared.identity.id if prepared.identity is not None else "")
     if (address := config.groups_address) is not None:

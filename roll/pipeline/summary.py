@@ -20,7 +20,7 @@ OF_TRAINING = (
     "steps", "validation", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",
     "trainer_recovery_s", "trainer_resumed_from", "synchronous_since",
 )  # fmt: skip
-"""Figures of which a run that only evaluates has none."""
+"""Figures that a run that only evaluates lacks."""
 OF_THE_TIME = (
     "wall_s", "started_s", "throughput", "idle_share", "weight_updates", "device_turns", "engines", "memory",
     "advice", "advised",
@@ -30,7 +30,7 @@ OF_THE_TIME = (
 
 @dataclass(frozen=True, slots=True)
 class RunComponents:
-    """What a run consists of when all workers are up; a process that is one half of a run lacks what the other has."""
+    """The components of a run when all workers are up; a process that is one half of a run lacks those of the other."""
 
     flow: Flow
     engines: EngineFleet | None
@@ -44,10 +44,10 @@ COUNTED = ("reward_errors", "rollout_failures", "samples_without_reward", "envir
 
 @dataclass(slots=True)
 class CarriedOver:
-    """What counts in the whole run of the components that a restart of the trainer has ended."""
+    """Counts for the whole run, from components that a restart of the trainer has ended."""
 
     first_step: int
-    """Where this process began."""
+    """First step of this process."""
     updates: UpdateStats = field(default_factory=UpdateStats)
     recovered_s: list[float] = field(default_factory=list)
     broadcasts: dict[str, int] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class CarriedOver:
 
 
 def _sum(one: Any, other: Any) -> Any:
-    """Of two numbers, or of two dictionaries of numbers."""
+    """Adds two numbers, or two dictionaries of numbers."""
     if isinstance(one, dict):
         return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
     return one + other

@@ -1,4 +1,4 @@
-"""What a process of a run is made of: one wiring for each `mode`, chosen once, by `Run`.
+"""The parts of a process of a run: one wiring for each `mode`, chosen once, by `Run`.
 
 | mode | groups lie | weights go | its stages | it ends when |
 |---|---|---|---|---|
@@ -57,7 +57,7 @@ class Wiring(ABC):
     explorer: Explorer | None = None
     updates: UpdateStats
     counter: Counter
-    """Its running totals are metrics of each step."""
+    """Counter whose running totals are metrics of each step."""
 
     def __init__(self, run: RunLifecycle, clusters: Mapping[str, Cluster]) -> None:
         self._run = run
@@ -69,56 +69,56 @@ class Wiring(ABC):
     @staticmethod
     @abstractmethod
     def stages(kind: type[RunLifecycle], config: PPOConfig, derived: Derived, parts: Parts) -> list[list[AnyStage]]:
-        """The lists of stages that run side by side."""
+        """Returns the lists of stages that run side by side."""
 
     @abstractmethod
     async def open(self) -> bool:
         """Makes the parts. Afterwards the first version is served, or available. False: the run is over, and has no stages."""
 
     def until(self, halves: Sequence[Sequence[AnyStage]]) -> Sequence[AnyStage]:
-        """The stages whose end is the end of the process."""
+        """Returns the stages whose end is the end of the process."""
         return [stage for half in halves for stage in half]
 
     def begin(self, halves: Sequence[Sequence[AnyStage]]) -> None:  # noqa: B027  (most modes have nothing to do)
-        """The stages are joined, and about to run."""
+        """Called when the stages are joined, and about to run."""
 
     def watchers(self) -> Watchers:
-        """What runs beside the stages."""
+        """Returns coroutines that run beside the stages."""
         return []
 
     def checkpoints(self) -> contextlib.AbstractAsyncContextManager[None]:
         return contextlib.nullcontext()
 
     def finishing(self, halves: Sequence[Sequence[AnyStage]]) -> Sequence[AnyStage]:
-        """Those that do what `finish` waits for."""
+        """Returns the stages that do the work `finish` waits for."""
         return []
 
     async def finish(self) -> None:  # noqa: B027
-        """The run has failed; the stages go on until this returns."""
+        """Called when the run has failed; the stages go on until this returns."""
 
     async def keep(self, error: Exception) -> None:  # noqa: B027
-        """The run has failed, by `error`, and its stages have ended; checkpoints can still be written."""
+        """Called when the run has failed, by `error`, and its stages have ended; checkpoints can still be written."""
 
     async def end(self) -> None:  # noqa: B027
-        """All stages have done their work; checkpoints can still be written."""
+        """Called when all stages have done their work; checkpoints can still be written."""
 
     async def close(self) -> None:  # noqa: B027
-        """The run has come to its end."""
+        """Called when the run has ended."""
 
     def release(self) -> None:  # noqa: B027
-        """However it ended, what it has outside of this process's memory is given back."""
+        """Frees resources outside of this process's memory, however the run ended."""
 
     # -- how ----------------------------------------------------------------------------------------------------------------
 
     def halves(self) -> list[list[AnyStage]]:
-        """The stages with those of the user among them."""
+        """Returns the stages with the user's own among them."""
         run = self._run
         return with_custom(
             self.stages(type(run), run.config, run.prepared.derived, self.parts), run.prepared.stages, self.explorer
         )
 
     def _fleet(self, store: WeightSource, version: int, empty: bool) -> EngineFleet:
-        """The engines, which are to begin with `version`. `empty`: they do not have its weights yet."""
+        """Makes the fleet of engines, which begin with `version`. `empty`: they do not have its weights yet."""
         run, config, engines = self._run, self._run.config, self._clusters["actor_infer"]
         return EngineFleet(
             engines,
@@ -157,7 +157,7 @@ class _WithTrainer(Wiring):
         return [self._checkpoints.watch(), *([self._copy.follow()] if self._copy is not None else [])]
 
     async def end(self) -> None:
-        """The last checkpoint, if no step has begun it; it is complete when this returns."""
+        """Writes the last checkpoint, if no step has begun it; it is complete when this returns."""
         if not self._run.ends_early:
             await self._run.state.groups.drop_all("surplus")
         await self._checkpoints.settle()
@@ -167,7 +167,7 @@ class _WithTrainer(Wiring):
         return [one for place in takewhile(lambda place: place.name != "publish", halves[-1]) for one in singles(place)]
 
     async def finish(self) -> None:
-        """The step whose weights change is trained to its end; no other begins."""
+        """Trains the step whose weights change to its end; no other begins."""
         groups, milestones = self._run.state.groups, self.trainer.milestones
         groups.stop(hurried=True)
         await groups.until(lambda: milestones.whole)
@@ -249,7 +249,7 @@ class BothHalves(_WithTrainer):
 
 
 class TrainerAlone(_WithTrainer):
-    """Explorers are processes of their own."""
+    """A trainer whose explorers are processes of their own."""
 
     @staticmethod
     def stages(kind: type[RunLifecycle], config: PPOConfig, derived: Derived, parts: Parts) -> list[list[AnyStage]]:
@@ -275,7 +275,7 @@ class TrainerAlone(_WithTrainer):
 
 
 class ExplorerAlone(Wiring):
-    """The trainer and other explorers are processes of their own."""
+    """An explorer whose trainer and fellow explorers are processes of their own."""
 
     recovery = ExplorerRecovery
 
@@ -311,7 +311,7 @@ class ExplorerAlone(Wiring):
 
 
 class Bench(Wiring):
-    """Models that were trained before are evaluated, one after another."""
+    """Evaluates models that were trained before, one after another."""
 
     @staticmethod
     def stages(kind: type[RunLifecycle], config: PPOConfig, derived: Derived, parts: Parts) -> list[list[AnyStage]]:

@@ -34,11 +34,11 @@ class Estimate(NamedTuple):
 
 
 class Advantages(ABC):
-    """The advantages of a pipeline. It is called once a step, in order: what is carried from step to step (the KL coefficient,
-    whatever a pipeline's own estimate needs) moves on, and is part of a checkpoint."""
+    """The advantages of a pipeline. Called once a step, in order: state carried from step to step (the KL coefficient, and any
+    state of a pipeline's own estimate) moves on, and is part of a checkpoint."""
 
     discounted: Action = "token"
-    """What `gamma` discounts by."""
+    """The unit that `gamma` discounts by."""
 
     def __init__(self, config: PPOConfig) -> None:
         self._config = config
@@ -46,22 +46,22 @@ class Advantages(ABC):
 
     @abstractmethod
     def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
-        """Normalises the rewards, applies the estimator, and clips what it makes of them."""
+        """Normalises the rewards, applies the estimator, and clips its results."""
 
     def trains(self, group: SampleGroup, sample: Sample) -> bool:
-        """Whether the tokens of the sample are trained."""
+        """Returns True if the tokens of the sample are trained."""
         return True
 
     def describe(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Metrics of a step's samples besides rewards and lengths."""
+        """Returns metrics of a step's samples besides rewards and lengths."""
         return {}
 
     def __call__(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> tuple[TokenBatch, dict[str, float]]:
-        """The batch with advantages, and metrics: the estimate, then token-level KL, discount, whitening, clipping.
+        """Returns the batch with advantages, and metrics: the estimate, then token-level KL, discount, whitening, clipping.
 
-        Without KL and discount a sample's advantage stands on all its trained tokens. An estimate that is of tokens already is
-        only whitened and clipped. With a critic what is estimated of a sample is its reward, and the batch has values: it gets
-        the critic's returns, too."""
+        Without KL and discount all trained tokens of a sample get its advantage. A token-level estimate is only whitened and
+        clipped. With a critic the estimate of a sample is its reward, and the batch has values: it gets the critic's returns,
+        too."""
         config = self._config
         rewards, advantages, of_tokens, populations = self.estimate(batch, groups)
         metrics = _spread("critic/rewards", rewards)
@@ -84,8 +84,8 @@ class Advantages(ABC):
         return batch.with_(advantages=advantages), metrics | _spread("critic/advantages", advantages[batch.loss_mask])
 
     def of_part(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> TokenBatch:
-        """The part of a step with advantages, where they do not depend on the rest. Nothing is carried on: the call with the
-        whole step does that."""
+        """Returns the part of a step with advantages, where they do not depend on the rest. Carries no state on: the call with
+        the whole step does that."""
         state = self.state()
         try:
             return self(batch, groups)[0]
@@ -93,8 +93,8 @@ class Advantages(ABC):
             self.restore(state)
 
     def _of_tokens(self, batch: TokenBatch, per_sample: Tensor) -> tuple[TokenBatch, dict[str, float]]:
-        """Token rewards (what the sample earned on its last trained token, minus the KL penalty on each) as returns or, with a
-        critic, as advantages over its values."""
+        """Returns token rewards (the sample's reward on its last trained token, minus the KL penalty on each) as returns or, with
+        a critic, as advantages over its values."""
         config, metrics = self._config, {}
         padded = batch.padded()
         mask = padded.loss_mask
@@ -123,7 +123,7 @@ class Advantages(ABC):
         return batch.with_(advantages=padded.flatten(advantages), returns=padded.flatten(returns)), metrics
 
     def state(self) -> dict[str, Any]:
-        """Plain values for a checkpoint."""
+        """Returns plain values for a checkpoint."""
         return {"kl_coef": self._kl.coefficient}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -139,7 +139,7 @@ def _spread(name: str, values: Tensor) -> dict[str, float]:
 
 
 class RLVRAdvantages(Advantages):
-    """Carries the running reward moments of each domain from step to step."""
+    """Advantages of RLVR. Carries the running reward moments of each domain from step to step."""
 
     def __init__(self, config: RLVRConfig) -> None:
         super().__init__(config)
@@ -202,7 +202,7 @@ class Rollout(NamedTuple):
 
 
 def rollouts_of(groups: Sequence[SampleGroup]) -> tuple[list[Rollout], Tensor]:
-    """The rollouts of a batch, and [S] int64 which of them each sample is of."""
+    """Returns the rollouts of a batch, and [S] int64, the rollout of each sample."""
     found: dict[tuple[int, int], int] = {}
     rollouts: list[Rollout] = []
     of_sample: list[int] = []

@@ -25,7 +25,7 @@ from roll.trainer.advantages import Advantages, Estimate, rollouts_of
 
 
 class _Layout(NamedTuple):
-    """Who belongs to what, in the order of the batch's samples (S), its episodes (E) and turns (K)."""
+    """Links between the batch's samples (S), its episodes (E) and turns (K), each in their order."""
 
     episode_of_sample: Tensor
     """[S]"""
@@ -36,7 +36,7 @@ class _Layout(NamedTuple):
     score_of_episode: Tensor
     """[E] float32: the reward of its first sample, which a stage of the user's own may have changed."""
     tokens_of_episode: Tensor
-    """[E], those that are trained."""
+    """[E], trained tokens only."""
     turns_after_sample: Tensor
     """[S], turns of the episode that follow the sample's last one."""
 
@@ -68,7 +68,7 @@ class AgenticAdvantages(Advantages):
         return Estimate(of_samples, clip(estimated, config.reward_clip)[layout.episode_of_sample] * discount)
 
     def _of_turns(self, batch: TokenBatch, groups: Sequence[SampleGroup], layout: _Layout, rewards: Tensor) -> Tensor:
-        """[N] the advantage of each token's turn."""
+        """Returns [N], the advantage of each token's turn."""
         config, normalization = self._agentic, self._agentic.reward_normalization
         samples = [sample for group in groups for sample in group.samples]
         turns = _turns(samples, layout)
@@ -95,7 +95,7 @@ class AgenticAdvantages(Advantages):
         return _on_tokens(batch, samples, step_advantages(turns, config.adv_estimator, arguments))
 
     def _compared_turns(self, layout: _Layout, turns: Turns) -> Tensor:
-        """[K] turns with equal numbers are compared with each other."""
+        """Returns [K]; turns with equal numbers are compared with each other."""
         grouping = self._agentic.reward_normalization.grouping
         if grouping == "batch":
             return torch.zeros_like(turns.task_ids)
@@ -110,7 +110,7 @@ def _trajectory(sample: Sample) -> Trajectory:
 
 
 def _turns(samples: Sequence[Sample], layout: _Layout) -> Turns:
-    """The turns of the samples in their order, with what each earned."""
+    """Returns the turns of the samples in their order, with the reward of each."""
     of_sample = [_trajectory(sample) for sample in samples]
     turns = [turn for trajectory in of_sample for turn in trajectory.turns]
     lengths = torch.tensor([len(trajectory.turns) for trajectory in of_sample])
@@ -125,7 +125,7 @@ def _turns(samples: Sequence[Sample], layout: _Layout) -> Turns:
 
 
 def _last_turns(samples: Sequence[Sample]) -> Tensor:
-    """[K] whether a turn is the last of its episode."""
+    """Returns [K], True for the last turn of an episode."""
     of_sample = [_trajectory(sample) for sample in samples]
     return torch.tensor([t.first_turn + i == t.num_turns - 1 for t in of_sample for i in range(len(t.turns))])
 
@@ -147,7 +147,7 @@ def _layout(batch: TokenBatch, groups: Sequence[SampleGroup]) -> _Layout:
 
 
 def _on_tokens(batch: TokenBatch, samples: Sequence[Sample], values: Tensor) -> Tensor:
-    """[N] the value of each turn on the policy's tokens of that turn, 0 elsewhere. `values` [K] in the order of the samples."""
+    """Returns [N], each turn's value on the policy's tokens of it, 0 elsewhere. `values`: [K] in the order of the samples."""
     on_tokens = torch.zeros(batch.num_tokens, dtype=torch.float32)
     lengths = [turn.tokens for sample in samples for turn in _trajectory(sample).turns]
     policy, stop = np.zeros(batch.num_tokens, np.bool_), 0

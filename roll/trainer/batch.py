@@ -21,14 +21,14 @@ from roll.data.token_batch import TokenBatch
 from roll.strategies.train.interface import BatchTotals
 
 Keep = Callable[[SampleGroup, Sample], bool]
-"""Whether the tokens of a sample are trained."""
+"""True if the tokens of a sample are trained."""
 
 
 def token_batch(
     groups: Sequence[SampleGroup], temperature: float, keep: Keep | None = None, version: int | None = None
 ) -> TokenBatch:
-    """The samples of the groups, in order, without advantages. `loss_mask` is True on the policy's own tokens of those samples
-    that `keep` keeps (None: all). `version`: of the weights that are trained; with it the batch has `fresh_from`."""
+    """Returns the samples of the groups, in order, without advantages. `loss_mask` is True on the policy's own tokens of those
+    samples that `keep` keeps (None: all). `version`: the version in training; with it the batch has `fresh_from`."""
     samples = [sample for group in groups for sample in group.samples]
     lengths = [len(sample.prompt.input_ids) + len(sample.response_ids) for sample in samples]
     tokens = np.zeros(sum(lengths), np.int64)
@@ -95,9 +95,9 @@ def totals_of(batch: TokenBatch) -> BatchTotals:
 
 
 def optimiser_batches(batch: TokenBatch, count: int, epochs: int, seed: int) -> list[TokenBatch]:
-    """The batch cut into `count` optimiser steps of nearly equal numbers of samples, `epochs` times; shuffled if there is more
-    than one. `count` is fixed by the configuration: a batch with more or fewer samples than planned does not change the number
-    of optimiser steps, nor any sample's weight in its step. After the first step no token is fresh any more."""
+    """Cuts the batch into `count` optimiser steps of nearly equal numbers of samples, `epochs` times; shuffled if there is more
+    than one. `count` is fixed by the configuration: a batch with more or fewer samples than planned does not change the number of
+    optimiser steps, nor any sample's weight in its step. After the first step no token is fresh any more."""
     count = min(count, max(len(batch), 1))
     stale = replace(batch, fresh_from=None)
     if count == 1:
@@ -113,18 +113,18 @@ def optimiser_batches(batch: TokenBatch, count: int, epochs: int, seed: int) -> 
 
 
 def shares(batch: TokenBatch, ranks: int) -> list[list[int]]:
-    """The samples of each data-parallel rank, ascending: the ranks' numbers of tokens are balanced, and samples that begin alike
-    stay together."""
+    """Returns the samples of each data-parallel rank, ascending: the ranks' numbers of tokens are balanced, and samples with a
+    common prefix stay together."""
     return [list(range(len(batch)))] if ranks == 1 else Forest.of(batch.rows).split(ranks)
 
 
 def shards(batch: TokenBatch, ranks: int) -> list[TokenBatch]:
-    """The batch divided over data-parallel ranks, by `shares`."""
+    """Divides the batch over data-parallel ranks, by `shares`."""
     return [batch] if ranks == 1 else [batch.select(indices) for indices in shares(batch, ranks)]
 
 
 def gather(values: Sequence[Tensor], batch: TokenBatch, by_rank: Sequence[Sequence[int]]) -> Tensor:
-    """[N], per-token results of the ranks' `shares` put back into the order of the batch."""
+    """Returns [N], the per-token results of the ranks' `shares` in the order of the batch."""
     out = torch.zeros(batch.num_tokens)
     offsets = batch.offsets.tolist()
     for indices, part in zip(by_rank, values, strict=True):
@@ -137,7 +137,7 @@ def gather(values: Sequence[Tensor], batch: TokenBatch, by_rank: Sequence[Sequen
 
 
 def rollout_metrics(groups: Sequence[SampleGroup]) -> dict[str, float]:
-    """What the rollouts of a step were like; lengths are in tokens of the policy. `critic/score` is ROLL's name for rewards."""
+    """Returns metrics of a step's rollouts; lengths are in tokens of the policy. `critic/score` is ROLL's name for rewards."""
     samples = [sample for group in groups for sample in group.samples]
     rewards = [sample.reward for sample in samples if sample.reward is not None and sample.begins_rollout]
     lengths = [sample.own_tokens for sample in samples]

@@ -32,18 +32,18 @@ class Saved(Protocol):
     record: RunRecord
     checkpoints: CheckpointStore
     saved_step: int
-    """Of the newest complete checkpoint; the writer moves it on."""
+    """Step of the newest complete checkpoint; the writer moves it on."""
 
     def snapshot(self) -> dict[str, Any]:
-        """What a checkpoint of this moment keeps besides the buffered groups."""
+        """Returns the state that a checkpoint of this moment keeps besides the buffered groups."""
 
     async def copy_database(self, file: Path, step: int) -> None:
-        """For the checkpoint of `step`, where groups lie in a database."""
+        """Copies the database for the checkpoint of `step`, if groups lie in one."""
 
 
 class CheckpointWriter:
-    """`async with` it around what trains: when that fails, the checkpoint that is being written is completed all the same, if it
-    can be; when that is cancelled, or all workers are lost, it is given up."""
+    """Enter it by `async with` around training: if training fails, the checkpoint that is being written is still completed, if it
+    can be; if training is cancelled, or all workers are lost, it is given up."""
 
     def __init__(self, state: Saved, clusters: Mapping[str, Cluster], ledger: Ledger) -> None:
         """`ledger`: gets the seconds of snapshots, of writing, and of waiting for the checkpoint before, and from it each step's
@@ -56,13 +56,13 @@ class CheckpointWriter:
         self._begun = asyncio.Event()
 
     async def snapshot_critic(self) -> None:
-        """The critic's part of the next checkpoint: what it is when `begin` takes the rest."""
+        """Takes the critic's part of the next checkpoint; the critic must not change until `begin` takes the rest."""
         await self.settle()
         await self._snapshot(CRITIC)
 
     async def begin(self) -> None:
-        """Begins a checkpoint of this very moment: the driver's state is taken before the first await, and the policy does not
-        train before this returns. A critic's snapshot has been taken before."""
+        """Begins a checkpoint of this very moment: takes the driver's state before the first await, and the policy does not train
+        before this returns. The critic's snapshot was taken before."""
         step, state, rows = self._state.record.step, self._state.snapshot(), self._state.groups.buffered()
         await self.settle()
         await self._snapshot(TRAINER)
@@ -70,12 +70,12 @@ class CheckpointWriter:
         self._begun.set()
 
     async def settle(self) -> None:
-        """Returns when no checkpoint is being written. Raises what kept the last one from being completed."""
+        """Returns when no checkpoint is being written. Raises the error that kept the last one from being completed."""
         with self._busy("checkpoint_wait"):
             await self._written()
 
     async def ended(self, given_up: bool = False) -> None:
-        """As `settle`, whatever became of the last one. `given_up`: at once."""
+        """Waits like `settle`, but ignores the result of the last one. `given_up`: returns at once."""
         if given_up:
             self.give_up()
         if self._writing is not None:
@@ -83,12 +83,12 @@ class CheckpointWriter:
             self._writing = None
 
     def give_up(self) -> None:
-        """Nobody waits for the one that is being written."""
+        """Gives up the checkpoint that is being written."""
         if self._writing is not None:
             self._writing.cancel()
 
     async def watch(self) -> None:
-        """Only ever ends by raising: what keeps a checkpoint from being completed."""
+        """Ends only by raising the error that keeps a checkpoint from being completed."""
         while True:
             await self._begun.wait()
             self._begun.clear()
@@ -108,7 +108,7 @@ class CheckpointWriter:
             await self._clusters[part].call_all("snapshot")
 
     async def _written(self) -> None:
-        """Whoever waits here may be cancelled; the writing goes on."""
+        """Waits for the writing, which goes on if the waiter is cancelled."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
             self._writing.result()
@@ -134,7 +134,7 @@ class CheckpointWriter:
 
 
 def _check_seen(files: Iterable[str]) -> None:
-    """`OSError` for a file that another machine keeps to itself: the checkpoint would lack it."""
+    """Raises `OSError` for a file that only another machine can see: the checkpoint would lack it."""
     if hidden := next((file for file in files if not Path(file).is_file()), None):
         reason = "output_dir has to be on a file system that all machines see"
         raise OSError(f"the checkpoint cannot be completed: {hidden} was written on another machine: {reason}")

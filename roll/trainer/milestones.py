@@ -1,4 +1,4 @@
-"""Milestones of the trainer: how far each step is, and if the weights are those of a whole step."""
+"""Milestones of the trainer: the progress of each step, and if the weights are those of a whole step."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Milestones:
         return self._behind[Milestone.BEGUN]
 
     async def until(self, milestone: Milestone, count: int, stage: str, even_stopped: bool = False) -> None:
-        """So many steps have it behind them. `stage`: who waits for that. Raises `Closed` if the run stops before, unless the
-        wait goes on `even_stopped`."""
+        """Waits until that many steps have passed the milestone. `stage`: the waiting stage. Raises `Closed` if the run stops
+        before, unless the wait goes on `even_stopped`."""
         groups, named = self._groups, f"step {count} is {milestone}"
         ends = not even_stopped
         await groups.until(lambda: (ends and groups.stopped) or self._behind[milestone] >= count, stage, named)

@@ -1,9 +1,9 @@
-"""A step is trained while its groups still come: gradients add up, and the optimiser steps when the batch is complete.
+"""Trains a step while its groups still arrive: gradients add up, and the optimiser steps when the batch is complete.
 
     lease, group by group → (reference | log_probs) → advantages → gradients ──last──▶ step → gather
 
-The weights stay as they are until the last group has come: what is on-policy stays so, and the update is that of the whole batch
-in one piece, but for the order of its sums.
+The weights stay the same until the last group has arrived: on-policy samples stay so, and the update equals that of the whole
+batch in one piece, but for the order of its sums.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from roll.weights.transport import NewWeights
 
 
 class TrainerOnArrival(Trainer):
-    """Here a `Step` is a part of one until the last part has come."""
+    """A trainer whose `Step` is a part of one until the last part has arrived."""
 
     on_arrival = True
     _parts: tuple[Step, ...] = ()
     _free_at: float | None = None
-    """Since when the trainer has nothing to train."""
+    """Time since which the trainer has nothing to train."""
     _idle_s = 0.0
 
     async def before_advantages(self, step: Step) -> None:
@@ -61,7 +61,7 @@ class TrainerOnArrival(Trainer):
 
 
 def joined(parts: Sequence[Step], leased_at: float) -> Step:
-    """The whole step, its groups in the order of admission."""
+    """Returns the whole step, its groups in the order of admission."""
     groups = [group for part in parts for group in part.lease.groups]
     samples = [group.group_id for group in groups for _ in group.samples]
     batch = TokenBatch.joined([part.batch for part in parts])

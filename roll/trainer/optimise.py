@@ -13,7 +13,7 @@ from roll.trainer.batch import shards, totals_of
 
 
 async def optimise(cluster: Cluster, batches: Sequence[TokenBatch], loss: LossSpec | ValueLossSpec) -> dict[str, float]:
-    """An optimiser step for each batch that has a token to train; their metrics, each over the steps."""
+    """Takes an optimiser step for each batch that has a token to train. Returns their metrics over the steps."""
     batches = [batch for batch in batches if totals_of(batch).tokens > 0]
     taken = {f"{cluster.role}/optimiser_steps": float(len(batches))}
     if not batches:
@@ -29,25 +29,25 @@ async def optimise(cluster: Cluster, batches: Sequence[TokenBatch], loss: LossSp
 
 
 async def add_gradients(cluster: Cluster, part: TokenBatch, loss: LossSpec) -> None:
-    """The gradients of a part of an optimiser step's batch, if it has a token to train."""
+    """Adds the gradients of a part of an optimiser step's batch, if it has a token to train."""
     if totals_of(part).tokens:
         await cluster.scatter("add_gradients", await _divided(part, cluster.num_shards), loss)
 
 
 async def step_on_gradients(cluster: Cluster, batch: TokenBatch, loss: LossSpec) -> dict[str, float]:
-    """The optimiser step on the gradients of all parts of the batch, and its metrics: those of `optimise`."""
+    """Takes the optimiser step on the gradients of all parts of the batch. Returns the metrics of `optimise`."""
     totals = totals_of(batch)
     metrics: dict[str, float] = (await cluster.call_all("step_on_gradients", loss, totals))[0] if totals.tokens else {}
     return metrics | {f"{cluster.role}/optimiser_steps": float(bool(totals.tokens))}
 
 
 async def _divided(batch: TokenBatch, ranks: int) -> list[TokenBatch]:
-    """Beside the event loop, for all tokens are compared."""
+    """Divides outside the event loop, because it compares all tokens."""
     return [batch] if ranks == 1 else await asyncio.to_thread(shards, batch, ranks)
 
 
 def _over_steps(name: str, values: Sequence[float]) -> float:
-    """The metric over all steps: the maximum of maxima, the last of running counts, the mean of everything else."""
+    """Returns the metric over all steps: the maximum of maxima, the last of running counts, the mean of everything else."""
     if name.endswith("_max"):
         return max(values)
     return values[-1] if name.endswith("/skipped_steps") else sum(values) / len(values)

@@ -4,9 +4,9 @@
 
 Stages side by side (`|`) work at the same time where devices allow it. The next step begins when the step before is trained, its
 accounts and metrics are written, and a snapshot is taken for its checkpoint. Roles that score on devices of their own
-(`Derived.scored_ahead`) run one step ahead: its groups are leased when the step before has begun. What changes with the
-weights, or goes into a checkpoint, waits for its turn all the same: no number depends on which role runs ahead. So do
-actor_log_prob's weights: the step number determines their version.
+(`Derived.scored_ahead`) run one step ahead: its groups are leased when the step before has begun. Values that change with the
+weights, or go into a checkpoint, still wait for their turn: no number depends on which role runs ahead. So do actor_log_prob's
+weights: the step number determines their version.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Step:
     batch: TokenBatch
     metrics: dict[str, float] = field(default_factory=dict)
     idle_s: float = 0.0
-    """How long the trainer had no groups."""
+    """Seconds that the trainer had no groups."""
     scored_at: float = 0.0
     scored_s: float = 0.0
-    """When those who score ahead had scored it, and how long that took."""
+    """Time at which the roles that score ahead had scored it, and the seconds that took."""
 
     @property
     def number(self) -> int:
@@ -70,11 +70,11 @@ class Step:
 
 
 class Trainer:
-    """`first_step`: steps that are done already. `store`: where new weights are gathered to. `copy`: of the policy, that
-    recomputes log-probs in its place."""
+    """`first_step`: number of steps done already. `store`: receives new weights. `copy`: a copy of the policy that recomputes
+    log-probs in its place."""
 
     on_arrival = False
-    """Whether a step takes its groups as they come, or all together."""
+    """True if a step takes its groups as they arrive, False if all together."""
 
     def __init__(
         self,
@@ -105,16 +105,16 @@ class Trainer:
         self.milestones = Milestones(groups, first_step)
         self._done_at = 0.0
         self._step_s = 0.0
-        """How long the step before took."""
+        """Seconds that the step before took."""
         self._scored_at = 0.0
-        """When the step before was scored ahead."""
+        """Time at which the step before was scored ahead."""
         self._ess: float | None = None
-        """Of the importance weights of the step before."""
+        """Effective sample size of the importance weights of the step before."""
         self.announce: Callable[[Buckets], None] = lambda coming: None
-        """Is told that the gathering of a version begins."""
+        """Called when the gathering of a version begins."""
 
     async def lease(self) -> Step:
-        """The next step, with its groups. Raises `Closed` after the last."""
+        """Leases the next step, with its groups. Raises `Closed` after the last."""
         await self.milestones.until(Milestone.DONE, self._next - bool(self._derived.scored_ahead), "lease")
         lease = await self._groups.lease(self._next, self.on_arrival)
         self._next += lease.last
@@ -125,34 +125,34 @@ class Trainer:
         return Step(lease, await made)
 
     def _scored_with(self, step: int) -> int:
-        """The version whose log-probs are compared with the sampler's."""
+        """Returns the version whose log-probs are compared with the sampler's."""
         return step if self._copy is None else self._copy.version_for(step)
 
     # -- what a stage waits for before it works; the wait ends with `Closed` if the run stops before -------------------------
 
     async def after_previous_step(self, step: Step, stage: str) -> None:
-        """The step before is trained and written down. `stage`: who waits for that."""
+        """Waits until the step before is trained and recorded. `stage`: the waiting stage."""
         await self.milestones.until(Milestone.DONE, step.number, stage)
 
     async def before_values(self, step: Step) -> None:
-        """The values of a step are those of the critic that has learnt from the step before."""
+        """Waits for the critic that has learnt from the step before."""
         ahead = "critic" in self._derived.scored_ahead
         await self.milestones.until(Milestone.CRITIC_UPDATED if ahead else Milestone.DONE, step.number, "value")
 
     async def before_log_probs(self, step: Step) -> None:
-        """The weights that the step starts from are trained, or a copy has its version."""
+        """Waits until the weights that the step starts from are trained, or a copy has its version."""
         if "actor_log_prob" not in self._derived.scored_ahead:
             await self.after_previous_step(step, "log_prob")
         if self._copy is not None:
             await self._copy.ready_for(step.number)
 
     async def before_reference(self, step: Step) -> None:
-        """The reference never changes: where it has devices of its own it waits for nothing."""
+        """Waits for nothing if the reference, which never changes, has devices of its own."""
         if "reference" not in self._derived.scored_ahead:
             await self.after_previous_step(step, "reference")
 
     async def before_advantages(self, step: Step) -> None:
-        """The step before is done, so what it and this one waited for each other is known: the groups' depth learns from it."""
+        """Waits for the step before. Its waits and this step's are then known, and the groups' depth learns from them."""
         await self.after_previous_step(step, "advantage")
         lease, groups = step.lease, self._groups
         if groups.hurried or (groups.stopped and lease.leased_at < self._done_at):
@@ -165,21 +165,21 @@ class Trainer:
             await groups.observe_step(times.wait_s, self._step_s, times.slack_s, replayed, self._ess)
 
     async def before_policy_update(self, step: Step) -> None:
-        """The weights that the step before has trained are gathered. From here on the step is always trained, even if the run
+        """Waits until the weights of the step before are gathered. From here on the step is always trained, even if the run
         stops."""
         await self.milestones.until(Milestone.GATHERED, step.number, "policy", even_stopped=True)
 
     # -- a step -------------------------------------------------------------------------------------------------------------
 
     async def values(self, step: Step) -> Step:
-        """The critic's values of the states that the tokens were taken in."""
+        """Computes the critic's values of the states that the tokens were sampled in."""
         assert self._critic is not None
         values = await self._per_token(self._critic, "values", step)
         step.batch = step.batch.with_(values=values)
         return step
 
     async def log_probs(self, step: Step) -> Step:
-        """Proximal log-probs: those of the weights that the step starts from, or of a copy's version."""
+        """Computes proximal log-probs: those of the weights that the step starts from, or of a copy's version."""
         log_probs = await self._per_token(self._policy if self._copy is None else self._copy.cluster, "log_probs", step)
         step.batch = step.batch.with_(proximal_logprobs=log_probs)
         if self._copy is not None and step.lease.last:
@@ -187,7 +187,7 @@ class Trainer:
         return step
 
     async def reference(self, step: Step) -> Step:
-        """Log-probs of the frozen reference policy."""
+        """Computes log-probs of the frozen reference policy."""
         assert self._reference is not None
         log_probs = await self._per_token(self._reference, "log_probs", step)
         step.batch = step.batch.with_(reference_logprobs=log_probs)
@@ -199,7 +199,7 @@ class Trainer:
         return step
 
     async def update_critic(self, step: Step) -> Step:
-        """The critic's optimiser steps. If a checkpoint of the step will be made, the critic's part of it is taken now: later
+        """Takes the critic's optimiser steps. If a checkpoint of the step will be made, takes the critic's part of it now: later
         another role may have its devices."""
         assert self._critic is not None
         batches = [_for(self._critic, batch) for batch in self._cut(step, self._derived.critic_steps_per_epoch)]
@@ -211,7 +211,7 @@ class Trainer:
         return step
 
     async def update(self, step: Step) -> Step:
-        """The policy's optimiser steps: none while the critic warms up."""
+        """Takes the policy's optimiser steps: none while the critic warms up."""
         batches: list[TokenBatch] = []
         if step.number >= self._config.critic_warmup:
             cut = await asyncio.to_thread(self._cut, step, self._derived.optimizer_steps_per_epoch)
@@ -221,8 +221,8 @@ class Trainer:
         return step
 
     async def gather(self, step: Step) -> NewWeights | None:
-        """Accounts and metrics of the step that was trained, the begin of its checkpoint, and its weights, if they are to be
-        published."""
+        """Finishes the step: marks its groups trained, records metrics and starts a checkpoint if one is due. Returns the new
+        weights, or None if this version is not published."""
         await self._finish(step)
         version = step.number + 1
         weights = await self.gather_weights(version) if self._schedule.publishes(version) else None
@@ -230,7 +230,7 @@ class Trainer:
         return weights
 
     async def train(self, step: Step) -> NewWeights | None:
-        """`update` and `gather` without letting go of the devices."""
+        """Runs `update` and `gather` without releasing the devices."""
         return await self.gather(await self.update(step))
 
     async def gather_weights(self, version: int) -> NewWeights:
@@ -273,12 +273,12 @@ class Trainer:
         self.milestones.passed(Milestone.DONE, step.number + 1)
 
     def _cut(self, step: Step, count: int) -> list[TokenBatch]:
-        """The batches of the optimiser steps."""
+        """Returns the batches of the optimiser steps."""
         seed = derive_seed(self._config.seed, "shuffle", step.number)
         return batching.optimiser_batches(step.batch, count, self._config.ppo_epochs, seed)
 
     async def _per_token(self, cluster: Cluster, method: str, step: Step) -> Tensor:
-        """[N] what a method of all workers (`log_probs`, `values`) says of the batch."""
+        """Returns [N], the results of a method of all workers (`log_probs`, `values`) for the batch."""
         begun_at = monotonic()
         batch = _for(cluster, step.batch)
         by_rank = await asyncio.to_thread(batching.shares, batch, cluster.num_shards)  # it compares all tokens
@@ -291,5 +291,5 @@ class Trainer:
 
 
 def _for(cluster: Cluster, batch: TokenBatch) -> TokenBatch:
-    """The batch as a role gets it: a model that is not the policy has experts of its own."""
+    """Returns the batch for a role: a model that is not the policy has experts of its own."""
     return batch if cluster.role in ("actor_train", "actor_log_prob") else batch.with_(routes=None)
