@@ -126,7 +126,7 @@ class ContractError(Fixable):
 
 # -- a call to another process: time
 class WorkerDied(RuntimeError):
-    """A worker's process is gone, and what it was doing. `distributed/ray_backend.py` → `rollout/rollout.py` (another engine goes
+    """A worker's process is gone, and what it was doing. `distributed/ray_says.py` → `rollout/rollout.py` (another engine goes
     on), `rollout/replaced_workers.py` (another worker takes its place), `pipeline/failures.py` (the trainer restarts)."""
 
 

@@ -7,18 +7,18 @@ from importlib.util import find_spec
 
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import Problem
-from roll.strategies.train.backends import BACKENDS
+
+_PACKAGES = {"deepspeed": "deepspeed", "megatron": "megatron-core"}
 
 
 def backend_problems(config: PPOConfig) -> Iterator[Problem]:
     """Of the roles that a run starts."""
     for name, role in config.roles().items():
         chosen, target = role.strategy_args.strategy_name, role.model_args.lora_target
-        traits = BACKENDS.get(type(role.strategy_args.options))
-        if traits is not None and traits.package is not None and find_spec(traits.package[0]) is None:
-            module, distribution = traits.package
+        module = chosen.partition("_")[0]
+        if module in _PACKAGES and find_spec(module) is None:
             fix = f"pip install 'roll[{module}]', or fsdp2_{chosen.partition('_')[2]}"
-            message = f"needs {distribution}, which is not installed"
+            message = f"needs {_PACKAGES[module]}, which is not installed"
             yield Problem(f"{name}.strategy_args.strategy_name", chosen, message, fix)
         if target is not None and find_spec("peft") is None:
             fix = "pip install 'roll[lora]', or no lora_target"

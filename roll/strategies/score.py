@@ -21,7 +21,7 @@ class Scorer(Protocol):
 
 def make_scorer(name: str, options: dict[str, Any]) -> Scorer:
     """Loads the model. Raises `ValueError` for a folder that holds no classifier with one output."""
-    engine, given = ENGINES.get(name), dict(options["engine_args"])
+    engine, given = ENGINES.get(name), dict(options.get("engine_args") or {})
     if engine is None or not engine.scorer:
         raise ValueError(f"{name} serves no classifier; known: {', '.join(engines_that('scorer'))}")
     if engine.hosted and (python := given.pop("python", None)):

@@ -9,8 +9,9 @@ from ray.exceptions import RayActorError
 from roll.configs.problems import ConfigError
 from roll.distributed.devices import Inventory
 from roll.distributed.process_setup import forwarded
-from roll.distributed.ray_backend import RayBackend, RayHandle
+from roll.distributed.ray_backend import RayBackend
 from roll.distributed.ray_nodes import bundle, bundles_of_nodes, cluster_inventory, holders, live_nodes, without_devices
+from roll.distributed.ray_says import death
 
 
 def node(name, address, alive=True, **resources):
@@ -123,12 +124,10 @@ def test_sigterm_while_ray_starts_is_the_runs(monkeypatch):
 
 def test_a_worker_that_could_not_be_made_says_what_failed():
     """Ray tells it in the last line of a traceback, as where the worker's class cannot be loaded."""
-    handle = object.__new__(RayHandle)
-    handle.name = "role-0"
     said = "The actor died because of an error raised in its creation task, ray::role-0\n  File x\nModuleNotFoundError: no x\n"
-    assert str(handle._death(RayActorError(error_msg=said))) == "worker role-0 died: ModuleNotFoundError: no x"
+    assert str(death("role-0", RayActorError(error_msg=said))) == "worker role-0 died: ModuleNotFoundError: no x"
     said = "The actor is dead.\n\tWorker exit type: SYSTEM_ERROR. Killed by signal 9"
-    assert "Killed by signal 9" in str(handle._death(RayActorError(error_msg=said)))
+    assert "Killed by signal 9" in str(death("role-0", RayActorError(error_msg=said)))
 
 
 def test_what_tunes_the_libraries_goes_along_and_secrets_do_not():

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from roll.configs.problems import ConfigError
+from roll.reports.printed_summary import print_summary
 
 
 def test_a_resumed_run_is_the_run_that_was_not_interrupted(lab, make_config):
@@ -101,6 +102,7 @@ def test_a_start_that_trains_nothing_keeps_what_was_measured(lab, make_config, c
     assert {name: again.summary[name] for name in measured} == {name: first[name] for name in measured}
     written = json.loads((again.run_dir / "summary.json").read_text())
     assert written["throughput"] == first["throughput"] and written["status"] == again.summary["status"]
+    print_summary(again.summary, again.run_dir)
     assert "steps            0 of 2: all were trained before this start" in capsys.readouterr().out
 
 

@@ -17,6 +17,7 @@ from roll.distributed.ray_backend import RayBackend
 from roll.flow.custom_stage import BuiltIn, Drop
 from roll.flow.stage import Stage
 from roll.pipeline.rlvr_run import RLVRPipeline, RLVRRun, prepare
+from roll.reports.printed_summary import print_summary
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "custom_stages"
 PENALTY = {
@@ -248,6 +249,7 @@ def test_a_stage_that_fails_drops_its_group_with_a_reason(lab, make_config, capl
         and f"fails at group 2 and drops it (on_error: drop; said once, summary.json counts): {what}: once" in said[0]
     )
     assert [row["group_id"] for row in run.rows("groups") if row["reason"] == "flaky_failed"] == [2, 5]
+    print_summary(run.summary, run.run_dir)
     assert "flaky has failed 2 times" in capsys.readouterr().out
 
 

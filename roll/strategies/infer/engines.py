@@ -11,6 +11,8 @@ from roll.strategies.infer.interface import InferStrategy
 
 def make_infer_strategy(name: str, options: dict[str, Any]) -> InferStrategy:
     """Makes the engine. `options`: arguments of the strategy's class, whose errors are raised unchanged."""
+    if name not in ENGINES:
+        raise ValueError(f"unknown inference strategy '{name}'; known: {', '.join(ENGINES)}")
     engine, path = ENGINES[name], ENGINES[name].strategy
     given = dict(options.get("engine_args") or {})
     if engine.hosted and (python := given.pop("python", None)):

@@ -18,19 +18,13 @@ class BackendTraits:
     """Its `TrainStrategy`, by dotted path."""
     critic: str
     """Its `CriticStrategy`, by dotted path."""
-    package: tuple[str, str] | None = None
-    """The required module, and the distribution that has it."""
 
 
 _TRAIN = "roll.strategies.train"
 BACKENDS: dict[type, BackendTraits] = {
     FSDP2Config: BackendTraits(f"{_TRAIN}.fsdp2.FSDP2Strategy", f"{_TRAIN}.critic.FSDP2Critic"),
-    DeepSpeedConfig: BackendTraits(
-        f"{_TRAIN}.deepspeed_zero.DeepSpeedStrategy", f"{_TRAIN}.deepspeed_critic.DeepSpeedCritic", ("deepspeed", "deepspeed")
-    ),
-    MegatronConfig: BackendTraits(
-        f"{_TRAIN}.megatron.strategy.MegatronStrategy", f"{_TRAIN}.megatron.critic.MegatronCritic", ("megatron", "megatron-core")
-    ),
+    DeepSpeedConfig: BackendTraits(f"{_TRAIN}.deepspeed_zero.DeepSpeedStrategy", f"{_TRAIN}.deepspeed_critic.DeepSpeedCritic"),
+    MegatronConfig: BackendTraits(f"{_TRAIN}.megatron.strategy.MegatronStrategy", f"{_TRAIN}.megatron.critic.MegatronCritic"),
 }
 
 
