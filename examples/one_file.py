@@ -54,11 +54,11 @@ async def plain_loop(
         tags: the domain of each tag of the prompt file.
         grade: the reward of a response.
     """
-    rows = read_rows(config.actor_train.data_args)
-    rows, _ = tokenize_prompts(rows, open_tokenizer(spec.model_path), "none", config.prompt_length, tags)
+    written = read_rows(config.actor_train.data_args)
+    rows, _ = tokenize_prompts(written, open_tokenizer(spec.model_path), "none", config.prompt_length, tags)
     prompts = PromptSource(rows.by_domain(), {}, config.seed)
     trainer = make_train_strategy(RankContext(seed=config.seed, deterministic=True), spec)
-    length = config.prompt_length + config.response_length
+    _, _, length = config.lengths()
     engine = HFInferStrategy(spec.model_path, max_running_requests=1, max_length=length, threads=1, deterministic=True)
     advantages, trained = RLVRAdvantages(config), 0
     for step in range(config.max_steps):
@@ -95,7 +95,8 @@ def worth_training(config: RLVRConfig, rewards: list[float]) -> bool:
     """False for a group that the filter of the only domain drops: another prompt takes its place."""
     (domain,) = config.rewards.values()
     wish, mean = domain.query_filter_config, sum(rewards) / len(rewards)
-    return wish.type == "no_filter" or wish.filter_args.threshold_down < mean < wish.filter_args.threshold_up
+    low, high = wish.filter_args.threshold_down, wish.filter_args.threshold_up
+    return wish.type == "no_filter" or ((low is None or low < mean) and (high is None or mean < high))
 
 
 def right(sample: Sample) -> float:
@@ -105,7 +106,7 @@ def right(sample: Sample) -> float:
 async def main(overrides: list[str]) -> None:
     given = ["max_steps=20", "async_generation_ratio=0", "deterministic=true", *overrides]
     config = load_config("examples/config/rlvr_embedded.yaml", given)
-    assert isinstance(config, RLVRConfig)
+    assert isinstance(config, RLVRConfig) and config.pretrain is not None
     derived, spec = derive(config), train_spec(config, derive(config), config.actor_train, config.pretrain)
     ends = folder_tokens(config.pretrain).ends
     sampling = sampling_params(config.actor_infer.generating_args, derived.response_length, ends)

@@ -12,12 +12,14 @@ from roll.configs.dotted_path import named_object
 from roll.configs.engines import ENGINES
 from roll.strategies.infer.installed_engine import engine_package
 
-SLACK = {"lines": 100, "reaches_out": 0, "any_per_1000_lines": 0.3}
+SLACK = {"lines": 100, "reaches_out": 0, "any_per_1000_lines": 0.3, "whats": 0.3, "vague_openings": 3.0}
 """By so much a figure may lie below its limit, before the limit has to be lowered in pyproject.toml."""
 MEASURES = {
     "lines": lambda: house.lines_of(house.core()),
     "reaches_out": lambda: len(house.reaches_out()),
     "any_per_1000_lines": lambda: house.anys(house.core()),
+    "whats": lambda: house.whats(house.core()),
+    "vague_openings": lambda: house.vague_openings(house.core()),
 }
 
 
