@@ -30,9 +30,10 @@ from transformers import AutoConfig
 
 from roll.algorithms.loss import LossSpec
 from roll.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
-from roll.distributed.backend import LocalBackend, WorkerSpec
+from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory, place
+from roll.distributed.local_backend import LocalBackend
 from roll.pipeline import roles
 from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.spec import Optimisation, TrainSpec

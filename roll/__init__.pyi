@@ -30,7 +30,7 @@ from roll.configs.losses import (
 )
 from roll.configs.staleness import StalenessTuningConfig as StalenessTuningConfig
 from roll.configs.flow import FlowConfig as FlowConfig, CustomStageConfig as CustomStageConfig
-from roll.configs.loading import to_mapping as to_mapping
+from roll.configs.plain import to_mapping as to_mapping
 from roll.configs.program import ProgramConfig as ProgramConfig
 from roll.configs.problems import ConfigError as ConfigError, Problem as Problem
 from roll.configs.rlvr import RLVRConfig as RLVRConfig, RolloutConfig as RolloutConfig

@@ -164,7 +164,7 @@ async def _play(to_play: _ToPlay, model: str, seed: int, temperature: float) -> 
 def _asked(engine: HFInferStrategy, tokenizer: Any, ends: tuple[int, ...], seed: int, temperature: float) -> AskPolicy:
     from roll.rollout.episode import PolicyAnswer
     from roll.strategies.infer.interface import GenerateRequest, SamplingParams
-    from roll.strategies.infer.stop_strings import without_end
+    from roll.strategies.infer.response_text import without_end
 
     async def ask(tokens: Sequence[int], turn: int, most: int) -> PolicyAnswer:
         sampling = SamplingParams(temperature=temperature, max_new_tokens=most, stop_token_ids=ends, seed=seed + turn)

@@ -1,6 +1,6 @@
 """Strict loading of a plain mapping into configuration dataclasses.
 
-Every problem is collected before anything is raised; nothing is dropped, guessed or rewritten. `to_mapping` is the inverse.
+Every problem is collected before anything is raised; nothing is dropped, guessed or rewritten. `plain.to_mapping` is the inverse.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
-from roll.configs.dotted_path import dotted_path
 from roll.configs.fields import default_of, hints, range_problems, walk
 from roll.configs.other_names import name_here
 from roll.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
@@ -32,22 +31,6 @@ def load_config(cls: type[T], mapping: Mapping[str, object]) -> T:
     if loader.problems:
         raise ConfigError(loader.problems)
     return cast(T, config)
-
-
-def to_mapping(config: Any) -> dict[str, Any]:
-    """Returns the configuration as plain values: `load_config(type(config), to_mapping(config)) == config`. A function or class
-    given as an object becomes its dotted path."""
-    return {item.name: _plain(getattr(config, item.name)) for item in fields(config)}
-
-
-def _plain(value: object) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return to_mapping(value)
-    if isinstance(value, Mapping):
-        return {name: _plain(entry) for name, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    return dotted_path(value) if callable(value) else value
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from roll.configs.arguments import Template
-from roll.data.messages import begun_answer
 from roll.data.prompt_file import PromptRow
+from roll.data.sample import begun_answer
 from roll.data.template_process import CPU_LIMIT_S
 from roll.data.untrusted import complaint
 from roll.errors import PromptFileError

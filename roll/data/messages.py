@@ -33,11 +33,6 @@ def read_messages(value: Sequence[object], where: str, begun: bool) -> list[dict
     return messages
 
 
-def begun_answer(messages: Sequence[Mapping[str, Any]]) -> str:
-    """The beginning of the answer to a conversation; mostly empty."""
-    return str(messages[-1]["content"]) if messages and messages[-1]["role"] == "assistant" else ""
-
-
 def joined(content: object, kinds: Sequence[str] = ("text",)) -> str:
     """The text of a content: a text, or a list of parts, which may be of these types. Raises `ValueError`."""
     if isinstance(content, str):

@@ -23,11 +23,10 @@ import numpy as np
 
 from roll.configs.arguments import CurriculumConfig, Template
 from roll.data.chat_template import Renderer, conversation, encode
-from roll.data.messages import begun_answer
 from roll.data.numbers import read_number
 from roll.data.pass_rates import PassRates
 from roll.data.prompt_file import PromptRow
-from roll.data.sample import Prompt, SampleGroup
+from roll.data.sample import Prompt, SampleGroup, begun_answer
 from roll.data.seeding import derive_seed
 from roll.data.stored_rows import Positions, RowFile, TokenizedRow, digest
 from roll.data.untrusted import described
@@ -142,7 +141,7 @@ class PromptSource:
         self._orders: dict[str, tuple[int, Sequence[int]]] = {}
         self._pass_rates = pass_rates
         self._epochs = {domain: Epoch(0, 0, ()) for domain in self._rows}
-        self.left_out: dict[str, dict[str, int]] = {domain: {} for domain in self._rows}
+        self.unserved: dict[str, dict[str, int]] = {domain: {} for domain in self._rows}
         """Domain -> epoch -> number of rows left out by pass rates; complete epochs have no entry."""
 
     def __len__(self) -> int:
@@ -184,7 +183,7 @@ class PromptSource:
         if self._pass_rates is None:
             return position
         epochs = {domain: [epoch.number, epoch.begun, list(epoch.left_out)] for domain, epoch in self._epochs.items()}
-        left_out = {domain: dict(counts) for domain, counts in self.left_out.items()}
+        left_out = {domain: dict(counts) for domain, counts in self.unserved.items()}
         return {**position, "epochs": epochs, "left_out": left_out, "pass_rates": self._pass_rates.state()}
 
     def restore(self, cursor: Mapping[str, Any]) -> None:
@@ -209,7 +208,7 @@ class PromptSource:
         )
         if self._pass_rates is not None:
             self._epochs = {domain: Epoch(*epoch) for domain, epoch in cursor["epochs"].items()}
-            self.left_out = {domain: dict(epochs) for domain, epochs in cursor["left_out"].items()}
+            self.unserved = {domain: dict(epochs) for domain, epochs in cursor["left_out"].items()}
             self._orders.clear()
             self._pass_rates.restore(cursor["pass_rates"])
 
@@ -229,7 +228,7 @@ class PromptSource:
         if served - epoch.begun == rows - len(epoch.left_out):
             left_out = self._pass_rates.left_out(domain, epoch.number + 1, rows)
             epoch = self._epochs[domain] = Epoch(epoch.number + 1, served, left_out)
-            self.left_out[domain] |= {str(epoch.number): len(left_out)} if left_out else {}
+            self.unserved[domain] |= {str(epoch.number): len(left_out)} if left_out else {}
         return epoch.number, served - epoch.begun
 
     def _order(self, domain: str, epoch: int) -> Sequence[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never
 
@@ -72,6 +72,11 @@ class Prompt:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"input_ids": list(self.input_ids)}
+
+
+def begun_answer(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the beginning of the answer to a conversation; mostly empty."""
+    return str(messages[-1]["content"]) if messages and messages[-1]["role"] == "assistant" else ""
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
-from roll.distributed.backend import WorkerHost
+from roll.distributed.local_backend import WorkerHost
 from roll.errors import BackendLost, WorkerDied
 
 MOMENT_S = 0.001

@@ -7,10 +7,13 @@ twice the memory.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+
+from roll.distributed.machine import process_memory
 
 YOUNG = 1_000
 """New objects between two searches among them."""
@@ -58,6 +61,17 @@ def searching_young_objects() -> Iterator[None]:
 def search_all_objects() -> None:
     gc.unfreeze()
     gc.collect()
+
+
+EVERY_S = 10.0
+
+
+async def watch_growth() -> None:
+    """Runs as long as the run does, and searches all objects where a driver has grown."""
+    growth = Growth()
+    while True:
+        growth.note(process_memory(with_children=False).rss_mb)
+        await asyncio.sleep(EVERY_S)
 
 
 class Growth:

@@ -8,8 +8,9 @@ import os
 import ray
 
 from roll.distributed import stacks
-from roll.distributed.backend import WorkerHost, WorkerSpec
+from roll.distributed.backend import WorkerSpec
 from roll.distributed.exchange import Callers
+from roll.distributed.local_backend import WorkerHost
 from roll.distributed.machine import ProcessMemory, process_memory
 from roll.distributed.process_setup import use_network_of
 

@@ -20,9 +20,9 @@ from roll.data.sample import Prompt, Sample, SampleGroup
 from roll.data.seeding import derive_seed
 from roll.errors import Replaced
 from roll.explorer.coordinators import Coordinators
-from roll.explorer.environment_worker import GroupTask
 from roll.explorer.explorer import Exploration, Explorer
 from roll.explorer.first_answers import FirstAnswers
+from roll.explorer.group_play import GroupTask
 from roll.explorer.tag_mixture import MeasuredMixture, TagMixture
 from roll.record.episode_metrics import episode_facts, episode_metrics
 from roll.record.run_progress import Places

@@ -9,7 +9,7 @@ from collections import Counter
 
 from roll.distributed.cluster import Cluster
 from roll.errors import LOST, WorkerDied
-from roll.explorer.environment_worker import GroupResult, GroupTask
+from roll.explorer.group_play import GroupResult, GroupTask
 from roll.rollout.changes import Changes
 from roll.rollout.replaced_workers import ReplacedWorkers
 

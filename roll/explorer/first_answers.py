@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 from roll.errors import REFUSED, NoProgress
-from roll.explorer.environment_worker import GroupOutcome
+from roll.explorer.group_play import GroupOutcome
 
 ENOUGH = 10
 """Groups that fail of one cause, which may be that of some tasks; one whose calls the run itself refuses is enough."""

@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 from roll.configs.dotted_path import import_object
@@ -24,9 +23,9 @@ from roll.errors import REFUSED, EpisodeFailed, Refused, Unanswered, boundary, e
 from roll.rollout.chat.conversation import Asked, Reply, read_message, read_tool
 from roll.rollout.chat.samples import Outcome, episode_samples
 from roll.rollout.chat.score import read_score
-from roll.rollout.chat.session import Ask, Limits, Session
+from roll.rollout.chat.session import Limits, Session
 from roll.rollout.dialogue import Dialogue
-from roll.rollout.episode import EpisodeTask
+from roll.rollout.episode import Ask, EpisodeTask
 
 
 class Chat:
@@ -154,19 +153,3 @@ def call_problems(config: RolloutConfig, function: Any) -> Iterator[Problem]:
         inspect.signature(function).bind(None, None, **config.args)
     except TypeError as error:
         yield Problem("rollout.args", config.args, f"{config.function} cannot be called with a chat, a prompt and these: {error}")
-
-
-def by_rollout(samples: Sequence[Sample]) -> list[list[Sample]]:
-    """The samples of a group, which stand together by their rollout."""
-    return [list(of_one) for _, of_one in groupby(samples, key=lambda sample: (sample.prompt.uid, sample.index))]
-
-
-def take_judgement(rollout: Sequence[Sample]) -> None:
-    """What the last sample of a rollout has been given is that of the whole rollout."""
-    last = rollout[-1]
-    for sample in rollout:
-        sample.reward, sample.reward_parts, sample.success_at = last.reward, last.reward_parts, last.success_at
-        if sample.trajectory is not None and last.reward is not None:
-            sample.trajectory.score = last.reward
-            if sample.trajectory.success is None:
-                sample.trajectory.success = last.judged_success

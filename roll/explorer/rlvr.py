@@ -6,24 +6,31 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import Protocol
 
 from roll.configs.agentic import EnvFailurePolicy
 from roll.configs.derived import Derived
 from roll.configs.rlvr import RLVRConfig
-from roll.data.prompt_source import PromptSource
 from roll.data.sample import Prompt, Sample, SampleGroup
 from roll.data.seeding import derive_seed
-from roll.explorer.environment_worker import RULES, VALIDATION, FailureRule, GroupOutcome, play_group
 from roll.explorer.explorer import Exploration, Explorer
 from roll.explorer.first_answers import FirstAnswers
-from roll.explorer.own_rollouts import OwnRollouts, by_rollout, take_judgement
+from roll.explorer.group_play import RULES, VALIDATION, FailureRule, GroupOutcome, play_group
 from roll.explorer.reward_workers import Rewards
+from roll.explorer.rewarding import by_rollout, take_judgement
 from roll.record.run_progress import ENGINES, Places
 from roll.record.validation import FIRST, SetRollouts, ValidationSet
-from roll.rollout.episode import PolicyAnswer
+from roll.rollout.episode import Ask, PolicyAnswer
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.tasks import TaskSource
 from roll.strategies.infer.interface import SamplingParams
+
+
+class PlaysRollouts(Protocol):
+    """Rollouts of the user's own, `own_rollouts.OwnRollouts`."""
+
+    async def play(self, prompt: Prompt, index: int, ask: Ask) -> list[Sample]:
+        """Plays one rollout; a reward of None is the domain's to give. Raises `EpisodeFailed`, and errors of `ask`."""
 
 
 class RLVRExplorer(Explorer):
@@ -37,7 +44,7 @@ class RLVRExplorer(Explorer):
         skipped: Mapping[str, int],
         client: RolloutClient,
         rewards: Rewards,
-        own: OwnRollouts | None = None,
+        own: PlaysRollouts | None = None,
     ) -> None:
         """`skipped`: prompts of `source` and of the validation sets that were left out, by reason. `own`: the user's own
         rollouts, which replace single responses."""
@@ -167,13 +174,12 @@ class RLVRExplorer(Explorer):
     def counts(self) -> dict[str, float]:
         """With a curriculum by pass rate: the prompts by difficulty, and the number that an epoch leaves out. With the user's own
         rollouts: the failed ones, by kind."""
-        counted = self._source.metrics() if isinstance(self._source, PromptSource) else {}
-        return counted | {f"rollout/failures/{kind}": float(count) for kind, count in self._failures.items()}
+        return self._source.metrics() | {f"rollout/failures/{kind}": float(count) for kind, count in self._failures.items()}
 
     def figures(self) -> dict[str, object]:
         return {
             "prompts_skipped": self._skipped,
-            "prompts_left_out": self._source.left_out if isinstance(self._source, PromptSource) else {},
+            "prompts_left_out": self._source.unserved,
             "reward_errors": dict(self._rewards.errors),
             **({"rollout_failures": dict(self._failures)} if self._own is not None else {}),
             "reward_worker_deaths": self._rewards.deaths,

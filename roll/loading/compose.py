@@ -29,7 +29,8 @@ from roll.compat.trinity.translation import words_of
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import with_default_devices
 from roll.configs.fields import count_keys
-from roll.configs.loading import load_config, load_lenient, to_mapping
+from roll.configs.loading import load_config, load_lenient
+from roll.configs.plain import to_mapping
 from roll.configs.ppo import PPOConfig
 from roll.configs.problems import ConfigError, LoadReport, Note, Problem, origin
 from roll.configs.program import PROGRAM

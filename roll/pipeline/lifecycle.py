@@ -32,12 +32,11 @@ from roll.errors import CallbackError, Superseded, boundary
 from roll.explorer.explorer import Exploration, Explorer
 from roll.flow.flow import one_line
 from roll.flow.stage import AnyStage
-from roll.pipeline import roles
 from roll.pipeline.clusters import device_locks, start_clusters
 from roll.pipeline.failures import Fallback, TrainerRestarts
 from roll.pipeline.prepared import Prepared
 from roll.pipeline.state import RunState
-from roll.pipeline.summary import OF_THE_TIME, CarriedOver, RunComponents, figures, of_evaluation
+from roll.pipeline.summary import OF_THE_TIME, CarriedOver, RunComponents, figures
 from roll.record.ledger import Ledger
 from roll.record.live_files import Status, amend_summary, is_running, read_summary
 from roll.record.run_lock import RunLock
@@ -65,7 +64,7 @@ class RunLifecycle(ABC):
         self.devices = device_locks(config)
         self.restarts = TrainerRestarts(config, backend.isolated)
         self.fallback = Fallback(config.synchronous_after_failures)
-        self.interrupted = self._limited = False
+        self._limited = False
         self.stopped_by = ""
         self._task: asyncio.Task[Any] | None = None
         self._components: RunComponents | None = None
@@ -73,7 +72,6 @@ class RunLifecycle(ABC):
         self._carried_over = CarriedOver(self.state.first_step)
         self._before = read_summary(prepared.run_dir) if prepared.continues and config.trains else {}
         """Summary of an earlier start of this run."""
-        self.loss = roles.loss_spec(config, prepared.derived)
 
     # -- what a kind of run gives: `Any` is its own configuration and its own explorer -------------------------------------
 
@@ -118,7 +116,11 @@ class RunLifecycle(ABC):
         self._components = None
         self.state.record.interrupt()
         self.prepared = prepared
-        self.state = RunState(self.config, prepared, self.advantages(self.config), self._observers, self.state.record)
+        before = self.state
+        self.state = RunState(self.config, prepared, self.advantages(self.config), self._observers, before.record)
+        if before.interrupted:
+            self.state.interrupted = True
+            self.state.groups.stop(before.groups.hurried)
 
     async def run(self) -> dict[str, Any]:
         self._heed_signals()
@@ -139,7 +141,7 @@ class RunLifecycle(ABC):
             await self.work(await start_clusters(self.config, self.prepared, *parts))
             status, reason = self._orderly_end()
         except asyncio.CancelledError:
-            if not self.interrupted:
+            if not self.state.interrupted:
                 raise
             status, reason = "interrupted", f"stopped immediately by a signal after {self.state.record.reached}"
         except Exception as error:  # boundary: a role may raise anything, which is the run's one-line reason
@@ -171,7 +173,7 @@ class RunLifecycle(ABC):
         """Returns status and reason of a run whose stages have ended."""
         reached = self.state.record.reached
         why, status = self.state.reports.stop_request or ("", "finished")
-        if self.interrupted:
+        if self.state.interrupted:
             return "interrupted", f"stopped by a signal after {reached}"
         if status == "stopped" or self.stopped_by:
             return "stopped", why if status == "stopped" else self.stopped_by
@@ -189,7 +191,7 @@ class RunLifecycle(ABC):
         found = figures(self.state, wall_s, self._components, self._carried_over, self.restarts, self.fallback.since)
         if failed := {stage.name: {stage.on_error: dict(stage.errors)} for stage in self.prepared.stages if stage.errors}:
             found["stage_errors"] = failed
-        return of_evaluation(found, self.prepared.benched, self.state.record.results) if self.prepared.benched else found
+        return found
 
     async def figures_so_far(self) -> dict[str, Any]:
         """Returns `figures`, with the additions of callbacks."""
@@ -221,17 +223,6 @@ class RunLifecycle(ABC):
                 await self.state.groups.announce_end(status, reason)
             await self.state.groups.leave()
 
-    @property
-    def ends_early(self) -> bool:
-        """True if the run can go on later from its end: it leaves finished groups in its last checkpoint."""
-        return self.interrupted or self.state.reports.stop_request is not None
-
-    @property
-    def stopped_in_order(self) -> bool:
-        """True if a callback ends the run, and nothing else failed."""
-        _, status = self.state.reports.stop_request or ("", "stopped")
-        return status == "finished" and not self.interrupted
-
     def interrupt_from_thread(self) -> None:
         """`interrupt`, called on another thread than the run's."""
         if (task := self._task) is not None:
@@ -240,11 +231,11 @@ class RunLifecycle(ABC):
     def interrupt(self) -> None:
         """Ends the run after the step that is being trained, with a checkpoint; immediately, without one, if that was asked for
         before or workers are only just starting."""
-        if self.interrupted or self._components is None:
+        if self.state.interrupted or self._components is None:
             self._cancel()
         else:
             self.state.note("stopping after this step; once more to stop immediately")
-        self.interrupted = True
+        self.state.interrupted = True
         self.state.groups.stop()
 
     def terminate(self) -> None:
@@ -259,7 +250,7 @@ class RunLifecycle(ABC):
         else:
             self.state.note(f"SIGTERM: stopping within {limit:g} s, with a checkpoint if this step ends by then")
             asyncio.get_running_loop().call_later(patience_s(limit), self._cancel)
-        self.interrupted = True
+        self.state.interrupted = True
         groups.stop(hurried=True)
 
     def _limit(self, *_: object) -> None:

@@ -1,13 +1,20 @@
-"""Which reports a run has."""
+"""The reports of a run, and its onlookers."""
 
 from __future__ import annotations
 
-from roll.configs.loading import to_mapping
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+
+from roll.configs.plain import to_mapping
 from roll.distributed.backend import Backend
+from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
+from roll.distributed.garbage import watch_growth
+from roll.flow.flow import Flow
+from roll.flow.hang_watch import HangWatch
 from roll.pipeline.prepared import Prepared
 from roll.pipeline.roles import loss_spec
-from roll.record.callbacks import Callback, Observers
+from roll.record.callbacks import Callback, Observers, Reports
 from roll.reports.advice import Adviser
 from roll.reports.alarms import Alarms
 from roll.reports.by_tag import ByTag
@@ -38,3 +45,9 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
         alarms = Alarms(config.alarms if config.trains else (), run_dir, display)
         reports += [tags, Adviser(config, inventory.kind, not backend.isolated, curves), alarms]
     return Observers((*reports, display, picture), display.note)
+
+
+def run_onlookers(
+    flow: Flow, clusters: Mapping[str, Cluster], run_dir: Path, reports: Reports
+) -> list[Coroutine[object, object, None]]:
+    return [HangWatch(flow, clusters, run_dir / "stacks", reports).run(), watch_growth()]

@@ -17,32 +17,32 @@ from roll.flow.flow import Flow
 from roll.flow.stage import AnyStage
 from roll.pipeline.run import Run
 from roll.pipeline.stages import NO_PARTS
-from roll.pipeline.wirings import WIRINGS, with_custom
+from roll.pipeline.topology import topology_of, with_custom
 from roll.record.ledger import Ledger
 
 
-def _halves(kind: type[Run], config: PPOConfig, derived: Derived, custom: Sequence[CustomStage] = ()) -> list[list[AnyStage]]:
-    return with_custom(WIRINGS[config.mode].stages(kind, config, derived, NO_PARTS), custom, None)
+def _sides(kind: type[Run], config: PPOConfig, derived: Derived, custom: Sequence[CustomStage] = ()) -> list[list[AnyStage]]:
+    return with_custom(topology_of(config.mode).stages(kind.rollouts, config, derived, NO_PARTS), custom, None)
 
 
 def outline(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage]) -> Flow:
     devices = {role: frozenset(worker.devices) for role, worker in config.roles().items()}
     flow = Flow(Ledger(0.0), DeviceLocks(devices), time.monotonic)
-    for half in _halves(kind, config, derive(config), own):
-        flow.join(half)
+    for side in _sides(kind, config, derive(config), own):
+        flow.join(side)
     return flow
 
 
 def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage | CustomStageConfig]) -> Iterator[Problem]:
     """Stages of a name that is taken, or after one that is not there or hands nothing on, or one that none can replace.
-    Those of a half that runs in another process are looked at, too."""
+    Those of a side that runs in another process are looked at, too."""
     derived = derive(config)
     is_end, works, of_groups = dict[str, bool](), dict[str, None](), set[str]()
     for each in (replace(config, mode="both"), config):
-        found = _halves(kind, each, derived)
-        is_end |= {name: place is half[-1] for half in found for place in half for name in names(place)}
-        of_groups |= {name for half in found if half[-1].name == "keep" for place in half[:-1] for name in names(place)}
-        works |= dict.fromkeys(one.name for half in found for place in half for one in singles(place) if one.has_work)
+        found = _sides(kind, each, derived)
+        is_end |= {name: place is side[-1] for side in found for place in side for name in names(place)}
+        of_groups |= {name for side in found if side[-1].name == "keep" for place in side[:-1] for name in names(place)}
+        works |= dict.fromkeys(one.name for side in found for place in side for one in singles(place) if one.has_work)
     for stage in own:
         key, open_ends = f"flow.stages.{stage.name}", ", ".join(name for name, end in is_end.items() if not end)
         if stage.after is None:
@@ -57,7 +57,7 @@ def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage | Cu
         if stage.name in is_end:
             yield Problem(f"{key}.name", stage.name, "there is a stage of this name", "another name")
         elif is_end.get(stage.after, True):
-            message = "it ends its half and hands nothing on" if stage.after in is_end else "there is no such stage"
+            message = "it ends its side and hands nothing on" if stage.after in is_end else "there is no such stage"
             yield Problem(f"{key}.after", stage.after, message, f"one of {open_ends}")
         elif stage.on_error == "drop" and stage.after not in of_groups:
             message = f"it is given no group that could be dropped, where it stands after {stage.after}"

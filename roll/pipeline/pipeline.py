@@ -18,16 +18,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from roll.configs.loading import to_mapping
+from roll.configs.plain import to_mapping
 from roll.configs.ppo import AUDITED, AUDITS, PPOConfig
 from roll.configs.problems import Collector, ConfigError, Problem
 from roll.configs.redact import visible
 from roll.configs.rlvr import RLVRConfig
 from roll.data.hub import with_fetched_models
 from roll.data.paths import absolute, as_written
-from roll.distributed.backend import Backend, LocalBackend
+from roll.distributed.backend import Backend
 from roll.distributed.device_locks import claimed
 from roll.distributed.devices import Inventory
+from roll.distributed.local_backend import LocalBackend
 from roll.distributed.machine import this_machine
 from roll.distributed.process_setup import DETERMINISTIC, set_defaults, set_deterministic
 from roll.distributed.watchdog import Watchdog

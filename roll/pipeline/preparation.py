@@ -26,8 +26,9 @@ from roll.distributed.devices import Inventory
 from roll.errors import boundary
 from roll.flow.custom_stage import custom_stages
 from roll.pipeline import serving
-from roll.pipeline.bench import BenchedModel, benched_models
-from roll.pipeline.observers import run_observers
+from roll.pipeline.evaluation import benched_models
+from roll.pipeline.observers import run_observers, run_onlookers
+from roll.pipeline.prepared import BenchedModel
 from roll.pipeline.roles import loss_spec
 from roll.record.callbacks import own_callbacks
 from roll.record.checkpoint import Checkpoint, CheckpointStore, resumable
@@ -187,6 +188,7 @@ class Preparation:
             "stages": self._stages,
             "callbacks": self._callbacks,
             "observers": run_observers,
+            "onlookers": run_onlookers,
             "benched": self._benched,
             "remarks": tuple(self.remarks),
             "warnings": tuple(self.warnings),

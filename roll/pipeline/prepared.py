@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,10 +12,11 @@ from transformers import PreTrainedTokenizerBase
 from roll.configs.derived import Derived
 from roll.configs.ppo import PPOConfig
 from roll.distributed.backend import Backend
+from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Inventory
 from roll.flow.custom_stage import CustomStage
-from roll.pipeline.bench import BenchedModel
-from roll.record.callbacks import Callback, Observers
+from roll.flow.flow import Flow
+from roll.record.callbacks import Callback, Observers, Reports
 from roll.record.checkpoint import Checkpoint, CheckpointStore, resumable
 from roll.record.run_identity import RunIdentity
 from roll.record.run_lock import RunLock
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
     from roll.rollout.sql.database import OpenDatabase
 
 P = TypeVar("P", bound="Prepared")
+Onlookers = Callable[[Flow, Mapping[str, Cluster], Path, Reports], Sequence[Coroutine[object, object, None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchedModel:
+    version: int
+    """The step of a checkpoint; 0 for the model of `pretrain`."""
+    name: str
+    folder: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,8 @@ class Prepared:
     callbacks: tuple[Callback, ...] = ()
     observers: Callable[[Prepared, Inventory, Backend], Observers]
     """Makes the reports of the run."""
+    onlookers: Onlookers
+    """Makes coroutines beside the stages that show people the state of the run, and change nothing."""
     lock: RunLock | None = None
     """Held by the driver; None where nothing else can write there (tests)."""
     benched: tuple[BenchedModel, ...] = ()

@@ -66,7 +66,7 @@ class TrainerRecovery(Recovery):
             try:
                 return await asyncio.to_thread(run.backend.check_nodes, devices)
             except NodeLost as lost:
-                if (left := end - monotonic()) <= 0 or run.interrupted:
+                if (left := end - monotonic()) <= 0 or run.state.interrupted:
                     raise WorkersLost(f"{lost} within {within_s:g} s (device_timeout)") from lost
                 if not told:
                     told = True
@@ -74,7 +74,7 @@ class TrainerRecovery(Recovery):
             await asyncio.sleep(min(NODE_LOOK_S, left))
 
     async def after(self, error: Exception) -> None:
-        if self._run.interrupted:
+        if self._run.state.interrupted:
             raise error
         self._died = await self._run.restarts.begin(self._clusters, error)
 

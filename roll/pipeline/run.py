@@ -5,7 +5,7 @@
       └── admission ◀── version served ◀── engines flip ◀── [weight store] ◀───────────────────────┘
 
 The stages are in `stages.py`, their work is in `explorer/`, `trainer/` and `engines/`. Which of them a process has follows from
-`mode` (`wirings.py`). Training with `async_generation_ratio: 0` is synchronous only because admission starts nothing early.
+`mode` (`topology.py`). Training with `async_generation_ratio: 0` is synchronous only because admission starts nothing early.
 
 It ends
   in order:     the last step is trained: `lease` closes, each stage after it closes in turn, the last checkpoint is written
@@ -20,15 +20,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from roll.distributed.clock import monotonic
 from roll.distributed.cluster import Cluster
 from roll.flow.flow import Flow
-from roll.flow.hang_watch import HangWatch
 from roll.pipeline.clusters import watch_deaths
 from roll.pipeline.lifecycle import RunLifecycle
 from roll.pipeline.summary import RunComponents
-from roll.pipeline.wirings import WIRINGS, Wiring
+from roll.pipeline.topology import Surroundings, Topology, topology_of
 
 REFRESH_S = 0.5
 """Seconds between two refreshes of the state of each role."""
@@ -40,39 +40,45 @@ class Run(RunLifecycle):
     async def attempt(self, clusters: Mapping[str, Cluster]) -> None:
         """Runs one attempt, from workers that are up to the end of its last stage."""
         await self.state.join()
-        wiring = WIRINGS[self.config.mode](self, clusters)
+        accelerators = self.inventory.kind == "cuda"
+        around = Surroundings(self.config, self.prepared, self.state, self.devices, self.backend, self.explorer, accelerators)
+        topology = topology_of(self.config.mode)(around, clusters)
         try:
-            if await wiring.open():
-                await self._flow(wiring, clusters)
-            await wiring.close()
+            if await topology.open():
+                await self._flow(topology, clusters)
+            self.stopped_by = await topology.close()
         finally:
-            wiring.release()
+            topology.release()
 
-    async def _flow(self, wiring: Wiring, clusters: Mapping[str, Cluster]) -> None:
-        halves = wiring.halves()
-        flow = Flow(wiring.ledger, self.devices, monotonic, self.state.groups.changes.waits)
-        for half in halves:
-            flow.join(half)
-        wiring.begin(halves)
-        self.begin(RunComponents(flow, wiring.engines, wiring.updates, wiring.explorer), wiring.counter)
-        watchers = [*wiring.watchers(), *self._watchers(flow, clusters)]
-        async with wiring.checkpoints():
+    async def _flow(self, topology: Topology, clusters: Mapping[str, Cluster]) -> None:
+        sides = topology.sides(self.rollouts)
+        flow = Flow(topology.ledger, self.devices, monotonic, self.state.groups.changes.waits)
+        for side in sides:
+            flow.join(side)
+        topology.begin(sides)
+        self.begin(RunComponents(flow, topology.engines, topology.updates, topology.explorer), topology.counter)
+        watchers = [*topology.watchers(), *self._watchers(flow, clusters)]
+        async with topology.checkpoints():
             try:
-                await flow.run(wiring.until(halves), watchers, wiring.finish, wiring.finishing(halves))
-                await wiring.end()
+                await flow.run(topology.until(sides), watchers, topology.finish, topology.finishing(sides))
+                await topology.end()
             except Exception as error:  # boundary: whatever ends an attempt, what was trained is kept if it can be
-                await wiring.keep(error)
+                await topology.keep(error)
                 raise
 
     async def work(self, clusters: dict[str, Cluster]) -> None:
         """Makes attempts, until one comes to its end or fails for good."""
-        recovery = WIRINGS[self.config.mode].recovery(self, clusters)
+        recovery = topology_of(self.config.mode).recovery(self, clusters)
         while True:
             try:
                 await recovery.begin()
                 return await self.attempt(clusters)
             except Exception as error:  # boundary: whatever ends an attempt may follow from a worker's death
                 await recovery.after(error)
+
+    def figures(self, wall_s: float) -> dict[str, Any]:
+        figures = super().figures(wall_s)
+        return topology_of(self.config.mode).summary(figures, self.prepared.benched, self.state.record.results)
 
     def _watchers(self, flow: Flow, clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
         groups, fallback = self.state.groups, self.fallback.watch(clusters, self.state)
@@ -85,7 +91,7 @@ class Run(RunLifecycle):
             self._refresh(flow, list(clusters)),
             record.files.keep(self.figures_so_far, flow.ledger),
             record.memory.run(clusters),
-            HangWatch(flow, clusters, record.run_dir / "stacks", self.state.reports).run(),
+            *self.prepared.onlookers(flow, clusters, record.run_dir, self.state.reports),
         ]
 
     async def _refresh(self, flow: Flow, clusters: list[str]) -> None:

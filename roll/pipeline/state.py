@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 class RunState:
     lost = ""
     """Reason why a trained step has no checkpoint."""
+    interrupted = False
+    """True if a signal ends the run."""
 
     def __init__(
         self,
@@ -80,6 +82,17 @@ class RunState:
         if checkpoint is not None:
             self.groups.restore(checkpoint.state, checkpoint.buffer)
             self.advantages.restore(checkpoint.state["advantages"])
+
+    @property
+    def ends_early(self) -> bool:
+        """True if the run can go on later from its end: it leaves finished groups in its last checkpoint."""
+        return self.interrupted or self.reports.stop_request is not None
+
+    @property
+    def stopped_in_order(self) -> bool:
+        """True if a callback ends the run, and nothing else failed."""
+        _, status = self.reports.stop_request or ("", "stopped")
+        return status == "finished" and not self.interrupted
 
     @property
     def shared_groups(self) -> SqlGroups:

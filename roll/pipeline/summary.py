@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -11,16 +11,9 @@ from roll.engines.engine_fleet import EngineFleet
 from roll.engines.weight_updates import UpdateStats
 from roll.explorer.explorer import Explorer
 from roll.flow.flow import Flow
-from roll.pipeline.bench import BenchedModel
 from roll.pipeline.failures import TrainerRestarts
 from roll.pipeline.state import RunState
-from roll.record.validation import ValidationResult
 
-OF_TRAINING = (
-    "steps", "validation", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",
-    "trainer_recovery_s", "trainer_resumed_from", "synchronous_since",
-)  # fmt: skip
-"""Figures that a run that only evaluates lacks."""
 OF_THE_TIME = (
     "wall_s", "started_s", "throughput", "idle_share", "weight_updates", "device_turns", "engines", "memory",
     "advice", "advised",
@@ -128,25 +121,3 @@ def _of_engines(engines: EngineFleet | None, carried_over: CarriedOver) -> dict[
     recovered_s = [*carried_over.recovered_s, *engines.recovered_s]
     lost = {"engine_restarts": engines.fleet.restarts, "engine_recovery_s": recovered_s}
     return {**lost, "engine_silent_s": list(engines.silent.seconds), "engines": counted}
-
-
-def of_evaluation(
-    summary: dict[str, object], models: Sequence[BenchedModel], results: Sequence[ValidationResult]
-) -> dict[str, object]:
-    """The figures of a run that evaluates models, and nothing else."""
-    by_version = {result.version: result for result in results}
-    evaluation = [
-        {"model": model.name, "step": model.version, "folder": str(model.folder), "errors": result.errors}
-        | {"scores": result.scores, "sets": _plain(result)}
-        for model in models
-        if (result := by_version.get(model.version)) is not None
-    ]
-    return {name: value for name, value in summary.items() if name not in OF_TRAINING} | {"evaluation": evaluation}
-
-
-def _plain(result: ValidationResult) -> dict[str, object]:
-    """Set -> part -> figure -> value, low, high, prompts."""
-    return {
-        name: {part: {figure: estimate._asdict() for figure, estimate in found.items()} for part, found in parts.items()}
-        for name, parts in result.sets.items()
-    }

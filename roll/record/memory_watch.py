@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping
 
 from roll.distributed.cluster import Cluster
-from roll.distributed.garbage import Growth
 from roll.distributed.machine import ProcessMemory, process_memory
 
 DRIVER = "driver"
@@ -22,10 +21,8 @@ class MemoryWatch:
 
     async def run(self, clusters: Mapping[str, Cluster]) -> None:
         """Reads, as long as the run runs. A worker that gives no answer is left out: others notice."""
-        growth = Growth()
         while True:
             own = process_memory(with_children=False)
-            growth.note(own.rss_mb)
             answers = await asyncio.gather(*(cluster.memory(EVERY_S) for cluster in clusters.values()))
             self.add({DRIVER: {DRIVER: own}, **dict(zip(clusters, answers, strict=True))})
             await asyncio.sleep(EVERY_S)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from roll.configs.derived import Derived
-from roll.configs.loading import to_mapping
+from roll.configs.plain import to_mapping
 from roll.configs.ppo import PPOConfig
 from roll.data.sample import Sample, SampleGroup
 from roll.data.token_batch import TokenBatch

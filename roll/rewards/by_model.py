@@ -24,8 +24,7 @@ from typing import Any
 
 from roll.configs.arguments import GeneratingArguments
 from roll.data.chat_template import rendered_apart
-from roll.data.messages import begun_answer
-from roll.data.sample import Sample
+from roll.data.sample import Sample, begun_answer
 from roll.errors import Busy
 from roll.rewards.answers import answer_text
 from roll.rewards.pool import TimedPool
@@ -34,7 +33,7 @@ from roll.rewards.worker import Grade, RewardWorker
 from roll.strategies.folder_tokens import end_tokens
 from roll.strategies.infer.engines import make_infer_strategy
 from roll.strategies.infer.interface import GenerateRequest, InferStrategy, sampling_params
-from roll.strategies.infer.stop_strings import without_end
+from roll.strategies.infer.response_text import without_end
 from roll.strategies.model_folder import load_tokenizer
 from roll.strategies.score import Scorer, make_scorer
 

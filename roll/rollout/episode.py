@@ -31,6 +31,8 @@ class PolicyAnswer:
 
 AskPolicy = Callable[[Sequence[int], int, int], Awaitable[PolicyAnswer]]
 """(context tokens, turn from 0, most new tokens) -> the answer, complete."""
+Ask = Callable[[Sequence[int], int, int, tuple[str, ...]], Awaitable[PolicyAnswer]]
+"""(context tokens, number of the call, most new tokens, strings that end the answer) -> the answer, complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

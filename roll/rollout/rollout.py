@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from roll.data.extras import NOTHING, Extras
-from roll.data.messages import begun_answer
-from roll.data.sample import LOGPROBS, TOKENS, Prompt, Sample, VersionSpan
+from roll.data.sample import LOGPROBS, TOKENS, Prompt, Sample, VersionSpan, begun_answer
 from roll.data.seeding import derive_seed
 from roll.distributed.backend import WorkerHandle
 from roll.distributed.cluster import Cluster
@@ -23,7 +22,7 @@ from roll.errors import LOST, EngineClosed
 from roll.rollout.episode import PolicyAnswer
 from roll.rollout.router import Route, Router
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
-from roll.strategies.infer.stop_strings import cut_at_stop, without_end
+from roll.strategies.infer.response_text import cut_at_stop, without_end
 
 
 class EngineKeeper(Protocol):

@@ -23,6 +23,15 @@ class TaskSource(Protocol):
         """Makes learning so far effective, after a trained step."""
         return
 
+    def metrics(self) -> dict[str, float]:
+        """Returns what the source has learnt, for the metrics of each step."""
+        return {}
+
+    @property
+    def unserved(self) -> dict[str, dict[str, int]]:
+        """Tasks left out, by domain and epoch."""
+        return {}
+
     def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
         """Returns the position as JSON. `outstanding`: served tasks that are to be served again after `restore`."""
 

@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Any
 
-from roll.distributed.backend import OneNode, WorkerSpec
+from roll.distributed.backend import WorkerSpec
 from roll.distributed.devices import Inventory
+from roll.distributed.local_backend import OneNode
 from roll.errors import NodeLost, WorkerDied
 from roll.pipeline.roles import TRAINER
 from roll.simulate.costs import Costs

@@ -16,8 +16,9 @@ from roll.configs.agentic import AgenticConfig, EnvConfig
 from roll.configs.dotted_path import dotted_path
 from roll.configs.problems import Problem
 from roll.data.seeding import derive_seed
-from roll.explorer.environment_worker import EnvironmentWorker, GroupTask
+from roll.explorer.environment_worker import EnvironmentWorker
 from roll.explorer.episode_managers import TrajEnvManager
+from roll.explorer.group_play import GroupTask
 from roll.explorer.turn_managers import StepEnvManager
 from roll.rollout.environment import Info
 from roll.rollout.episode import PolicyAnswer

@@ -32,7 +32,7 @@ from roll.explorer.agentic import EpisodeSource
 from roll.flow.flow import Flow
 from roll.pipeline import agentic_run, rlvr_run
 from roll.pipeline.agentic_run import AgenticPrepared, AgenticRun
-from roll.pipeline.observers import run_observers
+from roll.pipeline.observers import run_observers, run_onlookers
 from roll.pipeline.prepared import Prepared
 from roll.pipeline.rlvr_run import RLVRPrepared, RLVRRun
 from roll.pipeline.run import Run
@@ -145,6 +145,7 @@ class Simulation:
             validation=self._sets() if config.has_engines else [],
             callbacks=tuple(callbacks),
             observers=run_observers,
+            onlookers=run_onlookers,
             identity=standing(config, checkpoint),
             **own,
         )

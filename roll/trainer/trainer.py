@@ -69,9 +69,24 @@ class Step:
         return f"step {self.number + 1}"
 
 
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The part of a run that its trainer works on."""
+
+    groups: Groups
+    schedule: StepSchedule
+    reports: Reports
+    advantages: Advantages
+    first_step: int
+    """Number of steps done already."""
+    checkpoints: CheckpointWriter
+    announce: Callable[[Buckets], None]
+    """Called when the gathering of a version begins."""
+
+
 class Trainer:
-    """`first_step`: number of steps done already. `store`: receives new weights. `copy`: a copy of the policy that recomputes
-    log-probs in its place."""
+    """Trains the steps of a run. `store`: receives new weights. `copy`: a copy of the policy that recomputes log-probs in its
+    place."""
 
     on_arrival = False
     """True if a step takes its groups as they arrive, False if all together."""
@@ -81,14 +96,9 @@ class Trainer:
         config: PPOConfig,
         derived: Derived,
         loss: LossSpec,
-        groups: Groups,
-        schedule: StepSchedule,
-        reports: Reports,
-        advantages: Advantages,
-        first_step: int,
+        training: Training,
         clusters: Mapping[str, Cluster],
         store: WeightStore,
-        checkpoints: CheckpointWriter,
         copy: PolicyCopy | None = None,
     ) -> None:
         self._config = config
@@ -96,13 +106,14 @@ class Trainer:
         # Explorers of other processes number their engines themselves, each from 0.
         self._loss = replace(loss, engines=len(clusters["actor_infer"]) if "actor_infer" in clusters else 1)
         self._value_loss = ValueLossSpec(clip=config.value_clip)
-        self._groups, self._schedule, self._reports, self._advantages = groups, schedule, reports, advantages
+        self._groups, self._schedule = training.groups, training.schedule
+        self._reports, self._advantages, self._announce = training.reports, training.advantages, training.announce
         self._policy = clusters["actor_train"]
         self._critic = clusters.get("critic")
         self._reference = clusters.get("reference")
-        self._copy, self._store, self._checkpoints = copy, store, checkpoints
-        self._next = first_step
-        self.milestones = Milestones(groups, first_step)
+        self._copy, self._store, self._checkpoints = copy, store, training.checkpoints
+        self._next = training.first_step
+        self.milestones = Milestones(self._groups, self._next)
         self._done_at = 0.0
         self._step_s = 0.0
         """Seconds that the step before took."""
@@ -110,8 +121,6 @@ class Trainer:
         """Time at which the step before was scored ahead."""
         self._ess: float | None = None
         """Effective sample size of the importance weights of the step before."""
-        self.announce: Callable[[Buckets], None] = lambda coming: None
-        """Called when the gathering of a version begins."""
 
     async def lease(self) -> Step:
         """Leases the next step, with its groups. Raises `Closed` after the last."""
@@ -235,7 +244,7 @@ class Trainer:
 
     async def gather_weights(self, version: int) -> NewWeights:
         coming = Buckets(version)
-        self.announce(coming)
+        self._announce(coming)
         return await gather_weights(self._policy, self._store, version, self._config.model_update_buffer_size_mb * MIB, coming)
 
     async def _finish(self, step: Step) -> None:

@@ -31,7 +31,7 @@ from roll.data.sample import Sample, VersionSpan
 from roll.envs.program.player import Programs
 from roll.rollout.dialogue import Dialogue
 from roll.rollout.episode import EpisodeTask, PolicyAnswer
-from roll.strategies.infer.stop_strings import cut_at_stop
+from roll.strategies.infer.response_text import cut_at_stop
 
 HERE = Path(__file__).resolve().parent
 sys.path += [str(HERE), str(HERE.parents[1] / "examples" / "embedded")]

@@ -3,7 +3,8 @@
 import pytest
 
 from roll.configs.backend_arguments import DeepSpeedConfig, deepspeed_problems
-from roll.configs.loading import load_config, to_mapping
+from roll.configs.loading import load_config
+from roll.configs.plain import to_mapping
 from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config

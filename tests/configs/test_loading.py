@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.fields import walk
-from roll.configs.loading import load_config, load_lenient, to_mapping
+from roll.configs.loading import load_config, load_lenient
 from roll.configs.other_names import OTHER_NAMES, name_here
+from roll.configs.plain import to_mapping
 from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 

@@ -8,8 +8,9 @@ from roll.algorithms.correction import Correction, Filter, ImportanceWeight
 from roll.algorithms.pg_variants import get_policy_loss
 from roll.algorithms.policy_loss import policy_losses, traits_of
 from roll.configs.derived import derive
-from roll.configs.loading import load_config, to_mapping
+from roll.configs.loading import load_config
 from roll.configs.losses import POLICY_LOSSES, PolicyLossArgs
+from roll.configs.plain import to_mapping
 from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config

@@ -8,7 +8,8 @@ import pytest
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.fields import walk
-from roll.configs.loading import load_config, to_mapping
+from roll.configs.loading import load_config
+from roll.configs.plain import to_mapping
 from roll.configs.rlvr import RLVRConfig
 from roll.data.paths import ABSOLUTE, absolute, as_written
 from roll.loading.compose import load

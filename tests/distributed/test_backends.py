@@ -10,9 +10,10 @@ import pytest
 
 from roll.configs.dotted_path import import_object
 from roll.distributed import backend as backends
-from roll.distributed.backend import LocalBackend, WorkerSpec
+from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import detect, place
+from roll.distributed.local_backend import LocalBackend
 from roll.errors import WorkerDied, WorkerStartError
 
 HERE = str(Path(__file__).parent)

@@ -5,9 +5,10 @@ import threading
 
 import pytest
 
-from roll.distributed.backend import WorkerHost, WorkerSpec
+from roll.distributed.backend import WorkerSpec
 from roll.distributed.devices import Inventory, place
 from roll.distributed.exchange import MOST_WAITING, Callers, Calls, WorkerTraceback
+from roll.distributed.local_backend import WorkerHost
 from roll.errors import WorkerDied
 
 

@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerFast
 from roll.cli.verify import read_run, violations
 from roll.configs.agentic import AgenticConfig
 from roll.configs.loading import load_config
-from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
+from roll.distributed.local_backend import LocalBackend
 from roll.pipeline.agentic_run import AgenticRun, prepare
 
 # Environments are named by dotted path, here and in the processes that are started from here.

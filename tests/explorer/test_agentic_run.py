@@ -10,8 +10,8 @@ from run_files import loads_of_an_engine
 
 from roll.cli.verify import read_run, violations
 from roll.configs.problems import ConfigError
-from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
+from roll.distributed.local_backend import LocalBackend
 from roll.pipeline.agentic_run import environment_workers, prepare
 
 pytestmark = pytest.mark.slow

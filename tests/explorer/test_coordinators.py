@@ -8,7 +8,7 @@ import pytest
 from roll.distributed.cluster import Cluster
 from roll.errors import Replaced, WorkerDied
 from roll.explorer.coordinators import Coordinators
-from roll.explorer.environment_worker import GroupResult, GroupTask
+from roll.explorer.group_play import GroupResult, GroupTask
 from roll.rollout.changes import Changes
 from roll.strategies.infer.interface import SamplingParams
 

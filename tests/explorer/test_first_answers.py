@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from roll.errors import EpisodeFailed, NoProgress, Unanswered
-from roll.explorer.environment_worker import GroupOutcome
 from roll.explorer.first_answers import ENOUGH, FirstAnswers
+from roll.explorer.group_play import GroupOutcome
 
 
 def failed(*failures):

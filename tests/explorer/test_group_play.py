@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from roll.errors import EpisodeFailed
-from roll.explorer.environment_worker import RULES, VALIDATION, play_group
+from roll.explorer.group_play import RULES, VALIDATION, play_group
 
 
 def run(script, started, needed, rule):

@@ -7,7 +7,7 @@ from gateway_world import World
 
 from roll.cli.verify import read_run, violations
 from roll.configs.problems import ConfigError
-from roll.distributed.backend import LocalBackend
+from roll.distributed.local_backend import LocalBackend
 from roll.explorer.environment_worker import programs
 from roll.pipeline.agentic_run import prepare
 from roll.rollout.episode import EpisodeTask

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from roll.cli.train import main
-from roll.distributed.backend import LocalBackend
+from roll.distributed.local_backend import LocalBackend
 from roll.loading import compose
 from roll.loading.compose import load_to_start
 from roll.pipeline import preparation

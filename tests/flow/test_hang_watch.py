@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from roll.distributed.backend import LocalBackend, WorkerSpec
+from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
 from roll.distributed.devices import detect, place
+from roll.distributed.local_backend import LocalBackend
 from roll.errors import Closed
 from roll.flow import hang_watch
 from roll.flow.flow import Flow, Hangs

@@ -17,8 +17,8 @@ from tiny_models import symbol_tokenizer, tiny_qwen2
 from roll.cli.verify import read_run, violations
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
-from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
+from roll.distributed.local_backend import LocalBackend
 from roll.pipeline.rlvr_run import RLVRRun, prepare
 from roll.record.run_record import archive_previous
 

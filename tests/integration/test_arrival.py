@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 from roll.cli.verify import read_run, violations
 from roll.configs.problems import ConfigError
-from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
+from roll.distributed.local_backend import LocalBackend
 from roll.pipeline.rlvr_run import RLVRRun, prepare
 from roll.trainer.on_arrival import TrainerOnArrival
 

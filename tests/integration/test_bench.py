@@ -14,7 +14,7 @@ from tiny_models import tiny_qwen2
 
 from roll.cli.main import main
 from roll.configs.problems import ConfigError
-from roll.distributed.backend import LocalBackend
+from roll.distributed.local_backend import LocalBackend
 from roll.pipeline.rlvr_run import RLVRRun, prepare
 from roll.record.run_identity import identify
 

@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 from roll.configs.problems import ConfigError
-from roll.distributed.backend import LocalBackend
+from roll.distributed.local_backend import LocalBackend
 from roll.pipeline.rlvr_run import RLVRRun, prepare
 
 PPO = {

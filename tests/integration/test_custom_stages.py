@@ -12,7 +12,7 @@ import pytest
 
 from roll import AsyncTrainingFlow, create_role_state_machine
 from roll.configs.problems import ConfigError
-from roll.distributed.backend import LocalBackend
+from roll.distributed.local_backend import LocalBackend
 from roll.distributed.ray_backend import RayBackend
 from roll.flow.custom_stage import BuiltIn, Drop
 from roll.flow.stage import Stage

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from roll import BuiltIn, Callback, Drop, RLVRPipeline, create_role_state_machine
-from roll.distributed.backend import LocalBackend
+from roll.distributed.local_backend import LocalBackend
 from roll.distributed.ray_backend import RayBackend
 from roll.errors import Expelled, FlowError, Superseded, TakenBack
 from roll.pipeline.last_checkpoint import saved_or_why_not

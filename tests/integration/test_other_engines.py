@@ -10,7 +10,7 @@ from tiny_models import FOR_VLLM, tiny_qwen2
 from transformers import AutoTokenizer
 
 from roll.configs.problems import ConfigError
-from roll.distributed.backend import LocalBackend
+from roll.distributed.local_backend import LocalBackend
 from roll.pipeline.rlvr_run import prepare
 
 SGLANG = os.environ.get("SGLANG_PYTHON")

@@ -7,8 +7,8 @@ import overlap_workers
 import pytest
 from overlap_workers import CALLS
 
-from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
+from roll.distributed.local_backend import LocalBackend
 from roll.pipeline import run as run_page
 from roll.pipeline.rlvr_run import RLVRRun, prepare
 from roll.record import run_record

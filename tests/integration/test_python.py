@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from roll import AsyncTrainingFlow
-from roll.configs.loading import to_mapping
+from roll.configs.plain import to_mapping
 from roll.configs.problems import ConfigError
 from roll.distributed.device_locks import VISIBLE
 from roll.distributed.machine import Machine

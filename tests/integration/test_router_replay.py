@@ -6,8 +6,8 @@ from tiny_models import tiny_mixture
 from transformers import AutoTokenizer
 
 from roll.configs.problems import ConfigError
-from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
+from roll.distributed.local_backend import LocalBackend
 
 CHANGED = "actor/router_replay_changed"
 AHEAD = {"async_generation_ratio": 1, "weight_update_mode": "drain", "old_logprobs": "recompute", "max_steps": 4}

@@ -17,7 +17,7 @@ from tiny_models import FOR_VLLM, symbol_tokenizer, tiny_classifier, tiny_qwen2
 from roll.configs.loading import load_config
 from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
-from roll.distributed.backend import LocalBackend
+from roll.distributed.local_backend import LocalBackend
 from roll.pipeline import rlvr_run
 from roll.record import run_record
 from roll.record.ledger import LaneState

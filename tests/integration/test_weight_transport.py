@@ -11,10 +11,11 @@ from safetensors.torch import load_file, save_file
 from train_specs import fsdp2_spec
 
 from roll.configs.problems import ConfigError
-from roll.distributed.backend import LocalBackend, WorkerSpec
+from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.device_locks import DeviceLocks
 from roll.distributed.devices import Inventory, place
+from roll.distributed.local_backend import LocalBackend
 from roll.distributed.ports import free_port
 from roll.engines.engine_fleet import EngineFleet
 from roll.pipeline import roles

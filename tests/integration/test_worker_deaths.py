@@ -7,8 +7,8 @@ import pytest
 from mortal_workers import MortalBackend
 
 from roll.cli.verify import read_run, violations
-from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
+from roll.distributed.local_backend import LocalBackend
 from roll.pipeline.rlvr_run import RLVRRun, prepare
 
 THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)

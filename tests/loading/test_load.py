@@ -12,7 +12,8 @@ import yaml
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.derived import derive
-from roll.configs.loading import load_config, to_mapping
+from roll.configs.loading import load_config
+from roll.configs.plain import to_mapping
 from roll.configs.problems import ConfigError
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config

@@ -8,10 +8,10 @@ import pytest
 import torch
 from database_party import Party, run
 
-from roll.distributed.backend import LocalBackend
+from roll.distributed.local_backend import LocalBackend
 from roll.errors import Alone, FlowError, VersionGone
 from roll.flow.flow import one_line
-from roll.pipeline.apart import Publisher, attended, is_over
+from roll.pipeline.disaggregated import Publisher, attended, is_over
 from roll.pipeline.failures import Rejoining, lost_versions
 from roll.record.callbacks import Observers, Reports
 from roll.record.validation import ValidationResult

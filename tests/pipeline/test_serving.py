@@ -8,7 +8,7 @@ import pytest
 
 from roll.configs.addresses import host_and_port
 from roll.distributed import processes
-from roll.distributed.backend import LocalBackend
+from roll.distributed.local_backend import LocalBackend
 from roll.pipeline import serving
 from roll.pipeline.serving import check_serving, served_at
 from roll.weights.bucket_server import Endpoint

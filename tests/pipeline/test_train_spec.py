@@ -7,8 +7,8 @@ from roll.configs.backend_arguments import MegatronConfig
 from roll.configs.derived import derive
 from roll.configs.loading import load_config
 from roll.configs.rlvr import RLVRConfig
-from roll.distributed.backend import LocalBackend
 from roll.distributed.devices import Inventory
+from roll.distributed.local_backend import LocalBackend
 from roll.pipeline.roles import ALLOCATOR, infer_specs, train_spec, train_specs
 
 ON = {"device_mapping": "0"}

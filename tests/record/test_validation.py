@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from roll.data.sample import Prompt, Sample, Trajectory, VersionSpan
-from roll.pipeline.bench import BenchedModel, check_complete
+from roll.pipeline.evaluation import check_complete
+from roll.pipeline.prepared import BenchedModel
 from roll.record.estimates import avg
 from roll.record.validation import SetRollouts, ValidationResult, ValidationSet, summarise
 from roll.strategies.infer.interface import SamplingParams

@@ -10,7 +10,7 @@ from roll.configs.loading import load_config
 from roll.configs.problems import ConfigError
 from roll.strategies.folder_tokens import end_tokens, folder_tokens
 from roll.strategies.infer.interface import SamplingParams, sampling_params
-from roll.strategies.infer.stop_strings import response_text
+from roll.strategies.infer.response_text import response_text
 from roll.strategies.model_folder import load_tokenizer
 
 SYMBOLS = ["<pad>", "<eos>", *"abcdefg", "<turn>"]

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 
-from roll.distributed.backend import LocalBackend, LocalHandle, WorkerHost
+from roll.distributed.local_backend import LocalBackend, LocalHandle, WorkerHost
 from roll.errors import WorkerDied
 
 

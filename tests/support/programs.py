@@ -36,7 +36,7 @@ _IMPORTS = {
     "deepspeed": ("deepspeed", "roll.strategies.train.deepspeed_zero"),
     "megatron": ("roll.strategies.train.megatron.critic", "roll.strategies.train.megatron.strategy"),
     "peft": ("peft",),
-    "sqlalchemy": ("roll.pipeline.apart", "roll.pipeline.shared_groups"),
+    "sqlalchemy": ("roll.pipeline.disaggregated", "roll.pipeline.shared_groups"),
 }
 """Package -> what runs and ranks import where it is installed."""
 RUN_IMPORTS = tuple(name for package, names in _IMPORTS.items() if find_spec(package) for name in names)

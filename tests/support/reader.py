@@ -20,7 +20,7 @@ from printed import ROOT, Command, blocks
 from run_files import make_run
 
 from roll.cli.main import main
-from roll.distributed.backend import LocalBackend
+from roll.distributed.local_backend import LocalBackend
 from roll.loading.compose import compose
 from roll.pipeline.pipeline import Pipeline
 

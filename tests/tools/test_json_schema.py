@@ -10,8 +10,8 @@ from jsonschema import Draft7Validator
 
 from roll.configs.agentic import AgenticConfig
 from roll.configs.estimators import AdvantageEstimator
-from roll.configs.loading import to_mapping
 from roll.configs.losses import POLICY_LOSSES
+from roll.configs.plain import to_mapping
 from roll.configs.rlvr import RLVRConfig
 from roll.configs.validation import check_config
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll.distributed.backend import LocalBackend
+from roll.distributed.local_backend import LocalBackend
 from roll.errors import VersionGone
 from roll.weights.assembled import AssembledWeights
 from roll.weights.bucket import BucketFile, make_buckets, manifest_of

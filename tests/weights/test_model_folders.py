@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from roll.pipeline.bench import ModelFolders
+from roll.pipeline.evaluation import ModelFolders
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from roll.distributed.backend import LocalBackend
+from roll.distributed.local_backend import LocalBackend
 from roll.errors import Unreachable, VersionGone
 from roll.weights.bucket import BucketFile, WeightManifest, make_buckets, manifest_of
 from roll.weights.directory import MANIFEST, SERVER, DirectoryWeightStore, ServedWeightStore, WeightFolder

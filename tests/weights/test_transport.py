@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from roll.configs.base import TRANSPORTS_APART, WeightTransport
-from roll.distributed.backend import LocalBackend
 from roll.distributed.cluster import Cluster
+from roll.distributed.local_backend import LocalBackend
 from roll.weights.bucket import BucketFile, make_buckets, manifest_of
 from roll.weights.store import KeptBucket
 from roll.weights.transport import broadcast, followed_weights, published_weights, weight_store

@@ -30,9 +30,9 @@ from roll.errors import REFUSED, EpisodeFailed, StarterGone, Unanswered
 from roll.rewards.sandbox.namespaces import NOBODY
 from roll.rollout.chat.samples import Outcome, episode_samples
 from roll.rollout.chat.score import Score
-from roll.rollout.chat.session import Ask, Limits, Session
+from roll.rollout.chat.session import Limits, Session
 from roll.rollout.dialogue import Dialogue
-from roll.rollout.episode import EpisodeTask
+from roll.rollout.episode import Ask, EpisodeTask
 
 
 @dataclass(frozen=True, slots=True)

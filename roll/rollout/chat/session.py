@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,7 @@ from roll.rollout.chat.conversation import Asked, Reply
 from roll.rollout.chat.exchange import Exchange, Sent
 from roll.rollout.chat.forest import Context, Forest, replied
 from roll.rollout.dialogue import Dialogue
-from roll.rollout.episode import PolicyAnswer
-
-Ask = Callable[[Sequence[int], int, int, tuple[str, ...]], Awaitable[PolicyAnswer]]
-"""(context tokens, number of the call, most new tokens, strings that end the answer) -> the answer, complete."""
+from roll.rollout.episode import Ask, PolicyAnswer
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from roll.strategies.infer.hf.slot_model import SlotModel
 from roll.strategies.infer.hf.slot_row import WHOLE, ContextKey, Row, split
 from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.request_queue import BusyTime, RequestBounds
-from roll.strategies.infer.stop_strings import Tokenizer
+from roll.strategies.infer.response_text import Tokenizer
 from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import WeightManifest
 

@@ -11,7 +11,8 @@ from roll.data.kept_tokens import Ints, KeptTokens
 from roll.data.routes import Routes
 from roll.data.sample import FinishReason, VersionSpan
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult
-from roll.strategies.infer.stop_strings import StopStringMatcher, Tokenizer, response_text
+from roll.strategies.infer.response_text import Tokenizer, response_text
+from roll.strategies.infer.stop_strings import StopStringMatcher
 
 ContextKey = tuple[tuple[int, ...], int]
 """A row's tokens and how many of them are its prompt: rows with equal keys are computed alike."""

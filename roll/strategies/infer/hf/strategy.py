@@ -25,7 +25,7 @@ from roll.distributed.cores import Cores, one_thread
 from roll.errors import EngineClosed
 from roll.strategies.infer.hf.slot_engine import SlotEngine
 from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
-from roll.strategies.infer.stop_strings import Tokenizer
+from roll.strategies.infer.response_text import Tokenizer
 from roll.strategies.model_folder import load_model, load_tokenizer
 from roll.weights.adapter import AdapterSource
 from roll.weights.bucket import Bucket, WeightManifest

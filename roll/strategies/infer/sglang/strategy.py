@@ -22,9 +22,9 @@ from roll.data.sample import FinishReason, VersionSpan
 from roll.errors import Aborted
 from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
+from roll.strategies.infer.response_text import Tokenizer, response_text
 from roll.strategies.infer.sglang.arguments import INSTALL, STARTUP_TIMEOUT_S, interpreter, server_arguments
 from roll.strategies.infer.sglang.server import SGLangServer
-from roll.strategies.infer.stop_strings import Tokenizer, response_text
 from roll.weights.bucket import Bucket, WeightManifest
 from roll.weights.staged import StagedWeights
 

@@ -14,7 +14,8 @@ from roll.data.sample import FinishReason, VersionSpan
 from roll.data.seeding import derive_seed
 from roll.errors import EngineError
 from roll.strategies.infer.interface import GenerateRequest, GenerateResult
-from roll.strategies.infer.stop_strings import StopStringMatcher, Tokenizer, response_text
+from roll.strategies.infer.response_text import Tokenizer, response_text
+from roll.strategies.infer.stop_strings import StopStringMatcher
 
 
 def vllm_prompt(request: GenerateRequest, version: int) -> dict[str, object]:

@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoTokenizer
 from roll.errors import Aborted, EngineClosed, EngineError
 from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
-from roll.strategies.infer.stop_strings import Tokenizer
+from roll.strategies.infer.response_text import Tokenizer
 from roll.strategies.infer.vllm.arguments import engine_arguments
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
 from roll.strategies.infer.vllm.weights import ReceivedAdapters, ReceivedWeights, lora_request

@@ -5,9 +5,10 @@ import asyncio
 import pytest
 import torch
 
-from roll.distributed.backend import LocalBackend, WorkerSpec
+from roll.distributed.backend import WorkerSpec
 from roll.distributed.cluster import Cluster
 from roll.distributed.devices import Placement
+from roll.distributed.local_backend import LocalBackend
 from roll.rollout.rollout import RolloutClient
 from roll.rollout.router import Router
 

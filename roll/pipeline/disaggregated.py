@@ -1,6 +1,6 @@
-"""One half of a run in a process of its own: what stands in the place of the other half, which is in other processes.
+"""A disaggregated run: the trainer is a process of its own, and each explorer is one.
 
-The halves meet in the groups' database, which says who takes part, which version is the newest and how the run ended, and in the
+They meet in the groups' database, which says who takes part, which version is the newest and how the run ended, and in the
 folder of weights, which holds the versions, or says where the trainer serves them.
 """
 
@@ -9,11 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from dataclasses import replace
 
+from roll.configs.derived import Derived
+from roll.configs.ppo import PPOConfig
 from roll.engines.engine_fleet import EngineFleet
 from roll.engines.policy_copy import PolicyCopy
 from roll.engines.weight_updates import EngineUpdates, UpdateStats
 from roll.errors import Closed
+from roll.flow.stage import AnyStage
+from roll.pipeline.recovery import ExplorerRecovery
+from roll.pipeline.serving import served_at
+from roll.pipeline.stages import NO_PARTS, Parts, announcing, exploring, training, validating
+from roll.pipeline.topology import Rollouts, Topology, Watchers, WithTrainer
 from roll.record.callbacks import Reports
 from roll.record.trace import Trace
 from roll.record.validation import ValidationResult
@@ -21,7 +29,7 @@ from roll.rollout.schedule import StepSchedule
 from roll.rollout.sql.groups import SqlGroups
 from roll.trainer.trainer import Trainer
 from roll.weights.store import WeightStore
-from roll.weights.transport import NewWeights
+from roll.weights.transport import NewWeights, followed_weights, published_weights
 
 logger = logging.getLogger(__name__)
 
@@ -154,3 +162,67 @@ class FollowedWeights(EngineUpdates):
         """A run that ended well has its last version validated."""
         done = self._sql.stopped and self._served >= self._sql.admission.newest
         return not self._held and (done or is_over(self._sql))
+
+
+class TrainerProcess(WithTrainer):
+    """A trainer whose explorers are processes of their own."""
+
+    @staticmethod
+    def stages(rollouts: Rollouts, config: PPOConfig, derived: Derived, parts: Parts) -> list[list[AnyStage]]:
+        return [training(parts.trainer, parts.publisher, derived, config.roles())]
+
+    async def open(self) -> bool:
+        config, state = self._config, self._state
+        at = served_at(config)
+        self._store = published_weights(config, self._backend, state.first_step, state.identity.id, *at)
+        self._open_copy(self._store)
+        self._open_trainer(self._store, lambda coming: None)
+        self.weights = self.counter = Publisher(self._store, state.shared_groups, state.reports, state.known, self._copy)
+        self.updates = self.weights.stats
+        self.parts = replace(NO_PARTS, trainer=self.trainer, publisher=self.weights)
+        await self.weights.begin(self.trainer, state.first_step)
+        return True
+
+    def watchers(self) -> Watchers:
+        return [self.weights.record_validations(), *super().watchers()]
+
+    async def close(self) -> str:
+        if not self._state.ends_early or self._state.stopped_in_order:
+            await self.weights.farewell()
+        self._store.close()
+        return ""
+
+
+class ExplorerProcess(Topology):
+    """An explorer whose trainer and fellow explorers are processes of their own."""
+
+    recovery = ExplorerRecovery
+
+    @staticmethod
+    def stages(rollouts: Rollouts, config: PPOConfig, derived: Derived, parts: Parts) -> list[list[AnyStage]]:
+        explore = exploring(parts.explorer, rollouts(config, parts.explorer))
+        return [explore, [announcing(parts.versions), validating(parts.explorer)]]
+
+    async def open(self) -> bool:
+        state = self._state
+        version = state.groups.admission.newest
+        empty = self._prepared.derived.engines_start_empty or state.engines_are_stale or version > 0
+        source = followed_weights(self._config, state.identity.id, self._backend)
+        self.engines = engines = self._fleet(source, version, empty)
+        self.weights = FollowedWeights(engines, state.shared_groups, state.schedule, state.record.files.trace)
+        self.updates = self.weights.stats
+        if not await self.weights.begin():
+            return False
+        self.explorer = self.counter = explorer = await self._explorer(engines, self.weights)
+        self.parts = replace(NO_PARTS, explorer=explorer, versions=self.weights)
+        return True
+
+    def watchers(self) -> Watchers:
+        assert self.engines is not None
+        return [self.engines.supervise(), self.weights.run(), self.weights.follow(), self._state.mirror_steps()]
+
+    async def close(self) -> str:
+        status, reason = self._state.groups.ended or ("", "")
+        if status == "failed":
+            raise RuntimeError(f"the trainer failed: {reason}")
+        return f"the trainer stopped: {reason}" if status == "stopped" else ""

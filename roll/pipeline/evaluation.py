@@ -7,20 +7,26 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from roll.configs.base import PRETRAIN
+from roll.configs.derived import Derived
 from roll.configs.ppo import PPOConfig
 from roll.configs.sizes import TORCH_NAMES, compute_dtype
 from roll.engines.engine_fleet import EngineFleet
 from roll.engines.weight_updates import EngineUpdates
 from roll.errors import CheckpointError, Closed
+from roll.flow.stage import AnyStage
+from roll.pipeline.prepared import BenchedModel
+from roll.pipeline.stages import NO_PARTS, Parts, announcing, validating
+from roll.pipeline.topology import Rollouts, Topology, Watchers
 from roll.record.checkpoint import CheckpointStore
 from roll.record.manifest import MANIFEST
 from roll.record.trace import Trace
@@ -31,13 +37,11 @@ from roll.weights.bucket import Bucket, BucketFile, WeightManifest, make_buckets
 from roll.weights.folder_files import weight_files
 from roll.weights.store import Buckets, Receive
 
-
-@dataclass(frozen=True, slots=True)
-class BenchedModel:
-    version: int
-    """The step of a checkpoint; 0 for the model of `pretrain`."""
-    name: str
-    folder: Path
+OF_TRAINING = (
+    "steps", "validation", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",
+    "trainer_recovery_s", "trainer_resumed_from", "synchronous_since",
+)  # fmt: skip
+"""Figures that a run that only evaluates lacks."""
 
 
 def benched_models(config: PPOConfig) -> tuple[BenchedModel, ...]:
@@ -161,3 +165,49 @@ def _tensors(path: Path, names: Collection[str] | None, dtype: str) -> Iterator[
                 yield name, tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
     except (OSError, SafetensorError) as error:
         raise ValueError(f"the weights in '{path}' cannot be read: {error}") from error
+
+
+class EvalOnly(Topology):
+    """Evaluates models that were trained before, one after another."""
+
+    @staticmethod
+    def stages(rollouts: Rollouts, config: PPOConfig, derived: Derived, parts: Parts) -> list[list[AnyStage]]:
+        return [[announcing(parts.versions), validating(parts.explorer)]]
+
+    @staticmethod
+    def summary(figures: dict[str, Any], models: Sequence[BenchedModel], results: Sequence[ValidationResult]) -> dict[str, Any]:
+        by_version = {result.version: result for result in results}
+        evaluation = [
+            {"model": model.name, "step": model.version, "folder": str(model.folder), "errors": result.errors}
+            | {"scores": result.scores, "sets": _plain(result)}
+            for model in models
+            if (result := by_version.get(model.version)) is not None
+        ]
+        return {name: value for name, value in figures.items() if name not in OF_TRAINING} | {"evaluation": evaluation}
+
+    async def open(self) -> bool:
+        state, models = self._state, self._prepared.benched
+        store = model_source(self._config, models, self._around.accelerators)
+        self.engines = engines = self._fleet(store, state.first_step, self._prepared.derived.engines_start_empty)
+        await engines.load()
+        self.weights = ModelsInTurn(engines, state.groups, state.schedule, state.record.files.trace, models)
+        self.updates = self.weights.stats
+        self.explorer = self.counter = explorer = await self._explorer(engines, self.weights)
+        self.parts = replace(NO_PARTS, explorer=explorer, versions=self.weights)
+        return True
+
+    def watchers(self) -> Watchers:
+        assert self.engines is not None
+        return [self.engines.supervise(), self.weights.run()]
+
+    async def close(self) -> str:
+        check_complete(self._prepared.benched, self._state.record.results)
+        return ""
+
+
+def _plain(result: ValidationResult) -> dict[str, object]:
+    """Set -> part -> figure -> value, low, high, prompts."""
+    return {
+        name: {part: {figure: estimate._asdict() for figure, estimate in found.items()} for part, found in parts.items()}
+        for name, parts in result.sets.items()
+    }
