@@ -9,7 +9,7 @@ from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
 SHIPPED_EXAMPLES = ("*.py", "*/*.py", "*/*.yaml", "*/*.json", "*/*.md", "*/*.sh", "*/Dockerfile.*")
-"""What the documentation names and the commands read: `roll/loading/packaged.py` finds it in `roll/examples/`. What scripts
+"""What the documentation names and the commands read: `roll/prepare/packaged.py` finds it in `roll/examples/`. What scripts
 made is no part of it."""
 
 

@@ -30,7 +30,7 @@ from latency import LatencyEnv
 from pipeline_run import Run, save_results
 from slow_lake import run_lake, slow_lake
 
-from roll.rollout.environment import Reset, Step
+from roll.envs.environment import Reset, Step
 
 GROUP = 8
 WARM_UP, WIND_DOWN = 1, 1

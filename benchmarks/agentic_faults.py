@@ -67,7 +67,7 @@ class KillOnce:
 
 def accounts(run: Run, folder: Path) -> bool:
     """Every group that was admitted has exactly one fate, and as many were trained as the steps needed."""
-    from roll.record.journal import read_rows
+    from roll.core.record.journal import read_rows
 
     groups = run.summary["groups"]
     fates = sorted(row["group_id"] for row in read_rows(folder / "run" / "groups.jsonl"))

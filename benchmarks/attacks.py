@@ -21,16 +21,16 @@ from typing import Any
 
 from pipeline_run import ROOT, save_results
 
-from roll.data.sample import Prompt, Sample
-from roll.rewards.code_rule import CodeSandboxRewardWorker
-from roll.rewards.instructions import IFEVAL, OPEN_INSTRUCT, GeneralRuleRewardWorker
-from roll.rewards.rules import (
+from roll.core.data.sample import Prompt, Sample
+from roll.core.rewards.worker import RewardResult, RewardWorker
+from roll.graders.code_rule import CodeSandboxRewardWorker
+from roll.graders.instructions import IFEVAL, OPEN_INSTRUCT, GeneralRuleRewardWorker
+from roll.graders.rules import (
     CrossThinkQARuleRewardWorker,
     GeneralValRuleRewardWorker,
     MathRuleRewardWorker,
     MultipleChoiceBoxedRuleRewardWorker,
 )
-from roll.rewards.worker import RewardResult, RewardWorker
 
 sys.path.append(str(ROOT / "tests" / "support"))
 from hostile_programs import answering, deceiving, forged, leaving

@@ -38,18 +38,18 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from roll.algorithms.loss import LossSpec, compute_loss
-from roll.configs.arguments import FSDP2Config, ModelArguments, TrainBackendConfig, TrainingArguments
-from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, ZeroConfig
-from roll.data.token_batch import TokenBatch
-from roll.distributed.ports import free_port
-from roll.strategies.train.backends import make_train_strategy
-from roll.strategies.train.interface import BatchTotals, RankContext
+from roll.core.algorithms.loss import LossSpec, compute_loss
+from roll.core.configs.arguments import FSDP2Config, ModelArguments, TrainBackendConfig, TrainingArguments
+from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, ZeroConfig
+from roll.core.data.token_batch import TokenBatch
+from roll.core.trainer.batch import shares
+from roll.core.workers.lr_schedule import lr_scale
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import BatchTotals, RankContext
+from roll.core.workers.train_spec import Optimisation, TrainSpec
+from roll.platform.ports import free_port
 from roll.strategies.train.logprobs import row_logprobs
-from roll.strategies.train.lr_schedule import lr_scale
-from roll.strategies.train.spec import Optimisation, TrainSpec
-from roll.trainer.batch import shares
-from roll.weights.experts import published
+from roll.transports.experts import published
 
 REPO = Path(__file__).resolve().parents[1]
 STEPS = 10

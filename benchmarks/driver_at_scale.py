@@ -23,10 +23,10 @@ from typing import Any
 
 from pipeline_run import ROOT, save_results
 
-from roll.configs.rlvr import RLVRConfig
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.garbage import search_all_objects, searching_young_objects, spare_what_is_there
-from roll.loading.compose import load
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.distributed.backend import WorkerSpec
+from roll.platform.garbage import search_all_objects, searching_young_objects, spare_what_is_there
+from roll.prepare.compose import load
 from roll.simulate.backend import SimulatedBackend, SimulatedHandle
 from roll.simulate.costs import Costs, Spread
 from roll.simulate.engine import ScriptedEngine

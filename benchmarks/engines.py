@@ -23,8 +23,8 @@ from pipeline_run import save_results
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from roll.strategies.infer.engines import make_infer_strategy
-from roll.strategies.infer.interface import GenerateRequest, InferStrategy, SamplingParams
+from roll.core.workers.infer_engines import make_infer_strategy
+from roll.core.workers.infer_interface import GenerateRequest, InferStrategy, SamplingParams
 
 PROMPT, LONGEST = 24, 512
 GROUP = 8

@@ -25,12 +25,12 @@ from typing import Any
 
 import gymnasium
 
-from roll.configs.problems import ConfigError
-from roll.distributed.interpreters import usual
+from roll.core.configs.problems import ConfigError
 from roll.envs.audit import REFERENCE
 from roll.envs.packages import KNOWN
 from roll.envs.players import CHANCE, KINDS, SENSELESS
 from roll.envs.registry import make_env
+from roll.platform.interpreters import usual
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs_roll" / "environment_table.md"

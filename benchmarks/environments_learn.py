@@ -27,10 +27,10 @@ import torch
 import yaml
 from pipeline_run import RESULTS, ROOT
 
+from roll.core.explorer.agentic import environment
+from roll.core.record.journal import read_rows
 from roll.envs.host import EnvHost
 from roll.envs.packages import package_of
-from roll.explorer.agentic import environment
-from roll.record.journal import read_rows
 
 sys.path.append(str(ROOT / "examples" / "embedded"))
 from taught_formats import Task, lessons, make_model, questions

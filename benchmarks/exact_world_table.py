@@ -35,10 +35,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "algorithms"))
 
 from exact_world import CutWorld, Estimate, World, baseline_expectation, estimate
 
-from roll.algorithms.loss import LossSpec
-from roll.algorithms.pg_variants import get_policy_loss
-from roll.algorithms.policy_loss import policy_losses
-from roll.algorithms.sequence_advantages import advantage_estimator
+from roll.core.algorithms.loss import LossSpec
+from roll.core.algorithms.pg_variants import get_policy_loss
+from roll.core.algorithms.policy_loss import policy_losses
+from roll.core.algorithms.sequence_advantages import advantage_estimator
 
 EXACT = "sequence weight, not cut"
 

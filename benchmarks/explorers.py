@@ -27,8 +27,8 @@ from pathlib import Path
 
 import numpy as np
 
-from roll.data.sample import Sample
-from roll.rewards.worker import RewardWorker
+from roll.core.data.sample import Sample
+from roll.core.rewards.worker import RewardWorker
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH, SAMPLES, LANES = 8, 4, 16

@@ -40,14 +40,14 @@ from hf_infer_vs_generate import PROMPT, log_normal_lengths, small_model, with_e
 from pipeline_run import ROOT, run_pipeline
 from shared_prefixes import BUDGET, batch_of, groups, step
 
-from roll.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
-from roll.data.token_batch import TokenBatch
-from roll.distributed.garbage import searching_young_objects, spare_what_is_there
+from roll.core.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
+from roll.core.data.token_batch import TokenBatch
+from roll.core.weights.bucket import manifest_of
+from roll.core.workers.train_interface import RankContext
+from roll.core.workers.train_spec import Optimisation, TrainSpec
+from roll.platform.garbage import searching_young_objects, spare_what_is_there
 from roll.strategies.infer.hf.strategy import HFInferStrategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
-from roll.strategies.train.spec import Optimisation, TrainSpec
-from roll.weights.bucket import manifest_of
 
 FIGURES = ROOT / "benchmarks" / "gate.json"
 SIZE = "1M"

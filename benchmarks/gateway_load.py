@@ -30,11 +30,11 @@ sys.path += [str(ROOT / "tests" / "support")]
 
 from gateway_world import END, TEMPLATE, make_tokenizer  # noqa: E402
 
-from roll.data.sample import VersionSpan  # noqa: E402
+from roll.chat.dialogue import Dialogue  # noqa: E402
+from roll.chat.session import Limits, Session  # noqa: E402
+from roll.core.data.episode import PolicyAnswer  # noqa: E402
+from roll.core.data.sample import VersionSpan  # noqa: E402
 from roll.envs.gateway.server import Gateway  # noqa: E402
-from roll.rollout.chat.session import Limits, Session  # noqa: E402
-from roll.rollout.dialogue import Dialogue  # noqa: E402
-from roll.rollout.episode import PolicyAnswer  # noqa: E402
 
 
 async def program(address: str, key: str, turns: int, prompt: int, policy_s: float, late: list[float]) -> None:

@@ -39,15 +39,15 @@ import torch
 from engines import PROMPT, SIZES, make_model, make_prompts, requests, save
 from pipeline_run import save_results
 
-from roll.algorithms.loss import LossSpec
-from roll.configs.arguments import FSDP2Config, ModelArguments, TrainBackendConfig, TrainingArguments
-from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, ZeroConfig
-from roll.data.token_batch import TokenBatch
-from roll.strategies.infer.engines import make_infer_strategy
+from roll.core.algorithms.loss import LossSpec
+from roll.core.configs.arguments import FSDP2Config, ModelArguments, TrainBackendConfig, TrainingArguments
+from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, ZeroConfig
+from roll.core.data.token_batch import TokenBatch
+from roll.core.workers.infer_engines import make_infer_strategy
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import BatchTotals, RankContext
+from roll.core.workers.train_spec import Optimisation, TrainSpec
 from roll.strategies.infer.vllm.arguments import check_installed
-from roll.strategies.train.backends import make_train_strategy
-from roll.strategies.train.interface import BatchTotals, RankContext
-from roll.strategies.train.spec import Optimisation, TrainSpec
 
 DEVICE = "cuda:0"
 VLLM_PYTHON = Path(__file__).parents[1] / ".venv-vllm/bin/python"

@@ -27,13 +27,13 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from roll.data.sample import Prompt, Sample
-from roll.rewards.code_judge import same_output
-from roll.rewards.code_rule import CodeSandboxRewardWorker
-from roll.rewards.math_grader import grade
-from roll.rewards.rules import MathRuleRewardWorker
-from roll.rewards.sandbox.usage import below
-from roll.rewards.worker import RewardWorker
+from roll.core.data.sample import Prompt, Sample
+from roll.core.rewards.worker import RewardWorker
+from roll.graders.code_judge import same_output
+from roll.graders.code_rule import CodeSandboxRewardWorker
+from roll.graders.math_grader import grade
+from roll.graders.rules import MathRuleRewardWorker
+from roll.graders.sandbox.usage import below
 
 AT_ONCE = 2
 TRUTHS = (r"\frac{{{0}}}{{7}}", r"{0}\sqrt{{3}}", "{0}", r"({0}, 5)", r"x^2 + {0}x")

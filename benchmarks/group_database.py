@@ -24,25 +24,25 @@ from typing import Any
 
 from sqlalchemy import create_engine, insert, update
 
-from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
-from roll.distributed.processes import Process
-from roll.record.group_log import GroupLog
-from roll.record.run_identity import RunIdentity
-from roll.record.trace import Trace
-from roll.rollout.admission import Admission
-from roll.rollout.pipeline_depth import PipelineDepth
-from roll.rollout.progress import Progress
-from roll.rollout.sql.database import Database
-from roll.rollout.sql.groups import SqlGroups
-from roll.rollout.sql.joining import Member
-from roll.rollout.sql.tables import groups as group_rows
-from roll.rollout.sql.tables import runs
-from roll.rollout.tasks import TaskSource
+from roll.core.data.sample import Prompt, Sample, SampleGroup, VersionSpan
+from roll.core.distributed.processes import Process
+from roll.core.groups.admission import Admission
+from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.progress import Progress
+from roll.core.groups.tasks import TaskSource
+from roll.core.record.group_log import GroupLog
+from roll.core.record.run_identity import RunIdentity
+from roll.core.record.trace import Trace
+from roll.topologies.sql.database import Database
+from roll.topologies.sql.groups import SqlGroups
+from roll.topologies.sql.joining import Member
+from roll.topologies.sql.tables import groups as group_rows
+from roll.topologies.sql.tables import runs
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 import postgres
 
-from roll.errors import Closed
+from roll.core.errors import Closed
 
 BATCH, RATIO, SAMPLES, LANES = 32, 7.0, 8, 8
 BYTES_OF_TOKEN = 12

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
 from roll.strategies.infer.hf.strategy import HFInferStrategy
-from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 
 PROMPT = 24
 

@@ -12,10 +12,10 @@ import random
 from collections.abc import Mapping
 from typing import cast
 
-from roll.configs.problems import ConfigError, Problem
-from roll.data.seeding import derive_seed
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.data.seeding import derive_seed
+from roll.envs.environment import Reset, Step, TextEnv, is_async
 from roll.envs.registry import make_env
-from roll.rollout.environment import Reset, Step, TextEnv, is_async
 
 
 class InjectedFault(Exception):

@@ -19,14 +19,14 @@ import torch
 from engines import LONGEST, PROMPT, SIZES, make_model, make_prompts, requests, save, seconds
 from pipeline_run import save_results
 
-from roll.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
-from roll.strategies.infer.engines import make_infer_strategy
-from roll.strategies.infer.interface import InferStrategy
+from roll.core.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
+from roll.core.weights.adapter import AdapterSource
+from roll.core.weights.bucket import Bucket, manifest_of
+from roll.core.workers.infer_engines import make_infer_strategy
+from roll.core.workers.infer_interface import InferStrategy
+from roll.core.workers.train_interface import RankContext
+from roll.core.workers.train_spec import Optimisation, TrainSpec
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
-from roll.strategies.train.spec import Optimisation, TrainSpec
-from roll.weights.adapter import AdapterSource
-from roll.weights.bucket import Bucket, manifest_of
 
 BUCKET_BYTES = 256 << 20
 

@@ -21,7 +21,7 @@ from pipeline_run import save_results
 from processes import Watch
 from slow_lake import ENV, run_lake, slow_lake
 
-from roll.rollout.environment import Reset, Step
+from roll.envs.environment import Reset, Step
 
 GROUP = 8
 MEAN_S = 10.0

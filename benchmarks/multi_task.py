@@ -34,9 +34,9 @@ from pipeline_run import ROOT, save_results
 
 from roll import make_env
 from roll.cli.verify import GIVEN_BACK
+from roll.core.record.journal import read_rows
 from roll.envs.host import EnvHost
 from roll.envs.packages import interpreter
-from roll.record.journal import read_rows
 
 sys.path.append(str(ROOT / "examples" / "embedded"))
 from taught_player import make_tokenizer

@@ -23,12 +23,12 @@ import torch
 from pipeline_run import ROOT, run_pipeline, save_results
 from torch import Tensor
 
-from roll.algorithms.loss import LossSpec
-from roll.data.sample import Sample
-from roll.data.token_batch import TokenBatch
-from roll.rewards.rules import ExactMatchRewardWorker
-from roll.strategies.train.interface import BatchTotals
-from roll.strategies.workers import LogProbWorker, TrainWorker
+from roll.core.algorithms.loss import LossSpec
+from roll.core.data.sample import Sample
+from roll.core.data.token_batch import TokenBatch
+from roll.core.workers.train_interface import BatchTotals
+from roll.core.workers.workers import LogProbWorker, TrainWorker
+from roll.graders.rules import ExactMatchRewardWorker
 
 WARM_UP, WIND_DOWN = 8, 3
 TRAIN_S, SCORE_S = "SCRIPTED_TRAIN_S", "SCRIPTED_SCORE_S"

@@ -40,12 +40,12 @@ import yaml
 from gateway_world import World
 from talking_agent import QUESTIONS
 
-from roll.configs.agentic import EnvConfig
-from roll.configs.dotted_path import import_object
-from roll.configs.program import ProgramConfig
+from roll.core.configs.agentic import EnvConfig
+from roll.core.configs.dotted_path import import_object
+from roll.core.configs.program import ProgramConfig
+from roll.core.data.episode import EpisodeTask
 from roll.envs.host import EnvHost
 from roll.envs.program.player import Programs
-from roll.rollout.episode import EpisodeTask
 
 AGENT = ROOT / "benchmarks" / "talking_agent.py"
 PRELOAD = ["openai.resources.chat.chat", "openai.lib.streaming.chat", "httpcore2", "anyio.streams.tls"]

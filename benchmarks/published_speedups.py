@@ -27,7 +27,7 @@ from pathlib import Path
 
 from pipeline_run import ROOT, save_results
 
-from roll.loading.compose import load
+from roll.prepare.compose import load
 from roll.simulate.costs import Costs, Spread
 from roll.simulate.figures import steady, step_rows
 from roll.simulate.run import Simulation, simulate, simulated

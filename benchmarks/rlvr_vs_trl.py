@@ -35,8 +35,8 @@ import letters
 import sums
 from pipeline_run import LIMIT_S, ROOT, run_pipeline, save_results
 
-from roll.data.sample import Sample
-from roll.rewards.worker import RewardWorker
+from roll.core.data.sample import Sample
+from roll.core.rewards.worker import RewardWorker
 
 CORES = 2
 WIND_DOWN = 2

@@ -37,14 +37,14 @@ from gpu import Arithmetic, arithmetic, positive, random_batch
 from pipeline_run import save_results
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from roll.algorithms.loss import LossSpec
-from roll.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
-from roll.strategies.infer.engines import make_infer_strategy
+from roll.core.algorithms.loss import LossSpec
+from roll.core.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
+from roll.core.workers.infer_engines import make_infer_strategy
+from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import BatchTotals, RankContext
+from roll.core.workers.train_spec import Optimisation, TrainSpec
 from roll.strategies.infer.hf.slot_model import SlotModel
-from roll.strategies.infer.interface import GenerateRequest, SamplingParams
-from roll.strategies.train.backends import make_train_strategy
-from roll.strategies.train.interface import BatchTotals, RankContext
-from roll.strategies.train.spec import Optimisation, TrainSpec
 
 TYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 SIZE, MATRIX = 2048, (65536, 4096)

@@ -33,16 +33,16 @@ from tokenizers import Tokenizer, models
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from roll.algorithms.loss import LossSpec
-from roll.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
-from roll.data.sample import Prompt, Sample, SampleGroup
-from roll.data.token_batch import TokenBatch
+from roll.core.algorithms.loss import LossSpec
+from roll.core.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
+from roll.core.data.sample import Prompt, Sample, SampleGroup
+from roll.core.data.token_batch import TokenBatch
+from roll.core.trainer.batch import token_batch, totals_of
+from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, SamplingParams
+from roll.core.workers.train_interface import RankContext
+from roll.core.workers.train_spec import Optimisation, TrainSpec
 from roll.strategies.infer.hf.slot_engine import SlotEngine
-from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
-from roll.strategies.train.spec import Optimisation, TrainSpec
-from roll.trainer.batch import token_batch, totals_of
 
 VOCABULARY, PROMPT, GROUP = 64, 32, 4
 LOSS = LossSpec(pg_variant="reinforce", aggregation="token-mean")

@@ -21,16 +21,16 @@ import torch
 from engines import SIZES, make_model, save
 from pipeline_run import save_results
 
-from roll.algorithms.loss import LossSpec
-from roll.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
-from roll.data.microbatches import plan_microbatches
-from roll.data.token_batch import TokenBatch
+from roll.core.algorithms.loss import LossSpec
+from roll.core.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
+from roll.core.data.microbatches import plan_microbatches
+from roll.core.data.token_batch import TokenBatch
+from roll.core.trainer.batch import totals_of
+from roll.core.workers.train_interface import RankContext
+from roll.core.workers.train_spec import Optimisation, TrainSpec
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
 from roll.strategies.train.layout import padded_rows
 from roll.strategies.train.scorer import Scorer
-from roll.strategies.train.spec import Optimisation, TrainSpec
-from roll.trainer.batch import totals_of
 
 BUDGET = 8192
 """Tokens of a micro-batch."""

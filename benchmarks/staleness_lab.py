@@ -89,10 +89,10 @@ LIMIT_S = 3600.0
 
 FORKS = multiprocessing.get_context("forkserver")
 IMPORTED_ONCE = [
-    "roll.loading.compose",
+    "roll.prepare.compose",
     "roll.cli.train",
-    "roll.strategies.workers",
-    "roll.pipeline.rlvr_run",
+    "roll.core.workers.workers",
+    "roll.prepare.rlvr_run",
     "roll.strategies.infer.hf.strategy",
     "roll.strategies.train.fsdp2",
     "transformers.models.qwen2.modeling_qwen2",

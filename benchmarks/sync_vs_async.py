@@ -25,12 +25,12 @@ from typing import Any
 
 from pipeline_run import ROOT, Run, run_pipeline, save_results
 
-from roll.algorithms.loss import LossSpec
-from roll.data.sample import Sample
-from roll.data.token_batch import TokenBatch
-from roll.rewards.rules import ExactMatchRewardWorker
-from roll.strategies.train.interface import BatchTotals
-from roll.strategies.workers import TrainWorker
+from roll.core.algorithms.loss import LossSpec
+from roll.core.data.sample import Sample
+from roll.core.data.token_batch import TokenBatch
+from roll.core.workers.train_interface import BatchTotals
+from roll.core.workers.workers import TrainWorker
+from roll.graders.rules import ExactMatchRewardWorker
 
 WARM_UP = 5
 """Steps left out at the beginning: first calls, and the depth of the pipeline finds its place."""

@@ -35,13 +35,13 @@ import torch
 from pipeline_run import save_results
 from ray.exceptions import RayError
 
-from roll.data.sample import LOGPROBS, TOKENS, Prompt, Sample, SampleGroup, VersionSpan
-from roll.data.token_batch import TokenBatch
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.devices import Inventory, place
-from roll.distributed.ray_backend import RayBackend
-from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
-from roll.trainer.batch import token_batch
+from roll.core.data.sample import LOGPROBS, TOKENS, Prompt, Sample, SampleGroup, VersionSpan
+from roll.core.data.token_batch import TokenBatch
+from roll.core.distributed.backend import WorkerSpec
+from roll.core.distributed.devices import Inventory, place
+from roll.core.trainer.batch import token_batch
+from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, SamplingParams
+from roll.platform.ray_backend import RayBackend
 
 WAYS = ("value", "reference", "returns", "value/8", "reference/8")
 ENGINES, GROUP, PROMPT = 2, 8, 128

@@ -28,20 +28,20 @@ from gpu import random_batch
 from pipeline_run import save_results
 from transformers import AutoConfig
 
-from roll.algorithms.loss import LossSpec
-from roll.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.cluster import Cluster
-from roll.distributed.devices import Inventory, place
-from roll.distributed.local_backend import LocalBackend
-from roll.pipeline import roles
-from roll.strategies.train.interface import BatchTotals, RankContext
-from roll.strategies.train.spec import Optimisation, TrainSpec
-from roll.weights.assembled import AssembledWeights
-from roll.weights.delta import VALUES, WHOLE
-from roll.weights.directory import DirectoryWeightStore, WeightFolder
-from roll.weights.store import BucketRef
-from roll.weights.transport import gather_weights
+from roll.core.algorithms.loss import LossSpec
+from roll.core.configs.arguments import FSDP2Config, ModelArguments, TrainingArguments
+from roll.core.distributed.backend import WorkerSpec
+from roll.core.distributed.cluster import Cluster
+from roll.core.distributed.devices import Inventory, place
+from roll.core.pipeline import roles
+from roll.core.weights.store import BucketRef
+from roll.core.weights.transport import gather_weights
+from roll.core.workers.train_interface import BatchTotals, RankContext
+from roll.core.workers.train_spec import Optimisation, TrainSpec
+from roll.platform.local_backend import LocalBackend
+from roll.transports.assembled import AssembledWeights
+from roll.transports.delta import VALUES, WHOLE
+from roll.transports.directory import DirectoryWeightStore, WeightFolder
 
 MIB = 1 << 20
 SEQUENCES, LENGTH = 8, 128

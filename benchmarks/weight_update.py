@@ -30,25 +30,25 @@ import torch
 from engines import LONGEST, PROMPT, SIZES, make_model, make_prompts, requests, save, seconds
 from pipeline_run import save_results
 
-from roll.configs.arguments import FSDP2Config, ModelArguments
-from roll.configs.base import WeightTransport
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.cluster import Cluster
-from roll.distributed.device_locks import DeviceLocks
-from roll.distributed.devices import Inventory, detect, place
-from roll.distributed.ports import free_port
-from roll.distributed.ray_backend import RayBackend
-from roll.engines.engine_fleet import EngineFleet
-from roll.pipeline import roles
-from roll.rollout.changes import Changes
-from roll.rollout.fleet import Fleet
-from roll.strategies.infer.interface import WeightUpdateMode
-from roll.strategies.train.interface import RankContext
-from roll.strategies.train.spec import TrainSpec
-from roll.weights.directory import DirectoryWeightStore, MemoryFolderStore, ServedWeightStore
-from roll.weights.store import Buckets, MemoryWeightStore, WeightStore
-from roll.weights.transport import gather_weights
-from roll.weights.weight_broadcast import WeightBroadcast
+from roll.core.configs.arguments import FSDP2Config, ModelArguments
+from roll.core.configs.base import WeightTransport
+from roll.core.distributed.backend import WorkerSpec
+from roll.core.distributed.cluster import Cluster
+from roll.core.distributed.device_locks import DeviceLocks
+from roll.core.distributed.devices import Inventory, detect, place
+from roll.core.engines.engine_fleet import EngineFleet
+from roll.core.engines.fleet import Fleet
+from roll.core.groups.changes import Changes
+from roll.core.pipeline import roles
+from roll.core.weights.store import Buckets, MemoryWeightStore, WeightStore
+from roll.core.weights.transport import gather_weights
+from roll.core.workers.infer_interface import WeightUpdateMode
+from roll.core.workers.train_interface import RankContext
+from roll.core.workers.train_spec import TrainSpec
+from roll.platform.ports import free_port
+from roll.platform.ray_backend import RayBackend
+from roll.transports.directory import DirectoryWeightStore, MemoryFolderStore, ServedWeightStore
+from roll.transports.weight_broadcast import WeightBroadcast
 
 DEADLINE_S = 900.0
 SLOTS_AND_UPDATES = {"1M": (16, 5), "50M": (16, 5), "500M": (8, 2), "1.5B": (8, 2), "7B": (8, 2)}

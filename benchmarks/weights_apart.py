@@ -24,7 +24,7 @@ from pathlib import Path
 import letters
 from pipeline_run import LIMIT_S, ROOT, save_results
 
-from roll.configs.base import TRANSPORTS_APART
+from roll.core.configs.base import TRANSPORTS_APART
 
 WARM_UP = 3
 BATCH, GROUP = 2, 2

@@ -16,25 +16,25 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 
-from roll.algorithms.loss import LossSpec, prepare_batch
-from roll.configs.derived import derive
-from roll.configs.rlvr import RLVRConfig
-from roll.data.prompt_file import read_rows
-from roll.data.prompt_source import PromptSource, tokenize_prompts
-from roll.data.sample import Sample, SampleGroup
-from roll.data.seeding import derive_seed
-from roll.door import load_config
-from roll.pipeline.roles import loss_spec, train_spec
+from roll.api import load_config
+from roll.core.algorithms.loss import LossSpec, prepare_batch
+from roll.core.configs.derived import derive
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.data.sample import Sample, SampleGroup
+from roll.core.data.seeding import derive_seed
+from roll.core.pipeline.roles import loss_spec, train_spec
+from roll.core.trainer.advantages import RLVRAdvantages
+from roll.core.trainer.batch import optimiser_batches, token_batch, totals_of
+from roll.core.weights.bucket import Bucket, manifest_of
+from roll.core.workers.infer_interface import GenerateRequest, SamplingParams, sampling_params
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import RankContext
+from roll.core.workers.train_spec import TrainSpec
+from roll.prompts.prompt_file import read_rows
+from roll.prompts.prompt_source import PromptSource, tokenize_prompts
 from roll.strategies.folder_tokens import folder_tokens
 from roll.strategies.infer.hf.strategy import HFInferStrategy
-from roll.strategies.infer.interface import GenerateRequest, SamplingParams, sampling_params
 from roll.strategies.model_folder import open_tokenizer
-from roll.strategies.train.backends import make_train_strategy
-from roll.strategies.train.interface import RankContext
-from roll.strategies.train.spec import TrainSpec
-from roll.trainer.advantages import RLVRAdvantages
-from roll.trainer.batch import optimiser_batches, token_batch, totals_of
-from roll.weights.bucket import Bucket, manifest_of
 
 
 async def plain_loop(

@@ -67,7 +67,7 @@ def shared_ray(forks: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv(FORKS, forks.address)
     monkeypatch.setattr("ray._private.ray_constants.SETUP_WORKER_FILENAME", SERVER)
-    monkeypatch.setattr("roll.distributed.ray_backend.RayInstance", SharedRay)
+    monkeypatch.setattr("roll.platform.ray_backend.RayInstance", SharedRay)
 
 
 def end_shared_ray() -> None:

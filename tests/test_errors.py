@@ -1,4 +1,4 @@
-"""roll/errors.py names who raises an error and who catches it; they do. `boundary` tells what foreign code raises."""
+"""roll/core/errors.py names who raises an error and who catches it; they do. `boundary` tells what foreign code raises."""
 
 import ast
 import asyncio
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from roll import errors
+from roll.core import errors
 
 ROLL = Path(errors.__file__).parent
 TREES = {str(path.relative_to(ROLL)): ast.parse(path.read_text()) for path in sorted(ROLL.rglob("*.py"))}
 CLASSES = {name: value for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
-PLACES = re.findall(r"`([a-z_/]+(?:\.py|/))`", (ROLL / "errors.py").read_text())
+PLACES = re.findall(r"`([a-z_/]+(?:\.py|/))`", (ROLL / "core/errors.py").read_text())
 
 
 def names(*nodes):
@@ -51,12 +51,12 @@ RAISED, CAUGHT = ({path: find(tree) for path, tree in TREES.items()} for find in
 
 
 def elsewhere():
-    """Exception classes outside of errors.py that one file raises and another catches by their name."""
+    """Exception classes outside of core/errors.py that one file raises and another catches by their name."""
     bases = {
         node.name: [ast.unparse(base) for base in node.bases]
         for path, tree in TREES.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and path != "errors.py"
+        if isinstance(node, ast.ClassDef) and path != "core/errors.py"
     }
 
     def is_error(name, seen=()):
@@ -72,7 +72,7 @@ def elsewhere():
 
 
 def test_an_error_that_crosses_files_stands_in_errors():
-    assert list(elsewhere()) == ["ConfigError"]  # which errors.py says
+    assert list(elsewhere()) == ["ConfigError"]  # which core/errors.py says
 
 
 @pytest.mark.parametrize("place", sorted(set(PLACES)))
@@ -90,7 +90,9 @@ def test_who_raises_and_catches_an_error_does(name):
 
 
 def test_errors_imports_nothing_of_the_project():
-    assert not [node for node in ast.walk(TREES["errors.py"]) if isinstance(node, ast.ImportFrom) and "roll" in str(node.module)]
+    assert not [
+        node for node in ast.walk(TREES["core/errors.py"]) if isinstance(node, ast.ImportFrom) and "roll" in str(node.module)
+    ]
 
 
 @pytest.mark.parametrize("act", [lambda: {}["x"], lambda: next(iter(())), lambda: sys.exit(3)])

@@ -7,9 +7,9 @@ from typing import get_args
 import house
 import pytest
 
-from roll.configs.arguments import FROZEN_STRATEGIES, TRAINING_STRATEGIES, StrategyName
-from roll.configs.dotted_path import named_object
-from roll.configs.engines import ENGINES
+from roll.core.configs.arguments import FROZEN_STRATEGIES, TRAINING_STRATEGIES, StrategyName
+from roll.core.configs.dotted_path import named_object
+from roll.core.configs.engines import ENGINES
 from roll.strategies.infer.installed_engine import engine_package
 
 SLACK = {"lines": 100, "reaches_out": 0, "any_per_1000_lines": 0.3, "whats": 0.3, "vague_openings": 3.0}
@@ -52,11 +52,11 @@ def test_an_engine_is_named_in_its_folder_and_its_row():
     elsewhere = Counter(
         str(path.relative_to(house.ROOT))
         for path in house.ROOT.rglob("*.py")
-        if not str(path.relative_to(house.ROOT)).startswith(("strategies/infer/", "compat/", "configs/engines.py"))
+        if not str(path.relative_to(house.ROOT)).startswith(("strategies/infer/", "compat/", "core/configs/engines.py"))
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in ENGINES
     )
-    assert elsewhere == {"configs/arguments.py": 4, "configs/worker.py": 2, "cli/doctor.py": 2}
+    assert elsewhere == {"core/configs/arguments.py": 4, "core/configs/worker.py": 2, "cli/doctor.py": 2}
     assert set(ENGINES) <= set(get_args(StrategyName)) and not set(ENGINES) & {*TRAINING_STRATEGIES, *FROZEN_STRATEGIES}
 
 

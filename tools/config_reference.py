@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.arguments import STRATEGY_CONFIGS
-from roll.configs.fields import default_of, hints, walk
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.arguments import STRATEGY_CONFIGS
+from roll.core.configs.fields import default_of, hints, walk
+from roll.core.configs.rlvr import RLVRConfig
 
 INTRODUCTION = """\
 # Configuration

@@ -15,11 +15,11 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.dotted_path import DOTTED_PATH
-from roll.configs.fields import default_of, hints
-from roll.configs.ppo import names_or_path
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.dotted_path import DOTTED_PATH
+from roll.core.configs.fields import default_of, hints
+from roll.core.configs.ppo import names_or_path
+from roll.core.configs.rlvr import RLVRConfig
 
 SCHEMAS: dict[str, type[Any]] = {"rlvr.schema.json": RLVRConfig, "agentic.schema.json": AgenticConfig}
 

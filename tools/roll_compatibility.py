@@ -19,8 +19,8 @@ from roll.compat.roll.pipelines import REFUSED
 from roll.compat.roll.report import DEFAULTS, DIFFERENCES
 from roll.compat.roll.rule import ROLES, KeyRule
 from roll.compat.roll.translation import READINGS, RULES, has_field
-from roll.configs.agentic import AgenticConfig
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.rlvr import RLVRConfig
 
 Status = Literal["implemented", "read as another key", "without effect", "refused"]
 

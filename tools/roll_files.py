@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roll.compat.roll.pipelines import OTHER_PIPELINE
-from roll.configs.agentic import AgenticConfig
-from roll.configs.backend_arguments import MegatronConfig
-from roll.configs.ppo import PPOConfig
-from roll.configs.problems import ConfigError, LoadReport, Problem
-from roll.configs.validation import check_config
-from roll.distributed.machine import Machine
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.backend_arguments import MegatronConfig
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.problems import ConfigError, LoadReport, Problem
+from roll.core.distributed.machine import Machine
 from roll.envs.registry import BUILT_IN, config_problems, env_class
-from roll.loading.check import planned_devices
-from roll.loading.compose import load
+from roll.plan.rules.validation import check_config
+from roll.prepare.check import planned_devices
+from roll.prepare.compose import load
 from roll.strategies.train.megatron.supported import DENSE, MIXTURES
 
 ROLES = ("actor_train", "actor_infer", "student_train", "sft_train")

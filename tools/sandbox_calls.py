@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.rewards.sandbox.system_calls import ALLOWED, ALLOWED_AGENTS, CONDITIONS, ONE_OF
+from roll.graders.sandbox.system_calls import ALLOWED, ALLOWED_AGENTS, CONDITIONS, ONE_OF
 
 HEAD = """<!-- Made by `python tools/sandbox_calls.py > docs_roll/sandbox_calls.md`. -->
 # System calls that a program may make

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from roll.cli.options import OVERRIDES, Parser, answering, config_folder, keys_and_values
-from roll.configs.agentic import AgenticConfig, EnvConfig
-from roll.configs.arguments import DataArguments
-from roll.configs.loading import load_config
-from roll.configs.problems import ConfigError, Problem
-from roll.configs.redact import visible
-from roll.configs.worker import RewardConfig
-from roll.data.prompt_file import read_rows
-from roll.data.sample import Prompt
+from roll.core.configs.agentic import AgenticConfig, EnvConfig
+from roll.core.configs.arguments import DataArguments
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.redact import visible
+from roll.core.configs.worker import RewardConfig
+from roll.core.data.sample import Prompt
+from roll.core.rewards.worker import worker_class
 from roll.envs.audit import AuditReport, as_mapping, as_text, audit_env, audit_reward
 from roll.envs.kept_audits import chosen_prompts, keep, prompts, subjects
 from roll.envs.packages import interpreter, shorthand
-from roll.loading.fitting import usual_columns
-from roll.rewards.worker import worker_class
+from roll.plan.rules.loading import load_config
+from roll.prepare.fitting import usual_columns
+from roll.prompts.prompt_file import read_rows
 
 LONGEST_EPISODE = 200
 """Turns, where no tag says it."""
@@ -88,7 +88,7 @@ def _reports(options: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[A
 
 def _of_run(options: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[AuditReport]:
     """Raises `ConfigError`."""
-    from roll.loading.compose import load
+    from roll.prepare.compose import load
 
     config, _ = load(config_folder(options["config_path"]), options["config_name"], overrides)
     target, known = options["target"], [*(config.custom_envs if isinstance(config, AgenticConfig) else config.rewards)]

@@ -16,16 +16,16 @@ from typing import Any
 from roll.cli.first_prompt import FirstPrompt, as_text, first_prompts
 from roll.cli.found_here import missing_here
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder, fitted, pipeline_named
-from roll.configs.agentic import AgenticConfig
-from roll.configs.ppo import AUDITS, PPOConfig
-from roll.configs.problems import ConfigError, LoadReport, Problem
-from roll.configs.redact import redact_at, redact_text, visible
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.sizes import GIB, counted
-from roll.configs.validation import check_config
-from roll.distributed.machine import this_machine
-from roll.loading.check import Checked, check, engines, planned_devices
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.ppo import AUDITS, PPOConfig
+from roll.core.configs.problems import ConfigError, LoadReport, Problem
+from roll.core.configs.redact import redact_at, redact_text, visible
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.configs.sizes import GIB, counted
+from roll.core.distributed.machine import this_machine
+from roll.plan.rules.validation import check_config
 from roll.plan.text import keys, whole
+from roll.prepare.check import Checked, check, engines, planned_devices
 from roll.strategies.infer.installed_engine import engine_problems
 
 
@@ -89,7 +89,7 @@ def _check(arguments: Sequence[str]) -> tuple[argparse.Namespace, CheckResult]:
     size = options.device_memory_gib
     if size is not None and not (math.isfinite(size) and size > 0):
         raise ConfigError([Problem("--device_memory_gib", size, "must be a number > 0", "e.g. 80")])
-    from roll.loading.compose import load
+    from roll.prepare.compose import load
 
     folder = config_folder(options.config_path)
     config, report = load(folder, options.config_name, overrides, compat=options.compat, pipeline=pipeline, fetch=options.data)
@@ -140,7 +140,7 @@ def _graph(config: RLVRConfig | AgenticConfig, as_json: bool) -> str:
     # Heavy imports come after the configuration. A stage of the user's own lies where the command is given.
     sys.path.append(os.getcwd())
     from roll.cli.flow import graph_of, mermaid
-    from roll.pipeline.training_flow import AsyncTrainingFlow
+    from roll.prepare.training_flow import AsyncTrainingFlow
 
     graph = graph_of(AsyncTrainingFlow(config).pipeline.outline(), config)
     return json.dumps(asdict(graph), indent=2) if as_json else mermaid(graph).rstrip("\n")
@@ -164,8 +164,8 @@ def _prompts(config: RLVRConfig | AgenticConfig, options: argparse.Namespace) ->
 def _stages(config: PPOConfig) -> Iterator[Problem]:
     """Where stages of the user's own stand. Their code is not looked for: it may be on another machine."""
     if config.flow.stages:
-        from roll.pipeline.outline import misplaced
-        from roll.pipeline.training_flow import AsyncTrainingFlow
+        from roll.prepare.outline import misplaced
+        from roll.prepare.training_flow import AsyncTrainingFlow
 
         assert isinstance(config, RLVRConfig | AgenticConfig)
         yield from misplaced(AsyncTrainingFlow(config).pipeline.kind, config, config.flow.stages)

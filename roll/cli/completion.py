@@ -15,11 +15,11 @@ from typing import Literal, get_args, get_origin
 
 from roll.cli.main import COMMANDS, command_named
 from roll.cli.options import Parser, answering, config_folder
-from roll.configs.agentic import AgenticConfig
-from roll.configs.fields import walk
-from roll.configs.ppo import PPOConfig, names_or_path
-from roll.configs.problems import ConfigError
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.fields import walk
+from roll.core.configs.ppo import PPOConfig, names_or_path
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.rlvr import RLVRConfig
 from roll.envs.registry import BUILT_IN
 
 _BASH = """\

@@ -12,16 +12,16 @@ from dataclasses import asdict
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from roll.configs.arguments import DataArguments
-from roll.configs.derived import derive
-from roll.configs.ppo import set_key
-from roll.configs.problems import ConfigError, Problem
-from roll.configs.rlvr import RLVRConfig
-from roll.data.hub import asks_the_hub, with_fetched_models
-from roll.errors import boundary
+from roll.core.configs.arguments import DataArguments
+from roll.core.configs.derived import derive
+from roll.core.configs.ppo import set_key
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.errors import boundary
+from roll.prompts.hub import asks_the_hub, with_fetched_models
 
 if TYPE_CHECKING:
-    from roll.data.stored_rows import TokenizedRow
+    from roll.prompts.stored_rows import TokenizedRow
 
 SHOWN, WORST = 3, 5
 """Prompts that are shown, and reference answers that earn less than the best."""
@@ -43,10 +43,10 @@ def _files(config: RLVRConfig) -> Iterator[tuple[str, DataArguments]]:
 
 def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) -> dict[str, Any]:
     """Raises `ConfigError`."""
-    from roll.data.chat_template import set_variables
-    from roll.data.prompt_file import announced, read_rows
-    from roll.data.prompt_source import tokenize_prompts
-    from roll.loading.fitting import opened
+    from roll.prepare.fitting import opened
+    from roll.prompts.chat_template import set_variables
+    from roll.prompts.prompt_file import announced, read_rows
+    from roll.prompts.prompt_source import tokenize_prompts
     from roll.strategies.run_models import known_here
 
     derived, key = derive(config), f"{name}.data_args"
@@ -86,7 +86,7 @@ def _domain(config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow], grade
     }
     if config.rewards[domain].models:
         return told | {"unknown": "is not known here: the model that judges is on a run's devices"}
-    from roll.rewards.references import Looked
+    from roll.graders.references import Looked
 
     judged = rows[:graded]
     arguments = Looked(config.rewards[domain].reward_args)
@@ -104,7 +104,7 @@ def _earned(
     empty: float | None,
     unread: Mapping[str, str],
 ) -> dict[str, Any]:
-    from roll.rewards.references import Earned, oddities, success_at
+    from roll.graders.references import Earned, oddities, success_at
 
     values = [result.value for result in results if result.value is not None]
     earned = Earned(values, [result.error for result in results if result.error is not None], empty, unread=unread)
@@ -173,8 +173,8 @@ async def _judge(
 ) -> tuple[list[Any] | None, float | None]:
     """The domain's rewards of the reference answers, None if they are no responses; and of an empty response. Raises
     `ConfigError`."""
-    from roll.data.sample import Sample
-    from roll.rewards.worker import worker_class
+    from roll.core.data.sample import Sample
+    from roll.core.rewards.worker import worker_class
 
     reward = config.rewards[domain]
     block = asdict(reward) | {"policy": config.model_folder(config.actor_train), "reward_args": arguments}

@@ -22,14 +22,14 @@ from packaging.requirements import Requirement
 
 from roll.cli.findings import Finding, answer
 from roll.cli.options import Parser, answering
-from roll.configs.engines import ENGINES
-from roll.configs.problems import ConfigError, Problem
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.sizes import GIB
-from roll.distributed.machine import Machine, this_machine
-from roll.errors import SandboxFailed
-from roll.rewards.code_judge import state_here
-from roll.rewards.sandbox.sandbox import BUILT_IN, checked
+from roll.core.configs.engines import ENGINES
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.configs.sizes import GIB
+from roll.core.distributed.machine import Machine, this_machine
+from roll.core.errors import SandboxFailed
+from roll.graders.code_judge import state_here
+from roll.graders.sandbox.sandbox import BUILT_IN, checked
 from roll.strategies.infer.installed_engine import EnginePackage, engine_package
 
 _WORKER = "CodeSandboxRewardWorker"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from roll.cli.findings import Finding
-from roll.configs.problems import ConfigError, Problem
-from roll.distributed.ports import family_of
+from roll.core.configs.problems import ConfigError, Problem
+from roll.platform.ports import family_of
 
 MESSAGE = 8 << 20
 """Bytes that a node sends to the driver's to measure the way."""
@@ -104,7 +104,7 @@ def cluster_findings(output_dir: Path, model: str) -> Iterator[Finding]:
         raise ConfigError([Problem("--cluster", True, "needs a Ray cluster", "RAY_ADDRESS=<head>:6379 roll doctor --cluster")])
     import ray
 
-    from roll.distributed.ray_nodes import JoinedRay, RayNode, now_live
+    from roll.platform.ray_nodes import JoinedRay, RayNode, now_live
 
     joined = JoinedRay(address)
     try:
@@ -142,7 +142,7 @@ def lateness(before: float, clock: float, after: float) -> float:
 def _started(ray: Any, node: Any) -> Any:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from roll.distributed.child import same_imports
+    from roll.platform.child import same_imports
 
     there = NodeAffinitySchedulingStrategy(node.id, soft=False)
     options = {"num_cpus": 0, "scheduling_strategy": there, "runtime_env": {"env_vars": same_imports()}}

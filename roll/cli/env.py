@@ -17,24 +17,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from roll.cli.options import Parser, answering, keys_and_values, table
-from roll.configs.agentic import AgenticConfig, EnvConfig
-from roll.configs.loading import load_config
-from roll.configs.problems import ConfigError, Problem
-from roll.configs.redact import visible
-from roll.data.seeding import derive_seed
+from roll.core.configs.agentic import AgenticConfig, EnvConfig
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.redact import visible
+from roll.core.data.seeding import derive_seed
+from roll.core.errors import EpisodeFailed
 from roll.envs.check import as_mapping, as_text, check_env
 from roll.envs.elsewhere import asked
 from roll.envs.elsewhere import prompts as first_prompts
 from roll.envs.packages import KNOWN, folders, interpreter, offered, shorthand, stamped
 from roll.envs.packages import add as install
 from roll.envs.registry import BUILT_IN
-from roll.errors import EpisodeFailed
-from roll.loading.yaml_files import read_checked
+from roll.plan.rules.loading import load_config
+from roll.prepare.yaml_files import read_checked
 
 if TYPE_CHECKING:
-    from roll.data.sample import Trajectory
-    from roll.rollout.dialogue import Dialogue
-    from roll.rollout.episode import AskPolicy, PolicyAnswer
+    from roll.chat.dialogue import Dialogue
+    from roll.core.data.episode import AskPolicy, PolicyAnswer
+    from roll.core.data.sample import Trajectory
     from roll.strategies.infer.hf.strategy import HFInferStrategy
 
 USAGE = "usage: roll env check|play|audit|add|list|prompts [options]; roll env check --help, and so on, say more"
@@ -162,9 +162,9 @@ async def _play(to_play: _ToPlay, model: str, seed: int, temperature: float) -> 
 
 
 def _asked(engine: HFInferStrategy, tokenizer: Any, ends: tuple[int, ...], seed: int, temperature: float) -> AskPolicy:
-    from roll.rollout.episode import PolicyAnswer
-    from roll.strategies.infer.interface import GenerateRequest, SamplingParams
-    from roll.strategies.infer.response_text import without_end
+    from roll.core.data.episode import PolicyAnswer
+    from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
+    from roll.core.workers.response_text import without_end
 
     async def ask(tokens: Sequence[int], turn: int, most: int) -> PolicyAnswer:
         sampling = SamplingParams(temperature=temperature, max_new_tokens=most, stop_token_ids=ends, seed=seed + turn)
@@ -178,7 +178,7 @@ def _asked(engine: HFInferStrategy, tokenizer: Any, ends: tuple[int, ...], seed:
 
 def _opened(model: str, template: str) -> tuple[Any, Dialogue]:
     """Its tokenizer, and how it is talked to."""
-    from roll.rollout.dialogue import Dialogue
+    from roll.chat.dialogue import Dialogue
     from roll.strategies.model_folder import open_model
 
     try:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roll.cli.options import Parser, answering
-from roll.configs.problems import ConfigError, Problem
-from roll.configs.sizes import TORCH_NAMES, ComputeDtype
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.sizes import TORCH_NAMES, ComputeDtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,8 +42,8 @@ def export(checkpoint: Path, output: Path, dtype: ComputeDtype) -> int:
 
     Raises `ConfigError`: the checkpoint is not complete or not what was saved (its hashes are checked), or the output cannot be
     written."""
-    from roll.errors import CheckpointError
-    from roll.record.checkpoint import CheckpointStore
+    from roll.core.errors import CheckpointError
+    from roll.core.record.checkpoint import CheckpointStore
 
     runs = (CheckpointStore(place) for place in (checkpoint / "checkpoints", checkpoint))
     run = next((store for store in runs if any(store.root.glob("step-*"))), None)
@@ -70,8 +70,8 @@ def export(checkpoint: Path, output: Path, dtype: ComputeDtype) -> int:
 
 
 def _write(model: Path, folder: Path, dtype: ComputeDtype) -> int:
+    from roll.core.weights.folder_files import CONFIG, INDEX, share_like
     from roll.strategies.train.tensor_files import write_tensors
-    from roll.weights.folder_files import CONFIG, INDEX, share_like
 
     for path in model.iterdir():
         if path.is_file() and path.suffix != ".safetensors" and path.name not in (INDEX, CONFIG):

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.redact import visible
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.sizes import counted
-from roll.data.hub import cached, is_hub_name
-from roll.errors import EpisodeFailed
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.redact import visible
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.configs.sizes import counted
+from roll.core.errors import EpisodeFailed
+from roll.prompts.hub import cached, is_hub_name
 
 MOST_LINES, MOST_CHARACTERS = 40, 4000
 """The part of a prompt that is printed."""
@@ -52,8 +52,8 @@ def first_prompts(config: RLVRConfig | AgenticConfig) -> Iterator[FirstPrompt]:
 
 
 def _of_rows(config: RLVRConfig, tokenizer: Any) -> FirstPrompt:
-    from roll.data.chat_template import encode, render, set_variables
-    from roll.data.prompt_file import read_rows
+    from roll.prompts.chat_template import encode, render, set_variables
+    from roll.prompts.prompt_file import read_rows
 
     data = config.actor_train.data_args
     source = data.path or ", ".join(data.files)
@@ -79,11 +79,11 @@ async def _ask(context: Sequence[int], turn: int, most: int) -> Any:
 
 
 def _of_tag(config: AgenticConfig, tag: str, tokenizer: Any) -> FirstPrompt:
+    from roll.chat.dialogue import Dialogue
     from roll.cli.one_episode import one_episode
-    from roll.data.chat_template import set_variables
-    from roll.distributed.user_code import START_S, try_aside
-    from roll.explorer.agentic import environment
-    from roll.rollout.dialogue import Dialogue
+    from roll.core.distributed.user_code import START_S, try_aside
+    from roll.core.explorer.agentic import environment
+    from roll.prompts.chat_template import set_variables
 
     env, data = config.custom_envs[tag], config.actor_train.data_args
     if env.program is not None:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from roll.configs.ppo import PPOConfig
-from roll.flow.custom_stage import CustomStage
-from roll.flow.flow import Flow
-from roll.flow.stage import AnyStage, Parallel, SourceStage
-from roll.pipeline.state import new_admission
+from roll.core.configs.ppo import PPOConfig
+from roll.core.flow.custom_stage import CustomStage
+from roll.core.flow.flow import Flow
+from roll.core.flow.stage import AnyStage, Parallel, SourceStage
+from roll.core.pipeline.state import new_admission
 
 TITLES = {"admit": "explorer", "lease": "trainer", "served": "validation"}
 """What a half is called that begins with this stage."""

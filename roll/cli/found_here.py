@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.arguments import DataArguments
-from roll.configs.dotted_path import is_importable
-from roll.configs.ppo import PPOConfig, set_key
-from roll.configs.problems import Note
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.arguments import DataArguments
+from roll.core.configs.dotted_path import is_importable
+from roll.core.configs.ppo import PPOConfig, set_key
+from roll.core.configs.problems import Note
+from roll.core.configs.rlvr import RLVRConfig
 from roll.strategies.installed_backend import backend_problems
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from roll.cli.options import Parser, answering
-from roll.configs.arguments import DataArguments, Template
-from roll.configs.problems import ConfigError, Problem
-from roll.data.prompt_file import read_rows
-from roll.errors import PromptFileError
-from roll.loading.fitting import COLUMNS, lengths, opened, usual_columns
-from roll.loading.packaged import EmbeddedModel, embedded_model
+from roll.core.configs.arguments import DataArguments, Template
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.errors import PromptFileError
+from roll.prepare.fitting import COLUMNS, lengths, opened, usual_columns
+from roll.prepare.packaged import EmbeddedModel, embedded_model
+from roll.prompts.prompt_file import read_rows
 
 Row = dict[str, Any]
 TRAIN_ROWS, VALIDATION_ROWS = 1024, 128

@@ -63,7 +63,7 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         return 0
     command, rest = given[0], given[1:]
     if command not in COMMANDS:
-        from roll.configs.problems import did_you_mean
+        from roll.core.configs.problems import did_you_mean
 
         advice = did_you_mean(command, COMMANDS, f"one of {', '.join(COMMANDS)}")
         print(f"error: roll {command}: no such command; {advice}", file=sys.stderr)

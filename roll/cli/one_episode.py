@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from roll.configs.agentic import EnvConfig
-from roll.configs.dotted_path import import_object
-from roll.data.sample import Sample
+from roll.chat.dialogue import Dialogue
+from roll.core.configs.agentic import EnvConfig
+from roll.core.configs.dotted_path import import_object
+from roll.core.data.episode import AskPolicy, EpisodeTask
+from roll.core.data.sample import Sample
 from roll.envs.elsewhere import asked, rules
+from roll.envs.env_manager import EnvManager
+from roll.envs.environment_worker import environment_host, toolbox, with_tools
 from roll.envs.packages import interpreter
-from roll.explorer.env_manager import EnvManager
-from roll.explorer.environment_worker import environment_host, toolbox, with_tools
-from roll.rollout.dialogue import Dialogue
-from roll.rollout.episode import AskPolicy, EpisodeTask
 
 
 async def one_episode(

@@ -16,8 +16,8 @@ from typing import Any, NoReturn, ParamSpec, get_args
 import yaml
 
 from roll.compat.roll.pipelines import Pipeline
-from roll.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
-from roll.loading.packaged import EXAMPLES
+from roll.core.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
+from roll.prepare.packaged import EXAMPLES
 
 P = ParamSpec("P")
 BAD_INPUT, INTERRUPTED = 2, 130

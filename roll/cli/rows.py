@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from roll.configs.redact import visible
-from roll.data.sample import Sample, SampleGroup, VersionSpan
-from roll.record.run_identity import groups_address
+from roll.core.configs.redact import visible
+from roll.core.data.sample import Sample, SampleGroup, VersionSpan
+from roll.core.record.run_identity import groups_address
 from roll.view.content import turns
 from roll.view.groups import GroupQuery, of_samples
 from roll.view.journal import Row, mapping, number, shown, text, whole
@@ -178,10 +178,10 @@ def read(address: str, state: str | None, last: int, with_samples: bool) -> Iter
     None."""
     from sqlalchemy import select
 
-    from roll.errors import PackingError
-    from roll.rollout.sql.connecting import reading
-    from roll.rollout.sql.rows import unpack_group
-    from roll.rollout.sql.tables import groups, samples
+    from roll.core.errors import PackingError
+    from roll.topologies.sql.connecting import reading
+    from roll.topologies.sql.rows import unpack_group
+    from roll.topologies.sql.tables import groups, samples
 
     query = select(groups).order_by(groups.c.id.desc())
     query = query.where(groups.c.state == state) if state else query

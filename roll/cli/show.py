@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from roll.cli.options import table
-from roll.configs.redact import redact_text, visible
-from roll.configs.sizes import duration
-from roll.configs.staleness import staleness_bound
-from roll.record.estimates import Validated
-from roll.record.journal import read_rows
-from roll.record.run_identity import RunIdentity, groups_address, read_identity
+from roll.core.configs.redact import redact_text, visible
+from roll.core.configs.sizes import duration
+from roll.core.configs.staleness import staleness_bound
+from roll.core.record.estimates import Validated
+from roll.core.record.journal import read_rows
+from roll.core.record.run_identity import RunIdentity, groups_address, read_identity
 from roll.reports.alarms import ALARMS
 from roll.reports.learning_curve import REWARD
 from roll.reports.printed_summary import evaluation_lines, tag_lines
@@ -83,7 +83,7 @@ def _change(one: float | None, other: float | None) -> str:
 
 
 LOOK_S = 2.5
-"""A process whose beat does not change in this time is said to be silent (`roll.rollout.sql.news.BEAT_S` is less)."""
+"""A process whose beat does not change in this time is said to be silent (`roll.topologies.sql.news.BEAT_S` is less)."""
 STATES = {"alive": "is alive", "silent": "is silent", "left": "has left", "lost": "was lost"}
 RECENT_S = 60.0
 """Rates are those of the last so many seconds."""
@@ -156,10 +156,10 @@ def _driver_lines(told: Mapping[str, Any]) -> Iterator[str]:
 def _of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
     from sqlalchemy import select
 
-    from roll.rollout.sql.admittance import owner_of
-    from roll.rollout.sql.connecting import reading
-    from roll.rollout.sql.database import check_layout
-    from roll.rollout.sql.tables import members, runs
+    from roll.topologies.sql.admittance import owner_of
+    from roll.topologies.sql.connecting import reading
+    from roll.topologies.sql.database import check_layout
+    from roll.topologies.sql.tables import members, runs
     from roll.view.members import work_since
 
     with reading(address) as connection:
@@ -219,7 +219,7 @@ def _database_lines(told: Mapping[str, Any], process: Mapping[str, Any]) -> Iter
 def _groups_by_state(connection: Any) -> dict[str, Any]:
     from sqlalchemy import func, select
 
-    from roll.rollout.sql.tables import groups
+    from roll.topologies.sql.tables import groups
 
     counted = connection.execute(select(groups.c.state, groups.c.reason, func.count()).group_by(groups.c.state, groups.c.reason))
     counts: dict[str, Any] = {"trained": 0, "buffered": 0, "in_flight": 0, "dropped": {}}

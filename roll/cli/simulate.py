@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from roll.cli.options import OVERRIDES, Parser, answering, config_folder
-from roll.configs.problems import MISSING_VALUE, ConfigError, Problem
+from roll.core.configs.problems import MISSING_VALUE, ConfigError, Problem
 
 if TYPE_CHECKING:
     from roll.simulate.costs import Costs
@@ -91,7 +91,7 @@ def _parser() -> Parser:
 
 def _config(options: argparse.Namespace, given: Sequence[str]) -> tuple[Config, int | None]:
     """And how many explorers are processes of their own. Raises `ConfigError`."""
-    from roll.loading.compose import load
+    from roll.prepare.compose import load
     from roll.simulate.split import with_devices
 
     counts = {name: getattr(options, name) for name in SPLIT}
@@ -122,7 +122,7 @@ def _costs(options: argparse.Namespace) -> Costs:
 
     costs = Costs()
     if options.trace is not None:
-        from roll.loading.compose import load
+        from roll.prepare.compose import load
 
         config, _ = load(options.trace, "config", [])
         costs = calibrated(options.trace, config)
@@ -144,8 +144,8 @@ def _predicted(
     config: Config, explorers: int | None, costs: Costs, values: dict[str, str], name: str, keep: Path | None
 ) -> Prediction:
     """Raises `ConfigError`."""
-    from roll.distributed.garbage import searching_young_objects, spare_what_is_there
-    from roll.errors import Stuck
+    from roll.core.errors import Stuck
+    from roll.platform.garbage import searching_young_objects, spare_what_is_there
     from roll.simulate.apart import simulate_apart
     from roll.simulate.figures import steady, step_rows
     from roll.simulate.run import Simulation, simulate, simulated

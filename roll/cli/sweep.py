@@ -22,9 +22,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
 from roll.cli.options import INTERRUPTED, table
-from roll.configs.problems import ConfigError, Problem
-from roll.configs.redact import visible
-from roll.configs.sizes import duration
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.redact import visible
+from roll.core.configs.sizes import duration
 from roll.view.journal import number
 from roll.view.run import RunReader
 from roll.view.runs import is_run, reached

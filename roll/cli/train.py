@@ -29,16 +29,16 @@ from roll.cli.options import (
     pipeline_named,
 )
 from roll.compat.roll.pipelines import Pipeline
-from roll.configs.agentic import AgenticConfig
-from roll.configs.problems import MISSING_VALUE, ConfigError, LoadReport, Problem
-from roll.configs.redact import HIDDEN, redact, visible
-from roll.configs.rlvr import RLVRConfig
-from roll.data.hub import asks_the_hub
-from roll.distributed.garbage import collection_paused, searching_young_objects, spare_what_is_there
-from roll.distributed.machine import this_machine
-from roll.distributed.process_setup import set_defaults
-from roll.loading.packaged import embedded_model, missing_model
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.problems import MISSING_VALUE, ConfigError, LoadReport, Problem
+from roll.core.configs.redact import HIDDEN, redact, visible
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.distributed.machine import this_machine
 from roll.plan.text import condensed
+from roll.platform.garbage import collection_paused, searching_young_objects, spare_what_is_there
+from roll.platform.process_setup import set_defaults
+from roll.prepare.packaged import embedded_model, missing_model
+from roll.prompts.hub import asks_the_hub
 
 FEWEST_FILES = {"one process": 32, "Ray": 256}
 """With fewer open files a model may not be loaded (16 do not do, 20 do), and Ray waits half a minute and then blames something
@@ -109,7 +109,7 @@ def _loaded(
     pipeline: Pipeline, options: argparse.Namespace, overrides: Sequence[str], prog: str
 ) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
     """Raises `ConfigError`."""
-    from roll.loading.compose import load_to_start
+    from roll.prepare.compose import load_to_start
 
     folder = config_folder(options.config_path)
     config, report = load_to_start(folder, options.config_name, overrides, compat=options.compat, pipeline=pipeline)
@@ -123,8 +123,8 @@ def _loaded(
 
 def _told(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     """What users of Hydra ask for: `--cfg job`, secrets hidden, and `--info`. Raises `ConfigError`."""
-    from roll.loading.compose import compose
-    from roll.loading.yaml_files import files
+    from roll.prepare.compose import compose
+    from roll.prepare.yaml_files import files
 
     folder, name = config_folder(options.config_path), options.config_name
     if options.cfg:
@@ -139,7 +139,7 @@ def _told(options: argparse.Namespace, overrides: Sequence[str]) -> int:
 def _multirun(pipeline: Pipeline, options: argparse.Namespace, overrides: Sequence[str], prog: str) -> int:
     """Raises `ConfigError` with the problems of all combinations, before the first run."""
     from roll.cli.sweep import combinations, multirun
-    from roll.loading.check import contradictions
+    from roll.prepare.check import contradictions
 
     if options.jobs < 1:
         raise ConfigError([Problem("--jobs", options.jobs, "must be at least 1")])
@@ -177,7 +177,7 @@ def prepare_process() -> None:
 
 def run(config: RLVRConfig | AgenticConfig, report: LoadReport, local: bool) -> int:
     """Returns the exit code. Raises `ConfigError`."""
-    from roll.loading.check import contradictions
+    from roll.prepare.check import contradictions
 
     print(visible(f"reads {report.file}"))
     if report.summary:
@@ -200,14 +200,14 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
     """Raises `ConfigError`."""
     if problem := too_few_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], local):
         raise ConfigError([problem])
-    from roll.loading.check import check
-    from roll.record.run_lock import lock_run
+    from roll.core.record.run_lock import lock_run
+    from roll.prepare.check import check
     from roll.reports.printed_summary import print_advice
 
     with closing(lock_run(config)) as lock:
         # Heavy imports come after the configuration and the lock: a typo and a run that is there already are answered first.
         with collection_paused():
-            from roll.pipeline.training_flow import AsyncTrainingFlow
+            from roll.prepare.training_flow import AsyncTrainingFlow
         spare_what_is_there()
         searched = nullcontext() if local else searching_young_objects()
         with searched, AsyncTrainingFlow(config, local=local).pipeline.ready(lock) as ready:
@@ -224,7 +224,7 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
 
 def _foretold(run_dir: Path, summary: dict[str, Any]) -> list[str]:
     """The advice's worth: simulated, in place of what was reckoned, in the summary, too; or as it was reckoned."""
-    from roll.record.live_files import amend_summary
+    from roll.core.record.live_files import amend_summary
     from roll.reports.advice import gains
     from roll.simulate.foretold import foretold
 
@@ -268,8 +268,8 @@ def evaluate(arguments: Sequence[str]) -> int:
 def _evaluate(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     """Raises `ConfigError`."""
     prepare_process()
-    from roll.loading.compose import load_to_start
-    from roll.record.run_identity import started_in
+    from roll.core.record.run_identity import started_in
+    from roll.prepare.compose import load_to_start
 
     if options.config_name is None and options.config_path is not None:
         there = sorted(path.stem for path in config_folder(options.config_path).glob("*.yaml"))
@@ -285,7 +285,7 @@ def _evaluate(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     config, report = load_to_start(folder, name, overrides)
     named = options.checkpoint or config.bench_checkpoints
     bench = replace(config, mode="bench", bench_checkpoints=named, resume_from_checkpoint=False)
-    from roll.record.live_files import SUMMARY
+    from roll.core.record.live_files import SUMMARY
 
     with contextlib.redirect_stdout(sys.stderr) if options.json else nullcontext():
         code = run(bench, report, options.local)
@@ -325,7 +325,7 @@ def demo(arguments: Sequence[str]) -> int:
 def _make_model(pipeline: str, arguments: Sequence[str]) -> None:
     """Raises `ConfigError` and `subprocess.CalledProcessError`."""
     options, overrides = parse(arguments, pipeline, f"roll demo {pipeline}")
-    from roll.loading.compose import load_to_start
+    from roll.prepare.compose import load_to_start
 
     if options.multirun:
         from roll.cli.sweep import combinations

@@ -9,8 +9,8 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from roll.configs.redact import visible
-from roll.record.journal import write_atomically
+from roll.core.configs.redact import visible
+from roll.core.record.journal import write_atomically
 
 
 def main(arguments: Sequence[str]) -> int:

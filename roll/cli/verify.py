@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from roll.cli.verify_files import DAMAGE, REPLAYED, Run, blake2b, prefix, read_run, rows, sha256
-from roll.configs.sizes import counted
+from roll.core.configs.sizes import counted
 from roll.view.runs import check_run
 
 GIVEN_BACK = {"explorer_lost", "rolled_back", "damaged"}

@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 import yaml
 
-from roll.record.journal import journal_parts, part_before
-from roll.record.manifest import MANIFEST
-from roll.record.run_identity import SQLITE, groups_address, read_identity
+from roll.core.record.journal import journal_parts, part_before
+from roll.core.record.manifest import MANIFEST
+from roll.core.record.run_identity import SQLITE, groups_address, read_identity
 
 Row = dict[str, Any]
 

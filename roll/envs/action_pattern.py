@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from roll.configs.problems import ConfigError, Problem
+from roll.core.configs.problems import ConfigError, Problem
 
 ANSWER_PATTERN = r"<answer>(.*?)</answer>"
 """The default where an action is no free text: the agent may think aloud, the answer is between the tags."""

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from gymnasium import spaces
 
-from roll.configs.problems import ConfigError, Problem
+from roll.core.configs.problems import ConfigError, Problem
 from roll.envs.action_pattern import ANSWER_PATTERN, WHOLE_TEXT, compiled, found_in
 from roll.envs.space_text import described, example, member, plain, text_wanted
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from roll.data.sample import Prompt, Sample
-from roll.data.seeding import derive_seed
+from roll.core.data.sample import Prompt, Sample
+from roll.core.data.seeding import derive_seed
+from roll.core.rewards.worker import RewardResult, RewardWorker
 from roll.envs.check import Episode, Policy, again, play
 from roll.envs.players import CHANCE, WORDS, Player
 from roll.envs.registry import make_env
 from roll.envs.rules import instructions
-from roll.rewards.worker import RewardResult, RewardWorker
 
 KNOWN_ANSWERS = 64
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, stdev
 
-from roll.data.sample import FULL_REWARD, Prompt, reaches
+from roll.core.data.sample import FULL_REWARD, Prompt, reaches
+from roll.core.rewards.worker import RewardWorker
 from roll.envs.arenas import Arena, Earned, EnvArena, RewardArena
 from roll.envs.elsewhere import asked
 from roll.envs.players import CHANCE, CLOCK, KINDS, SENSELESS, STOPPED, players
-from roll.rewards.worker import RewardWorker
 
 REFERENCE = "reference"
 CONSTANT_PAYS = "one answer for all tasks earns"

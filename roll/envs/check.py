@@ -15,15 +15,15 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from textwrap import indent
 
-from roll.configs.redact import visible
-from roll.configs.sizes import counted
-from roll.data.sample import EpisodeEnd, Turn
-from roll.data.seeding import derive_seed
+from roll.core.configs.redact import visible
+from roll.core.configs.sizes import counted
+from roll.core.data.sample import EpisodeEnd, Turn
+from roll.core.data.seeding import derive_seed
+from roll.core.errors import EnvFailure
 from roll.envs.elsewhere import asked
+from roll.envs.environment import UNSEEN, AnyTextEnv, checked_reset, checked_step, seen, unseen
 from roll.envs.registry import make_env
 from roll.envs.rules import instructions
-from roll.errors import EnvFailure
-from roll.rollout.environment import UNSEEN, AnyTextEnv, checked_reset, checked_step, seen, unseen
 
 NONSENSE = "no action at all \u2603"
 MOST_TURNS = 1000

@@ -1,6 +1,6 @@
 """What is asked of an environment as a whole, in this interpreter or in that where its package is: its rules, a check, an audit.
 
-Another interpreter answers by a child process (`distributed/child.py`), which runs the same function there and ends."""
+Another interpreter answers by a child process (`platform/child.py`), which runs the same function there and ends."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from roll.configs.dotted_path import dotted_path, named_object
-from roll.configs.problems import ConfigError, Problem
-from roll.distributed.child import START_LIMIT_S, Child
-from roll.distributed.interpreters import environment, imports
-from roll.distributed.temp_folder import own_package
-from roll.distributed.user_code import in_thread
+from roll.core.configs.dotted_path import dotted_path, named_object
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.distributed.user_code import in_thread
+from roll.core.errors import CallFailed, ChildDied
+from roll.envs.environment import checked_reset, checked_step, seen
 from roll.envs.packages import package_of, shorthand
 from roll.envs.registry import make_env
 from roll.envs.rules import instructions
-from roll.errors import CallFailed, ChildDied
-from roll.rollout.environment import checked_reset, checked_step, seen
+from roll.platform.child import START_LIMIT_S, Child
+from roll.platform.interpreters import environment, imports
+from roll.platform.temp_folder import own_package
 
 
 def rules(env_type: str, env_config: Mapping[str, object], key: str = "env_config") -> str:

@@ -20,12 +20,12 @@ from collections.abc import Awaitable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from roll.distributed.child import START_LIMIT_S, Child, ChildPool, same_imports
-from roll.distributed.interpreters import environment, imports
-from roll.distributed.temp_folder import own_package
+from roll.core.errors import CallFailed, ChildDied, EnvFailure, boundary, reason
+from roll.envs.environment import AnyTextEnv
 from roll.envs.registry import make_env
-from roll.errors import CallFailed, ChildDied, EnvFailure, boundary, reason
-from roll.rollout.environment import AnyTextEnv
+from roll.platform.child import START_LIMIT_S, Child, ChildPool, same_imports
+from roll.platform.interpreters import environment, imports
+from roll.platform.temp_folder import own_package
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from numpy.typing import NDArray
 
-from roll.configs.problems import ConfigError, Problem
+from roll.core.configs.problems import ConfigError, Problem
 from roll.envs.symbols import checked_vocabulary
 
 VOCABULARY = {"player": "P", "frozen": "_", "hole": "O", "goal": "G", "fallen": "X", "arrived": "√"}

@@ -16,10 +16,10 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-from roll.configs.problems import ConfigError, Problem
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.errors import boundary
+from roll.envs.environment import Info, Observation, Reset, Step
 from roll.envs.packages import needs
-from roll.errors import boundary
-from roll.rollout.environment import Info, Observation, Reset, Step
 
 MODULUS = 2**32
 """numpy's global generator takes seeds below it."""

@@ -22,14 +22,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from roll.configs.agentic import EnvExecution
-from roll.configs.problems import ConfigError, Problem
-from roll.distributed.clock import monotonic
+from roll.chat.conversation import Reply
+from roll.core.configs.agentic import EnvExecution
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.distributed.clock import monotonic
+from roll.core.errors import EnvFailure, FailureKind
+from roll.envs.environment import Reset, Step, checked_number, checked_reset, checked_step, is_async, is_thread_safe
 from roll.envs.executors import EnvExecutor, LoopExecutor, ProcessExecutor, ProcessPool, ThreadExecutor
 from roll.envs.registry import config_problems, env_class
-from roll.errors import EnvFailure, FailureKind
-from roll.rollout.chat.conversation import Reply
-from roll.rollout.environment import Reset, Step, checked_number, checked_reset, checked_step, is_async, is_thread_safe
 
 __all__ = ["EnvFailure", "EnvHandle", "EnvHost"]
 

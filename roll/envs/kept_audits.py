@@ -20,20 +20,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.derived import derive
-from roll.configs.dotted_path import dotted_path
-from roll.configs.ppo import AUDITS
-from roll.configs.problems import ConfigError, Problem
-from roll.configs.rlvr import RLVRConfig
-from roll.data.prompt_file import PromptRow, read_rows
-from roll.data.sample import Prompt
-from roll.data.untrusted import read_regular
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.derived import derive
+from roll.core.configs.dotted_path import dotted_path
+from roll.core.configs.ppo import AUDITS
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.data.sample import Prompt
+from roll.core.data.untrusted import read_regular
+from roll.core.errors import PromptFileError
 from roll.envs.audit import CONSTANT_PAYS, AuditReport, as_mapping
 from roll.envs.elsewhere import asked
 from roll.envs.packages import KNOWN, interpreter
-from roll.errors import PromptFileError
-from roll.rewards.references import spread
+from roll.graders.references import spread
+from roll.prompts.prompt_file import PromptRow, read_rows
 
 FIX = f"roll env audit --config_name of this run, in this folder; it writes {AUDITS}"
 LARGEST = 1 << 20

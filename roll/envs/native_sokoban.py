@@ -7,10 +7,10 @@ import inspect
 import random
 from typing import Any, ClassVar
 
+from roll.chat.conversation import Message
+from roll.envs.environment import Info, Reset, Step
 from roll.envs.sokoban import Sokoban
 from roll.envs.text_game import of_maker
-from roll.rollout.chat.conversation import Message
-from roll.rollout.environment import Info, Reset, Step
 
 SYSTEM = "You play a game, and want as much reward as you can get."
 UNREADABLE = "Your last answer was no action.\n\n"

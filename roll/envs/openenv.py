@@ -8,8 +8,8 @@ import contextlib
 import json
 from typing import Any
 
+from roll.envs.environment import Reset, Step
 from roll.envs.packages import needs
-from roll.rollout.environment import Reset, Step
 
 SEEDS = 2**31
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from roll.configs.dotted_path import named_object
-from roll.configs.problems import ConfigError, Problem, did_you_mean
-from roll.distributed.interpreters import environment, found, usual
-from roll.errors import boundary
+from roll.core.configs.dotted_path import named_object
+from roll.core.configs.problems import ConfigError, Problem, did_you_mean
+from roll.core.errors import boundary
+from roll.platform.interpreters import environment, found, usual
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,17 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import NamedTuple
 
-from roll.configs.arguments import DataArguments
-from roll.configs.problems import ConfigError, Problem
-from roll.data.prompt_file import contents
-from roll.data.sample import Prompt, Sample
-from roll.data.tables import holds_rows
-from roll.distributed.machine import usable_cores
+from roll.core.configs.arguments import DataArguments
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.data.sample import Prompt, Sample
+from roll.core.distributed.machine import usable_cores
+from roll.core.errors import PromptFileError
 from roll.envs.action_pattern import ANSWER_PATTERN, compiled, found_in
-from roll.errors import PromptFileError
-from roll.rewards.answers import answer_text, closing_brace
-from roll.rewards.rules import MathRuleRewardWorker
-from roll.rollout.environment import Reset, Step
+from roll.envs.environment import Reset, Step
+from roll.graders.answers import answer_text, closing_brace
+from roll.graders.rules import MathRuleRewardWorker
+from roll.prompts.prompt_file import contents
+from roll.prompts.tables import holds_rows
 
 COMPARED_WITHIN_S = 10.0
 """An answer to a question of mathematics."""

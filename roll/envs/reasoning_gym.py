@@ -6,11 +6,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from roll.configs.problems import ConfigError, Problem
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.errors import boundary
 from roll.envs.action_pattern import ANSWER_PATTERN, compiled, found_in
+from roll.envs.environment import Reset, Step
 from roll.envs.packages import needs
-from roll.errors import boundary
-from roll.rollout.environment import Reset, Step
 
 SEEDS = 2**31
 """Families hand their seeds to generators that take no larger ones."""

@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from roll.configs.dotted_path import import_failure, named_object
-from roll.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
-from roll.configs.program import PROGRAM
-from roll.data.untrusted import complaint
+from roll.core.configs.dotted_path import import_failure, named_object
+from roll.core.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
+from roll.core.configs.program import PROGRAM
+from roll.core.data.untrusted import complaint
+from roll.core.errors import boundary
+from roll.envs.environment import AnyTextEnv, is_async
 from roll.envs.rules import instructions
-from roll.errors import boundary
-from roll.rollout.environment import AnyTextEnv, is_async
 
 # Imported on first use: an environment's packages are needed only where it is played.
 BUILT_IN = {

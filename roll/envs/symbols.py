@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from roll.configs.problems import ConfigError, Problem, did_you_mean
+from roll.core.configs.problems import ConfigError, Problem, did_you_mean
 
 
 def checked_vocabulary(given: Mapping[str, str] | None, default: Mapping[str, str]) -> dict[str, str]:

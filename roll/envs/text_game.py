@@ -1,10 +1,10 @@
 """Any environment of gymnasium, played by text: observations are written down, and actions are read out of what the agent writes.
-The interface is that of `roll.rollout.environment`.
+The interface is that of `roll.envs.environment`.
 
 What the spaces say is enough. An environment that wants to say more has attributes: `instructions`, the rules, for which the
 docstring of a class of the user's stands where there are none; `action_names`,
 those of a Discrete; `format_penalty`; and methods that return an action of the space: `sample_action(rng)`, `oracle_action()`.
-Its `info` may have the keys that `roll.rollout.environment` lists, and numbers, which are its metrics; the rest is left out. One
+Its `info` may have the keys that `roll.envs.environment` lists, and numbers, which are its metrics; the rest is left out. One
 that draws text (`render_mode: ansi`) is shown as it draws itself.
 
 A text without a readable action never reaches the environment: it is answered with the same observation, costs `format_penalty`
@@ -25,12 +25,12 @@ import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import check_env
 
-from roll.configs.problems import ConfigError, Problem
+from roll.core.configs.problems import ConfigError, Problem
 from roll.envs.actions import ActionReader, checked_penalty
+from roll.envs.environment import Info
 from roll.envs.rules import docstring
 from roll.envs.space_text import ACTIONS, OBSERVATIONS, described, flaw, outside, shown
 from roll.envs.vector_of_one import VectorOfOne
-from roll.rollout.environment import Info
 
 MOST_TURNS = 200
 """Of an episode where gymnasium knows no limit."""

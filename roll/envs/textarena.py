@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from roll.configs.problems import ConfigError, Problem
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.errors import boundary
+from roll.envs.environment import Info
 from roll.envs.gem import GemEnv
 from roll.envs.packages import needs
-from roll.errors import boundary
-from roll.rollout.environment import Info
 
 GAME = -1
 """Who says what the game says."""

@@ -3,10 +3,10 @@ container or several turns are programs (`env_type: program`), for which verifie
 
 from __future__ import annotations
 
-from roll.configs.problems import ConfigError, Problem
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.errors import boundary
+from roll.envs.environment import Reset, Step
 from roll.envs.packages import needs
-from roll.errors import boundary
-from roll.rollout.environment import Reset, Step
 
 
 def env_ids() -> list[str]:

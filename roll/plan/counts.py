@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.backend_arguments import MegatronConfig
-from roll.configs.derived import Derived
-from roll.configs.ppo import MAIN_SET, PPOConfig
-from roll.configs.worker import ScoringConfig, TrainingRole, WorkerConfig
-from roll.data.microbatches import Forest
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.backend_arguments import MegatronConfig
+from roll.core.configs.derived import Derived
+from roll.core.configs.ppo import MAIN_SET, PPOConfig
+from roll.core.configs.worker import ScoringConfig, TrainingRole, WorkerConfig
+from roll.core.data.microbatches import Forest
 
 TENSOR = ("tensor_model_parallel_size", "tensor_parallel_size")
 PIPELINE = ("pipeline_model_parallel_size", "pipeline_parallel_size")

@@ -1,7 +1,7 @@
 """What a configuration optimises, in formulas with its own numbers: the policy loss, and what stands around it.
 
 ℓ is the log-prob of a token under the current weights, ℓ_b under the policy that sampled it, ℓ_p under the weights a step starts
-from (recomputed), ℓ_r under the reference. The code is `roll.algorithms.pg_variants`, `loss`, `correction` and
+from (recomputed), ℓ_r under the reference. The code is `roll.core.algorithms.pg_variants`, `loss`, `correction` and
 `sequence_advantages`.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.derived import Derived
-from roll.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, WHITENED
-from roll.configs.losses import (
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.derived import Derived
+from roll.core.configs.estimators import ESTIMATORS, STEP_ESTIMATORS, WHITENED
+from roll.core.configs.losses import (
     DECOUPLED_BOUND,
     POLICY_LOSSES,
     CorrectionFilterConfig,
@@ -24,8 +24,8 @@ from roll.configs.losses import (
     TrainInferCorrectionConfig,
     anchor_of,
 )
-from roll.configs.ppo import PPOConfig
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.rlvr import RLVRConfig
 
 _AGGREGATIONS: dict[LossAggregation, str] = {
     "token-mean": "Σ L_t / all trained tokens of the optimiser batch",

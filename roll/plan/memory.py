@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from roll.configs.arguments import HEAD_COLUMNS, KV_GRANULE
-from roll.data.microbatches import Forest
+from roll.core.configs.arguments import HEAD_COLUMNS, KV_GRANULE
+from roll.core.data.microbatches import Forest
 from roll.plan.model_shape import ModelShape
 
 FP32 = 4

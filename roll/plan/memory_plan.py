@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from roll.configs.arguments import CACHE_BYTES, FSDP2Config, cpu_cache_tokens
-from roll.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
-from roll.configs.derived import Derived, adapter_updates, element_bytes, optimizer_batch_size
-from roll.configs.engines import engine_of
-from roll.configs.ppo import PPOConfig
-from roll.configs.sizes import MIB, WINDOW
-from roll.configs.worker import ActorTrainConfig, CriticConfig, ScoringConfig, TrainedConfig, WorkerConfig
+from roll.core.configs.arguments import CACHE_BYTES, FSDP2Config, cpu_cache_tokens
+from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
+from roll.core.configs.derived import Derived, adapter_updates, element_bytes, optimizer_batch_size
+from roll.core.configs.engines import engine_of
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.sizes import MIB, WINDOW
+from roll.core.configs.worker import ActorTrainConfig, CriticConfig, ScoringConfig, TrainedConfig, WorkerConfig
 from roll.plan import memory
 from roll.plan.counts import RolePlan, prompt_sharing
 from roll.plan.memory import Microbatch, Model, ModelLayout, Part, total

@@ -9,20 +9,20 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from roll.algorithms.expected_left import ENGINES_NOISE, LEAST, expected, fix_of, weight_of
-from roll.configs.agentic import AgenticConfig
-from roll.configs.derived import Derived, derive
-from roll.configs.doubts import doubts
-from roll.configs.engines import engine_of
-from roll.configs.losses import anchor_of
-from roll.configs.ppo import PPOConfig
-from roll.configs.redact import redact_text
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.staleness import deepest_pipeline
+from roll.core.algorithms.expected_left import ENGINES_NOISE, LEAST, expected, fix_of, weight_of
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.derived import Derived, derive
+from roll.core.configs.engines import engine_of
+from roll.core.configs.losses import anchor_of
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.redact import redact_text
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.configs.staleness import deepest_pipeline
 from roll.plan.counts import Quantity, RolePlan, quantities, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
 from roll.plan.memory import Model, Part
 from roll.plan.memory_plan import DeviceMemory, RoleMemories, RoleMemory, device_memory, host_memory
+from roll.plan.rules.doubts import doubts
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from roll.configs.problems import LoadReport
-from roll.configs.sizes import GIB, KIB, MIB
-from roll.distributed.machine import Machine
+from roll.core.configs.problems import LoadReport
+from roll.core.configs.sizes import GIB, KIB, MIB
+from roll.core.distributed.machine import Machine
 from roll.plan.counts import Quantity, RolePlan
 from roll.plan.memory import Part, total
 from roll.plan.memory_plan import RoleMemory

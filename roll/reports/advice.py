@@ -18,9 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from roll.configs.ppo import PPOConfig
-from roll.record.callbacks import Callback, MetricsRow, Summary
-from roll.record.run_progress import ENGINES, Places, RunProgress
+from roll.core.configs.ppo import PPOConfig
+from roll.core.record.callbacks import Callback, MetricsRow, Summary
+from roll.core.record.run_progress import ENGINES, Places, RunProgress
 from roll.reports.verdict import STEP_S, WAIT_S, Curves, waiting, wasted
 
 LEAST_STEPS = 10

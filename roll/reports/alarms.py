@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from roll.configs.base import AlarmConfig
-from roll.record.callbacks import Callback, MetricsRow, Summary
-from roll.record.journal import JournalFile
-from roll.record.run_progress import RunProgress
+from roll.core.configs.base import AlarmConfig
+from roll.core.record.callbacks import Callback, MetricsRow, Summary
+from roll.core.record.journal import JournalFile
+from roll.core.record.run_progress import RunProgress
 from roll.reports.live_display import LiveDisplay
 from roll.reports.table import Row, Table
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
-from roll.record.callbacks import MetricsRow, Summary
-from roll.record.run_progress import RunProgress
+from roll.core.record.callbacks import MetricsRow, Summary
+from roll.core.record.run_progress import RunProgress
 from roll.reports.rows import OfRows
 
 STEPS = 5

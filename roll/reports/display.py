@@ -20,10 +20,10 @@ from rich.segment import ControlType
 from rich.table import Table
 from rich.text import Text
 
-from roll.configs.redact import visible
-from roll.configs.sizes import compact, duration
-from roll.record.estimates import Validated
-from roll.record.run_progress import RunProgress
+from roll.core.configs.redact import visible
+from roll.core.configs.sizes import compact, duration
+from roll.core.record.estimates import Validated
+from roll.core.record.run_progress import RunProgress
 from roll.reports.verdict import Level, Verdict
 
 logger = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from roll.data.sample import SampleGroup
-from roll.record.callbacks import Callback
+from roll.core.data.sample import SampleGroup
+from roll.core.record.callbacks import Callback
 from roll.reports.verdict import FEW_VALID
 from roll.reports.warnings import Warnings
 

@@ -12,16 +12,16 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roll.errors import Superseded
-from roll.record.callbacks import Callback, Summary
-from roll.record.estimates import ACCURACY, SCORE
-from roll.record.journal import read_rows, write_atomically
-from roll.record.run_progress import RunProgress
+from roll.core.errors import Superseded
+from roll.core.record.callbacks import Callback, Summary
+from roll.core.record.estimates import ACCURACY, SCORE
+from roll.core.record.journal import read_rows, write_atomically
+from roll.core.record.run_progress import RunProgress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from roll.record.run_lock import RunLock
+    from roll.core.record.run_lock import RunLock
 
 REWARD = "critic/score/mean"
 STALENESS_MEAN = "staleness/mean"

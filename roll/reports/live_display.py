@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from roll.record.callbacks import MetricsRow, Summary
-from roll.record.estimates import Validated
-from roll.record.run_progress import RunProgress
+from roll.core.record.callbacks import MetricsRow, Summary
+from roll.core.record.estimates import Validated
+from roll.core.record.run_progress import RunProgress
 from roll.reports.display import Display, RunSnapshot
 from roll.reports.learning_curve import REWARD, STALENESS_MEAN
 from roll.reports.rows import OfRows

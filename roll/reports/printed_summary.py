@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from roll.configs.redact import visible
-from roll.configs.sizes import counted, duration
-from roll.record.estimates import CONFIDENCE, Estimate, Validated
+from roll.core.configs.redact import visible
+from roll.core.configs.sizes import counted, duration
+from roll.core.record.estimates import CONFIDENCE, Estimate, Validated
 from roll.reports.advice import gains
 from roll.reports.by_tag import as_table
 from roll.reports.display import LABEL, Printed

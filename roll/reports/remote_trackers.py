@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from roll.errors import TrackerError
+from roll.core.errors import TrackerError
 
 
 @dataclass(frozen=True, slots=True)

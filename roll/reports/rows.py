@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from roll.record.callbacks import Callback, MetricsRow
+from roll.core.record.callbacks import Callback, MetricsRow
 
 
 class OfRows(Callback):

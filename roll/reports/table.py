@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from roll.record.callbacks import MetricsRow
+from roll.core.record.callbacks import MetricsRow
 
 
 class Row(NamedTuple):

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from roll.configs.redact import HIDDEN, redact, secrets
-from roll.errors import TrackerError, boundary, contained
-from roll.record.callbacks import Callback, MetricsRow, Summary
-from roll.record.live_files import Status
+from roll.core.configs.redact import HIDDEN, redact, secrets
+from roll.core.errors import TrackerError, boundary, contained
+from roll.core.record.callbacks import Callback, MetricsRow, Summary
+from roll.core.record.live_files import Status
 from roll.reports.remote_trackers import MlflowTracker, SwanlabTracker, TensorBoardTracker, TrackedRun, WandbTracker
 
 logger = logging.getLogger(__name__)

@@ -10,15 +10,15 @@ from math import isfinite, sqrt
 from statistics import fmean, stdev
 from typing import Any, Literal, NamedTuple
 
-from roll.configs.sizes import compact, counted
-from roll.record.callbacks import MetricsRow, Summary
-from roll.record.episode_metrics import LEAST_VALID
-from roll.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE
-from roll.record.run_progress import RunProgress
+from roll.core.configs.sizes import compact, counted
+from roll.core.groups.progress import EXPECTED, UNJUDGED
+from roll.core.record.callbacks import MetricsRow, Summary
+from roll.core.record.episode_metrics import LEAST_VALID
+from roll.core.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE
+from roll.core.record.run_progress import RunProgress
 from roll.reports.learning_curve import REWARD
 from roll.reports.rows import OfRows
 from roll.reports.table import Row, Table
-from roll.rollout.progress import EXPECTED, UNJUDGED
 
 CUT, WITHOUT_SIGNAL = "tokens/response_length/clip", "rewards/groups_without_signal"
 STEP_S, WAIT_S = "time/step_s", "time/wait_for_batch_s"

@@ -12,13 +12,13 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any
 
-from roll.algorithms.correction import ESS
-from roll.algorithms.expected_left import LEAST, fix_of
-from roll.algorithms.loss import LossSpec
-from roll.algorithms.loss_metrics import LEFT, LENGTHS
-from roll.configs.ppo import PPOConfig
-from roll.record.callbacks import Callback, MetricsRow, Summary
-from roll.record.run_progress import RunProgress
+from roll.core.algorithms.correction import ESS
+from roll.core.algorithms.expected_left import LEAST, fix_of
+from roll.core.algorithms.loss import LossSpec
+from roll.core.algorithms.loss_metrics import LEFT, LENGTHS
+from roll.core.configs.ppo import PPOConfig
+from roll.core.record.callbacks import Callback, MetricsRow, Summary
+from roll.core.record.run_progress import RunProgress
 from roll.reports.learning_curve import STALENESS_MAX
 from roll.reports.table import Row, Table
 

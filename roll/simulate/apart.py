@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Executable
 
-from roll.configs.problems import ConfigError, Problem
-from roll.configs.validation import check_config
-from roll.rollout.sql.database import LOOK_S, Database
+from roll.core.configs.problems import ConfigError, Problem
+from roll.plan.rules.validation import check_config
 from roll.simulate.run import Simulation, unheard
 from roll.simulate.virtual_loop import run_virtually
+from roll.topologies.sql.database import LOOK_S, Database
 
 T = TypeVar("T")
 

@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Any
 
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.devices import Inventory
-from roll.distributed.local_backend import OneNode
-from roll.errors import NodeLost, WorkerDied
-from roll.pipeline.roles import TRAINER
+from roll.core.distributed.backend import WorkerSpec
+from roll.core.distributed.devices import Inventory
+from roll.core.errors import NodeLost, WorkerDied
+from roll.core.pipeline.roles import TRAINER
+from roll.platform.local_backend import OneNode
 from roll.simulate.costs import Costs
 
 Make = Callable[[WorkerSpec], object]

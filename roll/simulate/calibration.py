@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import correlation, fmean, linear_regression, median
 from typing import Any, TypeAlias
 
-from roll.configs.derived import derive
-from roll.configs.ppo import PPOConfig
-from roll.configs.problems import ConfigError, Problem
+from roll.core.configs.derived import derive
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.problems import ConfigError, Problem
 from roll.simulate.costs import MIB, Costs, Spread
 from roll.simulate.figures import step_rows
 

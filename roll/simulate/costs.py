@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from roll.configs.problems import ConfigError, Problem, did_you_mean
+from roll.core.configs.problems import ConfigError, Problem, did_you_mean
 
 MIB = 1 << 20
 

@@ -15,12 +15,12 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from roll.data.sample import LOGPROBS, TOKENS, VersionSpan
-from roll.distributed.waiting_line import WaitingLine
+from roll.core.data.sample import LOGPROBS, TOKENS, VersionSpan
+from roll.core.distributed.waiting_line import WaitingLine
+from roll.core.weights.bucket import Bucket, WeightManifest
+from roll.core.weights.received import ReceivedBuckets
+from roll.core.workers.infer_interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.simulate.costs import Costs
-from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
-from roll.weights.bucket import Bucket, WeightManifest
-from roll.weights.received import ReceivedBuckets
 
 VOCABULARY = 1 << 31
 """Ids are below this."""

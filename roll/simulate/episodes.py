@@ -12,16 +12,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from roll.configs.agentic import AgenticConfig, EnvConfig
-from roll.configs.dotted_path import dotted_path
-from roll.configs.problems import Problem
-from roll.data.seeding import derive_seed
-from roll.explorer.environment_worker import EnvironmentWorker
-from roll.explorer.episode_managers import TrajEnvManager
-from roll.explorer.group_play import GroupTask
-from roll.explorer.turn_managers import StepEnvManager
-from roll.rollout.environment import Info
-from roll.rollout.episode import PolicyAnswer
+from roll.core.configs.agentic import AgenticConfig, EnvConfig
+from roll.core.configs.dotted_path import dotted_path
+from roll.core.configs.problems import Problem
+from roll.core.data.episode import PolicyAnswer
+from roll.core.data.seeding import derive_seed
+from roll.core.explorer.group_play import GroupTask
+from roll.envs.environment import Info
+from roll.envs.environment_worker import EnvironmentWorker
+from roll.envs.episode_managers import TrajEnvManager
+from roll.envs.turn_managers import StepEnvManager
 from roll.simulate.costs import Costs
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from roll.data.sample import LOGPROBS, TOKENS
+from roll.core.data.sample import LOGPROBS, TOKENS
 
 IDLE = "idle_share/"
 TOKEN_BYTES = array(TOKENS).itemsize + array(LOGPROBS).itemsize

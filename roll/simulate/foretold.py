@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from roll.configs.problems import ConfigError
-from roll.configs.rlvr import RLVRConfig
-from roll.errors import Stuck
-from roll.loading.compose import load
-from roll.record.run_progress import ENGINES
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.errors import Stuck
+from roll.core.record.run_progress import ENGINES
+from roll.prepare.compose import load
 from roll.reports.advice import LEAST_GAIN
 from roll.simulate.calibration import calibrated
 from roll.simulate.costs import Costs

@@ -18,38 +18,38 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.derived import derive
-from roll.configs.ppo import PPOConfig
-from roll.configs.problems import Collector, ConfigError, Problem
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import check_config
-from roll.data.sample import Prompt
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.cluster import Cluster
-from roll.distributed.devices import Inventory
-from roll.explorer.agentic import EpisodeSource
-from roll.flow.flow import Flow
-from roll.pipeline import agentic_run, rlvr_run
-from roll.pipeline.agentic_run import AgenticPrepared, AgenticRun
-from roll.pipeline.observers import run_observers, run_onlookers
-from roll.pipeline.prepared import Prepared
-from roll.pipeline.rlvr_run import RLVRPrepared, RLVRRun
-from roll.pipeline.run import Run
-from roll.record.callbacks import Callback
-from roll.record.checkpoint import Checkpoint, CheckpointStore, resumable
-from roll.record.run_identity import standing
-from roll.record.validation import ValidationSet
-from roll.rollout.tasks import NoTasks, TaskSource
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.derived import derive
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.problems import Collector, ConfigError, Problem
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.data.sample import Prompt
+from roll.core.distributed.backend import WorkerSpec
+from roll.core.distributed.cluster import Cluster
+from roll.core.distributed.devices import Inventory
+from roll.core.explorer.agentic import EpisodeSource
+from roll.core.flow.flow import Flow
+from roll.core.groups.tasks import NoTasks, TaskSource
+from roll.core.pipeline.prepared import Prepared
+from roll.core.pipeline.run import Run
+from roll.core.record.callbacks import Callback
+from roll.core.record.checkpoint import Checkpoint, CheckpointStore, resumable
+from roll.core.record.run_identity import standing
+from roll.core.record.validation import ValidationSet
+from roll.core.workers.infer_interface import sampling_params
+from roll.plan.rules.validation import check_config
+from roll.prepare import agentic_run, rlvr_run
+from roll.prepare.agentic_run import AgenticPrepared, AgenticRun
+from roll.prepare.observers import run_observers, run_onlookers
+from roll.prepare.rlvr_run import RLVRPrepared, RLVRRun
 from roll.simulate.backend import SimulatedBackend
 from roll.simulate.costs import Costs
 from roll.simulate.episodes import Numbers, ScriptedEnvironmentWorker, unscripted
 from roll.simulate.virtual_loop import run_virtually
 from roll.simulate.workers import ScriptedInferWorker, ScriptedRewardWorker, ScriptedTrainWorker
-from roll.strategies.infer.interface import sampling_params
 
 if TYPE_CHECKING:
-    from roll.rollout.sql.database import OpenDatabase
+    from roll.topologies.sql.database import OpenDatabase
 
 GRAINS = 32
 """Of a response of mean length: so many tokens are kept of it, each standing for several."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
-from roll.configs.arguments import EngineArguments
-from roll.configs.ppo import PPOConfig
-from roll.configs.problems import ConfigError, Problem
+from roll.core.configs.arguments import EngineArguments
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.problems import ConfigError, Problem
 
 Config = TypeVar("Config", bound=PPOConfig)
 FIXED_ROLES = ("actor_log_prob", "reference", "critic")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from roll.errors import Stuck
+from roll.core.errors import Stuck
 
 T = TypeVar("T")
 

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roll.data.sample import Sample
-from roll.data.seeding import derive_seed
-from roll.data.token_batch import TokenBatch
-from roll.rewards.worker import RewardResult
+from roll.core.data.sample import Sample
+from roll.core.data.seeding import derive_seed
+from roll.core.data.token_batch import TokenBatch
+from roll.core.rewards.worker import RewardResult
+from roll.core.weights.bucket import Bucket, BucketFile, WeightManifest, checksum
+from roll.core.weights.received import ReceivedBuckets
+from roll.core.workers.workers import InferWorker
 from roll.simulate.costs import MIB, Costs
 from roll.simulate.engine import ScriptedEngine
-from roll.strategies.workers import InferWorker
-from roll.weights.bucket import Bucket, BucketFile, WeightManifest, checksum
-from roll.weights.received import ReceivedBuckets
 
 SEEDS = 1 << 31
 TRAINED = "trained"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.weights.folder_files import CONFIG, read_json
+from roll.core.weights.folder_files import CONFIG, read_json
 
 GENERATION = "generation_config.json"
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"

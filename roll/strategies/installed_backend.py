@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from roll.configs.ppo import PPOConfig
-from roll.configs.problems import Problem
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.problems import Problem
 
 _PACKAGES = {"deepspeed": "deepspeed", "megatron": "megatron-core"}
 

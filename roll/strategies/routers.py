@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM
 
-from roll.algorithms.loss_metrics import MeanMetric, Metrics
-from roll.data.routes import type_for
+from roll.core.algorithms.loss_metrics import MeanMetric, Metrics
+from roll.core.data.routes import type_for
 from roll.strategies.model_folder import load_config
 
 

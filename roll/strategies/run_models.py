@@ -11,14 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from roll.configs.arguments import GeneratingArguments
-from roll.configs.engines import engine_of
-from roll.configs.ppo import PPOConfig, set_key
-from roll.configs.problems import Note, Problem
-from roll.configs.rlvr import RLVRConfig
-from roll.data.hub import cached, is_hub_name
+from roll.core.configs.arguments import GeneratingArguments
+from roll.core.configs.engines import engine_of
+from roll.core.configs.ppo import PPOConfig, set_key
+from roll.core.configs.problems import Note, Problem
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.weights.folder_files import CONFIG, Stored, beginning, beyond_context, read_json, stored_tensors, weight_files
+from roll.prompts.hub import cached, is_hub_name
 from roll.strategies.folder_tokens import PADDING, FolderTokens, folder_tokens
-from roll.weights.folder_files import CONFIG, Stored, beginning, beyond_context, read_json, stored_tensors, weight_files
 
 CLASSIFIER = "reward_model"
 ANSWER = "\u27e6answer\u27e7"

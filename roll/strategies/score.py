@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from roll.configs.dotted_path import named_object
-from roll.configs.engines import ENGINES, engines_that
+from roll.core.configs.dotted_path import named_object
+from roll.core.configs.engines import ENGINES, engines_that
 from roll.strategies.infer.foreign import OtherInterpreterEngine
 
 

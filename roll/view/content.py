@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roll.configs.redact import visible
-from roll.data.untrusted import open_inside
-from roll.errors import boundary
+from roll.core.configs.redact import visible
+from roll.core.data.untrusted import open_inside
+from roll.core.errors import boundary
 from roll.view.journal import Row, list_of, mapping, number, text, whole
 from roll.view.samples import KeptGroup, Samples
 

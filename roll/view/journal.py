@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from roll.configs.redact import visible
-from roll.data.untrusted import open_inside
+from roll.core.configs.redact import visible
+from roll.core.data.untrusted import open_inside
 
 LONGEST_LINE = 32 << 20
 """Bytes. A longer one is left out, and never in memory."""

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from roll.data.untrusted import open_inside
+from roll.core.data.untrusted import open_inside
 from roll.view.journal import from_json, number, shown, text, whole
 
 LARGEST_FILE = 64 << 20
-"""Bytes of one trace file, unpacked; `roll.record.trace` ends one far below."""
+"""Bytes of one trace file, unpacked; `roll.core.record.trace` ends one far below."""
 MOST_SPANS = 2_000_000
 """Of one run, about 150 MB; older ones are left out."""
 KINDS = 64

@@ -14,9 +14,9 @@ from urllib.parse import quote
 from sqlalchemy import NullPool, Row, Select, case, create_engine, func, select
 from sqlalchemy.exc import DBAPIError
 
-from roll.data.untrusted import open_inside
-from roll.record.run_identity import DATABASE
-from roll.rollout.sql.tables import groups, members, runs
+from roll.core.data.untrusted import open_inside
+from roll.core.record.run_identity import DATABASE
+from roll.topologies.sql.tables import groups, members, runs
 from roll.view.journal import number, shown, whole
 
 RECENT_S = 60.0

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from roll.configs.ppo import AUDITED
-from roll.configs.staleness import staleness_bound
-from roll.data.untrusted import open_inside
-from roll.distributed.processes import Process
-from roll.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE, Validated
-from roll.record.run_identity import DATABASE
+from roll.core.configs.ppo import AUDITED
+from roll.core.configs.staleness import staleness_bound
+from roll.core.data.untrusted import open_inside
+from roll.core.distributed.processes import Process
+from roll.core.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE, Validated
+from roll.core.record.run_identity import DATABASE
 from roll.reports.learning_curve import REWARD
 from roll.reports.verdict import CUT, STEP_S, Curve, Verdict, verdict
 from roll.view.content import Pieces, content, first_rollout, pieces

@@ -13,8 +13,8 @@ from statistics import fmean
 from threading import Lock
 from typing import Any
 
-from roll.configs.redact import visible
-from roll.record.estimates import ACCURACY
+from roll.core.configs.redact import visible
+from roll.core.record.estimates import ACCURACY
 from roll.reports.learning_curve import REWARD
 from roll.reports.verdict import Curve
 from roll.simulate.figures import frontier

@@ -9,7 +9,7 @@ from pathlib import Path
 from sys import intern
 from typing import NamedTuple
 
-from roll.record.journal import journal_parts
+from roll.core.record.journal import journal_parts
 from roll.view.journal import Journal, Place, Row, number, shown, whole
 
 SORTS = ("step", "reward", "length", "group")

@@ -25,13 +25,13 @@ from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 from transformers import Qwen2Tokenizer
 
-from roll.configs.agentic import EnvConfig
-from roll.configs.program import ProgramConfig
-from roll.data.sample import Sample, VersionSpan
+from roll.chat.dialogue import Dialogue
+from roll.core.configs.agentic import EnvConfig
+from roll.core.configs.program import ProgramConfig
+from roll.core.data.episode import EpisodeTask, PolicyAnswer
+from roll.core.data.sample import Sample, VersionSpan
+from roll.core.workers.response_text import cut_at_stop
 from roll.envs.program.player import Programs
-from roll.rollout.dialogue import Dialogue
-from roll.rollout.episode import EpisodeTask, PolicyAnswer
-from roll.strategies.infer.response_text import cut_at_stop
 
 HERE = Path(__file__).resolve().parent
 sys.path += [str(HERE), str(HERE.parents[1] / "examples" / "embedded")]

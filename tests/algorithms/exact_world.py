@@ -15,12 +15,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from roll.algorithms.loss import LossSpec, compute_loss, prepare_batch
-from roll.algorithms.pg_variants import get_policy_loss
-from roll.algorithms.policy_loss import traits_of
-from roll.algorithms.sequence_advantages import sequence_advantages
-from roll.data.kept_tokens import KeptSets
-from roll.data.token_batch import TokenBatch
+from roll.core.algorithms.loss import LossSpec, compute_loss, prepare_batch
+from roll.core.algorithms.pg_variants import get_policy_loss
+from roll.core.algorithms.policy_loss import traits_of
+from roll.core.algorithms.sequence_advantages import sequence_advantages
+from roll.core.data.kept_tokens import KeptSets
+from roll.core.data.token_batch import TokenBatch
 from roll.strategies.infer.hf.sampling import truncate
 from roll.strategies.train.logprobs import head_logprobs
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.algorithms.aggregation import Rollouts, aggregate
-from roll.configs.losses import LossAggregation
+from roll.core.algorithms.aggregation import Rollouts, aggregate
+from roll.core.configs.losses import LossAggregation
 
 MODES = get_args(LossAggregation)
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.algorithms.correction import Correction, Filter, ImportanceWeight, correct, mismatch_metrics
-from roll.algorithms.loss_metrics import reduce_metrics
+from roll.core.algorithms.correction import Correction, Filter, ImportanceWeight, correct, mismatch_metrics
+from roll.core.algorithms.loss_metrics import reduce_metrics
 
 DOUBLE = torch.float64
 LEVELS = ["token", "segment", "geometric", "sequence"]

@@ -11,13 +11,13 @@ if (here := str(Path(__file__).parent)) not in sys.path:
     sys.path.insert(0, here)
 from exact_world import World, baseline_expectation, estimate
 
-from roll.algorithms.kl import approx_kl
-from roll.algorithms.loss import LossSpec
-from roll.algorithms.pg_variants import get_policy_loss
-from roll.algorithms.policy_loss import policy_losses
-from roll.algorithms.returns import discounted_returns, gae, on_last_token
-from roll.algorithms.sequence_advantages import remax
-from roll.configs.losses import PolicyLossArgs
+from roll.core.algorithms.kl import approx_kl
+from roll.core.algorithms.loss import LossSpec
+from roll.core.algorithms.pg_variants import get_policy_loss
+from roll.core.algorithms.policy_loss import policy_losses
+from roll.core.algorithms.returns import discounted_returns, gae, on_last_token
+from roll.core.algorithms.sequence_advantages import remax
+from roll.core.configs.losses import PolicyLossArgs
 
 get_policy_loss()  # registers the built-in ones
 EXACT = {"rtol": 0, "atol": 1e-8}

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from roll.algorithms.kl import ESTIMATORS, KLController, approx_kl
+from roll.core.algorithms.kl import ESTIMATORS, KLController, approx_kl
 
 POLICY = torch.tensor([math.log(0.5), math.log(0.2)], dtype=torch.float64)
 REFERENCE = torch.tensor([math.log(0.25), math.log(0.4)], dtype=torch.float64)

@@ -11,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.algorithms.correction import Correction, Filter, ImportanceWeight
-from roll.algorithms.loss import LossSpec, compute_loss, prepare_batch, reduce_metrics
-from roll.algorithms.pg_variants import get_policy_loss
-from roll.algorithms.policy_loss import policy_losses, traits_of
-from roll.configs.losses import LossAggregation, PolicyLossArgs
-from roll.data.token_batch import TokenBatch
-from roll.trainer.batch import totals_of
+from roll.core.algorithms.correction import Correction, Filter, ImportanceWeight
+from roll.core.algorithms.loss import LossSpec, compute_loss, prepare_batch, reduce_metrics
+from roll.core.algorithms.pg_variants import get_policy_loss
+from roll.core.algorithms.policy_loss import policy_losses, traits_of
+from roll.core.configs.losses import LossAggregation, PolicyLossArgs
+from roll.core.data.token_batch import TokenBatch
+from roll.core.trainer.batch import totals_of
 
 get_policy_loss()
 VARIANTS = policy_losses.names

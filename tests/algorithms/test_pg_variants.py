@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.algorithms.pg_variants import get_policy_loss, second_moment_mask
-from roll.algorithms.policy_loss import LossInputs, policy_losses
-from roll.configs.losses import PolicyLossArgs
+from roll.core.algorithms.pg_variants import get_policy_loss, second_moment_mask
+from roll.core.algorithms.policy_loss import LossInputs, policy_losses
+from roll.core.configs.losses import PolicyLossArgs
 
 get_policy_loss()
 DOUBLE = torch.float64

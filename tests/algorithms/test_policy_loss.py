@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from roll.algorithms.pg_variants import get_policy_loss, try_policy_loss
-from roll.algorithms.policy_loss import LossInputs, policy_loss, policy_losses, traits_of
-from roll.configs.losses import PolicyLossArgs
+from roll.core.algorithms.pg_variants import get_policy_loss, try_policy_loss
+from roll.core.algorithms.policy_loss import LossInputs, policy_loss, policy_losses, traits_of
+from roll.core.configs.losses import PolicyLossArgs
 
 get_policy_loss()
 VARIANTS = policy_losses.names

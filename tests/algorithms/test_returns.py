@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.algorithms.returns import discounted_returns, gae, on_last_token
+from roll.core.algorithms.returns import discounted_returns, gae, on_last_token
 
 DOUBLE = torch.float64
 # One trajectory: two tokens, three observed ones, one token. The reward stands on the last.

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.algorithms.step_advantages import TurnArgs, Turns, step_advantages, step_estimator, turn_returns
+from roll.core.algorithms.step_advantages import TurnArgs, Turns, step_advantages, step_estimator, turn_returns
 
 DOUBLE = torch.float64
 

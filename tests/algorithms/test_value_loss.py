@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from roll.algorithms.loss_metrics import reduce_metrics
-from roll.algorithms.value_loss import ValueLossSpec, value_loss
+from roll.core.algorithms.loss_metrics import reduce_metrics
+from roll.core.algorithms.value_loss import ValueLossSpec, value_loss
 
 TRUE = torch.tensor([[True, True, False, True]])
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from roll.distributed.devices import Inventory
+from roll.core.distributed.devices import Inventory
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
 from roll.envs.check import check_env
 from roll.envs.registry import make_env
 

@@ -58,7 +58,7 @@ def row(**changes):
 def test_a_task_is_its_example_with_one_optimiser_step_a_batch(task):
     from staleness_lab import TASKS, Cell
 
-    from roll.loading.compose import load
+    from roll.prepare.compose import load
 
     what = TASKS[task]
     cell = Cell("cispo_masked", 4.0, 1, what.learning_rate, task=task)

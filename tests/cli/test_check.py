@@ -13,14 +13,14 @@ import pytest
 
 from roll.cli.check import main
 from roll.cli.options import config_folder
-from roll.configs.dotted_path import import_object
-from roll.configs.problems import ConfigError
-from roll.distributed.machine import Machine
-from roll.loading.check import check
-from roll.loading.compose import load
+from roll.core.configs.dotted_path import import_object
+from roll.core.configs.problems import ConfigError
+from roll.core.distributed.machine import Machine
+from roll.core.weights.folder_files import beyond_context
 from roll.plan.counts import RolePlan
 from roll.plan.text import FREE, SHARED, USED, condensed, picture, size
-from roll.weights.folder_files import beyond_context
+from roll.prepare.check import check
+from roll.prepare.compose import load
 
 ROOT = Path(__file__).parents[2]
 WHOLE = re.compile(r"^(exp_name|mode):", re.MULTILINE)

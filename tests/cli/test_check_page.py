@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from roll.cli import check
-from roll.distributed.machine import Machine
+from roll.core.distributed.machine import Machine
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs_roll" / "check.md"

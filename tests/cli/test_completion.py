@@ -9,7 +9,7 @@ import pytest
 
 from roll.cli.completion import SCRIPTS, candidates
 from roll.cli.main import COMMANDS, main
-from roll.configs.losses import POLICY_LOSSES
+from roll.core.configs.losses import POLICY_LOSSES
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,10 +10,10 @@ import pytest
 
 from roll.cli import doctor
 from roll.cli.findings import Finding
-from roll.configs.worker import RewardConfig
-from roll.distributed.machine import Machine
-from roll.errors import SandboxFailed
-from roll.rewards.sandbox import sandbox
+from roll.core.configs.worker import RewardConfig
+from roll.core.distributed.machine import Machine
+from roll.core.errors import SandboxFailed
+from roll.graders.sandbox import sandbox
 
 GIB = 1 << 30
 LAPTOP = Machine(cpus=2, memory=16 * GIB, accelerators=())

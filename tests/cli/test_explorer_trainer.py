@@ -10,10 +10,10 @@ import pytest
 
 from roll.cli import check as command
 from roll.cli.options import config_folder
-from roll.configs.validation import check_config
-from roll.distributed.machine import Machine
-from roll.loading.check import check, planned_devices
-from roll.loading.compose import load
+from roll.core.distributed.machine import Machine
+from roll.plan.rules.validation import check_config
+from roll.prepare.check import check, planned_devices
+from roll.prepare.compose import load
 
 pytestmark = pytest.mark.slow
 

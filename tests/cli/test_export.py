@@ -11,9 +11,9 @@ from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from roll.cli.export import main
-from roll.record.checkpoint import TRAINER, CheckpointStore
-from roll.strategies.train.backends import make_train_strategy
-from roll.strategies.train.interface import RankContext
+from roll.core.record.checkpoint import TRAINER, CheckpointStore
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import RankContext
 
 
 @pytest.fixture(scope="module")

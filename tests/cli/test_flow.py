@@ -10,8 +10,8 @@ import pytest
 
 from roll.cli.flow import graph_of
 from roll.cli.main import main
-from roll.loading.compose import load
-from roll.pipeline.training_flow import AsyncTrainingFlow
+from roll.prepare.compose import load
+from roll.prepare.training_flow import AsyncTrainingFlow
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "examples" / "config"

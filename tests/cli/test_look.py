@@ -14,7 +14,7 @@ import pytest
 from run_files import HOSTILE, lines, make_run, sample
 
 from roll.cli.main import main
-from roll.distributed.processes import Process
+from roll.core.distributed.processes import Process
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ from gateway_world import SYMBOLS, call, make_tokenizer
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
 from roll.cli.env import play as main
+from roll.core.workers.infer_interface import GenerateResult
 from roll.strategies.infer.hf.strategy import HFInferStrategy
-from roll.strategies.infer.interface import GenerateResult
 
 
 @pytest.fixture(scope="module")

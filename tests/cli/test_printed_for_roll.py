@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from roll.cli import check, train
-from roll.configs.agentic import AgenticConfig
-from roll.configs.arguments import StrategyArguments
-from roll.configs.problems import ConfigError
-from roll.configs.rlvr import RLVRConfig
-from roll.distributed.machine import Machine
-from roll.loading.compose import load
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.arguments import StrategyArguments
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.distributed.machine import Machine
+from roll.prepare.compose import load
 from roll.strategies.infer.installed_engine import engine_problems, engine_remarks
 from roll.strategies.infer.sglang import arguments as sglang_arguments
 

@@ -15,7 +15,7 @@ import yaml
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
 from roll.cli.main import main
-from roll.loading import packaged
+from roll.prepare import packaged
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ import yaml
 
 from roll.cli.main import main
 from roll.cli.sweep import Combination, Sweep, combinations, results
-from roll.configs.problems import ConfigError
-from roll.record.run_record import archive_previous
+from roll.core.configs.problems import ConfigError
+from roll.core.record.run_record import archive_previous
 
 pytestmark = pytest.mark.slow
 

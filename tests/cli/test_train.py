@@ -9,10 +9,10 @@ import pytest
 
 import roll
 from roll.cli.main import main
-from roll.distributed.machine import Machine
-from roll.loading.check import contradictions
-from roll.loading.compose import load
-from roll.loading.packaged import embedded_model, missing_model
+from roll.core.distributed.machine import Machine
+from roll.prepare.check import contradictions
+from roll.prepare.compose import load
+from roll.prepare.packaged import embedded_model, missing_model
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "ray", "vllm", "deepspeed", "numpy", "matplotlib")

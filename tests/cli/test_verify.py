@@ -11,7 +11,7 @@ import yaml
 
 from roll.cli import verify_files
 from roll.cli.verify import main, read_run, violations
-from roll.record.run_identity import identify, write_identity
+from roll.core.record.run_identity import identify, write_identity
 
 
 def group(group_id, step, *, fate="trained", start=None, lag=0):

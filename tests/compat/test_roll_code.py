@@ -16,9 +16,9 @@ from roll.compat.code.names import NAMES
 from roll.compat.code.reward_child import DataProto, RewardChild
 from roll.compat.code.reward_worker import as_raised, question
 from roll.compat.code.workers import all_seed, contains_renderable_field, default_parser_action_func
-from roll.data.sample import Prompt, Sample
-from roll.errors import CallFailed
-from roll.rewards.worker import worker_class
+from roll.core.data.sample import Prompt, Sample
+from roll.core.errors import CallFailed
+from roll.core.rewards.worker import worker_class
 
 THEIRS = """
 import os, signal
@@ -274,7 +274,7 @@ def test_names_that_are_not_here_are_named_at_the_import():
 
 def test_a_grading_class_of_ours_keeps_its_own_compute_rewards(tmp_path, monkeypatch):
     """A subclass that has ROLL's method beside our base would never be asked by it."""
-    source = "from roll.rewards.rules import ExactMatchRewardWorker as Base\n"
+    source = "from roll.graders.rules import ExactMatchRewardWorker as Base\n"
     (tmp_path / "mixed_form.py").write_text(source + "class Mixed(Base):\n    def compute_rewards(self, data): return data\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=r"mixed_form\.Mixed has compute_rewards, .* grade"):

@@ -11,12 +11,12 @@ from roll.compat.roll.pipelines import ROLLS_KEYS
 from roll.compat.roll.report import DEFAULTS, other_defaults
 from roll.compat.roll.rule import DROP, ROLES
 from roll.compat.roll.translation import RULES, has_field, translate
-from roll.configs.agentic import AgenticConfig
-from roll.configs.arguments import STRATEGY_CONFIGS
-from roll.configs.loading import load_config
-from roll.configs.problems import LoadReport
-from roll.configs.rlvr import RLVRConfig
-from roll.loading.compose import load
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.arguments import STRATEGY_CONFIGS
+from roll.core.configs.problems import LoadReport
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.loading import load_config
+from roll.prepare.compose import load
 
 PIPELINES = (RLVRConfig, AgenticConfig)
 STRATEGY_BLOCK = "strategy_args.strategy_config"

@@ -13,25 +13,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roll_surface import keys
 
-from roll.algorithms.correction import correct
-from roll.algorithms.kl import approx_kl
-from roll.algorithms.pg_variants import get_policy_loss
-from roll.algorithms.policy_loss import LossInputs
 from roll.compat.roll.readings import MATH
 from roll.compat.roll.readings_agentic import only_group
 from roll.compat.roll.report import DIFFERENCES, differences_of
 from roll.compat.roll.rule import DROP
 from roll.compat.roll.translation import READINGS, read_as_roll, translate
-from roll.configs.agentic import AgenticConfig
-from roll.configs.derived import derive
-from roll.configs.loading import load_config
-from roll.configs.rlvr import RLVRConfig
-from roll.data.chat_template import chatml
+from roll.core.algorithms.correction import correct
+from roll.core.algorithms.kl import approx_kl
+from roll.core.algorithms.pg_variants import get_policy_loss
+from roll.core.algorithms.policy_loss import LossInputs
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.derived import derive
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.groups.filters import mean_filter, std_filter
+from roll.core.pipeline.roles import loss_spec
 from roll.envs.actions import ActionReader
 from roll.envs.registry import make_env
-from roll.pipeline.roles import loss_spec
-from roll.rewards.answers import ANSWER_PARTS
-from roll.rollout.filters import mean_filter, std_filter
+from roll.graders.answers import ANSWER_PARTS
+from roll.plan.rules.loading import load_config
+from roll.prompts.chat_template import chatml
 
 DOUBLE = torch.float64
 TRAINED = {

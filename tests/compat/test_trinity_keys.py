@@ -14,11 +14,11 @@ from roll.compat.roll.rule import write_at
 from roll.compat.roll.translation import has_field
 from roll.compat.trinity.keys import BLOCKS, LEFT_OUT, NEEDED, RULES, SCALARS
 from roll.compat.trinity.translation import is_trinity, translate
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import check_config
-from roll.distributed.machine import Machine
-from roll.loading.check import planned_devices
-from roll.loading.compose import load
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.distributed.machine import Machine
+from roll.plan.rules.validation import check_config
+from roll.prepare.check import planned_devices
+from roll.prepare.compose import load
 
 FOLDER = Path(__file__).parents[1] / "configs" / "trinity_examples"
 """The asynchronous example of Trinity-RFT's documentation, as printed there."""

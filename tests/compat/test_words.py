@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.problems import ConfigError, Problem
-from roll.configs.validation import check_config
-from roll.loading.compose import load
+from roll.core.configs.problems import ConfigError, Problem
+from roll.plan.rules.validation import check_config
+from roll.prepare.compose import load
 
 ROOT = Path(__file__).parents[2]
 GSM8K = ROOT / "tests/configs/trinity_examples"

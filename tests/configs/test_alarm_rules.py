@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from roll.algorithms.pg_variants import get_policy_loss
-from roll.algorithms.policy_loss import LossInputs
-from roll.configs.agentic import AgenticConfig
-from roll.configs.loading import load_config
-from roll.configs.losses import POLICY_LOSSES, PolicyLossArgs
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import alarm_problems
+from roll.core.algorithms.pg_variants import get_policy_loss
+from roll.core.algorithms.policy_loss import LossInputs
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.losses import POLICY_LOSSES, PolicyLossArgs
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.loading import load_config
+from roll.plan.rules.validation import alarm_problems
 
 BASE = {"rewards": {"math": {"worker_cls": "my.Math"}}}
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.derived import derive
-from roll.configs.loading import load_config
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import check_config
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.derived import derive
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.loading import load_config
+from roll.plan.rules.validation import check_config
 
 TRAINING = {"per_device_train_batch_size": 16}
 COMMON = {

@@ -2,12 +2,12 @@
 
 import pytest
 
-from roll.configs.backend_arguments import DeepSpeedConfig, deepspeed_problems
-from roll.configs.loading import load_config
-from roll.configs.plain import to_mapping
-from roll.configs.problems import ConfigError
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import check_config
+from roll.core.configs.backend_arguments import DeepSpeedConfig, deepspeed_problems
+from roll.core.configs.plain import to_mapping
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.loading import load_config
+from roll.plan.rules.validation import check_config
 
 # As it stands in ROLL's deepspeed_zero3_cpuoffload, numbers in YAML 1.1's spellings included.
 ZERO3_CPU_OFFLOAD = {

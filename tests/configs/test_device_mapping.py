@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.configs.device_mapping import GRAMMAR, parse_device_mapping
+from roll.core.configs.device_mapping import GRAMMAR, parse_device_mapping
 
 devices = st.lists(st.integers(0, 4000), min_size=1, max_size=20, unique=True)
 

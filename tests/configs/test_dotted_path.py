@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from roll.configs.dotted_path import import_object
+from roll.core.configs.dotted_path import import_object
 
 
 @pytest.mark.parametrize("form", ["file", "package", "folder"])

@@ -2,10 +2,10 @@
 
 import pytest
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.doubts import doubts
-from roll.configs.loading import load_config
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.doubts import doubts
+from roll.plan.rules.loading import load_config
 
 SET = {"data_args": {"file_name": "v.jsonl"}}
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.arguments import STRATEGY_CONFIGS
-from roll.configs.fields import walk
-from roll.configs.problems import ConfigError, Problem
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import check_config
-from roll.distributed.machine import Machine
-from roll.loading.check import planned_devices
-from roll.loading.compose import load
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.arguments import STRATEGY_CONFIGS
+from roll.core.configs.fields import walk
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.distributed.machine import Machine
+from roll.plan.rules.validation import check_config
+from roll.prepare.check import planned_devices
+from roll.prepare.compose import load
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROUNDS = 4

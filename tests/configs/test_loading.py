@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.fields import walk
-from roll.configs.loading import load_config, load_lenient
-from roll.configs.other_names import OTHER_NAMES, name_here
-from roll.configs.plain import to_mapping
-from roll.configs.problems import ConfigError
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.fields import walk
+from roll.core.configs.plain import to_mapping
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.loading import load_config, load_lenient
+from roll.plan.rules.other_names import OTHER_NAMES, name_here
 
 REWARD = {"worker_cls": "my.Reward"}
 
@@ -250,7 +250,7 @@ def test_every_key_has_a_meaning():
 
 def test_configurations_load_without_heavy_packages():
     code = (
-        "import sys, roll.configs.validation, roll.configs.loading, roll.configs.derived, roll.compat.roll.translation;"
+        "import sys, roll.plan.rules.validation, roll.plan.rules.loading, roll.core.configs.derived, roll.compat.roll.translation;"
         "print({'torch', 'ray', 'transformers', 'hydra', 'omegaconf', 'yaml'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from roll.configs.derived import derive
-from roll.configs.loading import load_config
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import check_config
+from roll.core.configs.derived import derive
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.loading import load_config
+from roll.plan.rules.validation import check_config
 
 BASE = {
     "pretrain": "model",

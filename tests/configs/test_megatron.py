@@ -1,11 +1,11 @@
 import pytest
 
 from roll.compat.roll.translation import translate
-from roll.configs.backend_arguments import MegatronConfig, megatron_problems
-from roll.configs.loading import load_config
-from roll.configs.problems import ConfigError
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.worker import ActorTrainConfig
+from roll.core.configs.backend_arguments import MegatronConfig, megatron_problems
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.configs.worker import ActorTrainConfig
+from roll.plan.rules.loading import load_config
 
 
 def actor(devices, **options):

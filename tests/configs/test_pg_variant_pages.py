@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.losses import POLICY_LOSSES
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.worker import ActorTrainConfig
+from roll.core.configs.losses import POLICY_LOSSES
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.configs.worker import ActorTrainConfig
 
 PAGES = Path(__file__).parents[2] / "docs_roll" / "pg_variants"
 ROW = re.compile(r"^\| `(\w+)` \| `([^`]+)` \|", re.MULTILINE)

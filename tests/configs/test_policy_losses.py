@@ -4,18 +4,18 @@ from dataclasses import fields
 
 import pytest
 
-from roll.algorithms.correction import Correction, Filter, ImportanceWeight
-from roll.algorithms.pg_variants import get_policy_loss
-from roll.algorithms.policy_loss import policy_losses, traits_of
-from roll.configs.derived import derive
-from roll.configs.loading import load_config
-from roll.configs.losses import POLICY_LOSSES, PolicyLossArgs
-from roll.configs.plain import to_mapping
-from roll.configs.problems import ConfigError
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import check_config
-from roll.configs.worker import ActorTrainConfig
-from roll.pipeline.roles import loss_spec
+from roll.core.algorithms.correction import Correction, Filter, ImportanceWeight
+from roll.core.algorithms.pg_variants import get_policy_loss
+from roll.core.algorithms.policy_loss import policy_losses, traits_of
+from roll.core.configs.derived import derive
+from roll.core.configs.losses import POLICY_LOSSES, PolicyLossArgs
+from roll.core.configs.plain import to_mapping
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.configs.worker import ActorTrainConfig
+from roll.core.pipeline.roles import loss_spec
+from roll.plan.rules.loading import load_config
+from roll.plan.rules.validation import check_config
 
 get_policy_loss()
 OF_PPO = {"pg_clip_low", "pg_clip_high", "dual_clip_c"}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from roll.configs import redact as redact_module
-from roll.configs.loading import load_config
-from roll.configs.problems import ConfigError, Note, Problem
-from roll.configs.redact import HIDDEN, hide_values, redact, redact_at, redact_text, secrets
-from roll.configs.rlvr import RLVRConfig
-from roll.loading.compose import load
+from roll.core.configs import redact as redact_module
+from roll.core.configs.problems import ConfigError, Note, Problem
+from roll.core.configs.redact import HIDDEN, hide_values, redact, redact_at, redact_text, secrets
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.loading import load_config
+from roll.prepare.compose import load
 from roll.reports.trackers import describe
 
 SECRET_KEYS = [

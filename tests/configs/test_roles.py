@@ -2,8 +2,8 @@
 
 import pytest
 
-from roll.configs.loading import load_config
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.loading import load_config
 
 ON = {"device_mapping": "0"}
 

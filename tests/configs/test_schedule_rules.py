@@ -2,9 +2,9 @@
 
 import pytest
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.loading import load_config
-from roll.configs.validation import check_config
+from roll.core.configs.agentic import AgenticConfig
+from roll.plan.rules.loading import load_config
+from roll.plan.rules.validation import check_config
 
 AGENTIC = {
     "pretrain": "model",

@@ -3,11 +3,11 @@
 import pytest
 import yaml
 
-from roll.configs.doubts import doubts
-from roll.configs.problems import Collector, ConfigError
-from roll.configs.sizes import compact, counted
-from roll.configs.validation import check_config
-from roll.loading.compose import load
+from roll.core.configs.problems import Collector, ConfigError
+from roll.core.configs.sizes import compact, counted
+from roll.plan.rules.doubts import doubts
+from roll.plan.rules.validation import check_config
+from roll.prepare.compose import load
 
 BASE = """
 pretrain: m
@@ -98,7 +98,7 @@ def test_types_that_a_configuration_has_may_be_written_out(loaded):
 
 @pytest.mark.parametrize(("steps", "saves"), [(0, [4]), (2, [2, 4]), (3, [3, 4])])
 def test_no_checkpoint_but_the_last_is_a_choice(loaded, steps, saves):
-    from roll.rollout.schedule import StepSchedule
+    from roll.core.groups.schedule import StepSchedule
 
     config = loaded(f"save_steps={steps}")
     assert check_config(config, 2) == []

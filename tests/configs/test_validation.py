@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.configs.derived import derive
-from roll.configs.loading import load_config
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import check_config
+from roll.core.configs.derived import derive
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.loading import load_config
+from roll.plan.rules.validation import check_config
 
 GOOD = {
     "pretrain": "model",

@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from roll.cli.train import _Formatter
-from roll.configs.problems import Problem
-from roll.configs.redact import visible
-from roll.data.sample import Turn
+from roll.core.configs.problems import Problem
+from roll.core.configs.redact import visible
+from roll.core.data.sample import Turn
+from roll.core.record.run_progress import RoleLine
 from roll.envs.check import render
-from roll.record.run_progress import RoleLine
 from roll.reports.display import Display, RunSnapshot, draw
 from roll.reports.printed_summary import print_summary
 

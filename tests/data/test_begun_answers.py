@@ -3,12 +3,12 @@
 import pytest
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
-from roll.configs.problems import ConfigError
-from roll.data.chat_template import render
-from roll.data.prompt_file import PromptRow
-from roll.data.prompt_source import tokenize_prompts
-from roll.errors import PromptFileError
-from roll.loading.keywords import made
+from roll.core.configs.problems import ConfigError
+from roll.core.errors import PromptFileError
+from roll.prepare.keywords import made
+from roll.prompts.chat_template import render
+from roll.prompts.prompt_file import PromptRow
+from roll.prompts.prompt_source import tokenize_prompts
 
 SYMBOLS = ["<pad>", "<eos>", "<unk>", "<turn>", *"abcdefghijklmnopqrstuvwxyz0123456789+=: \n"]
 PLAIN = (

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.data.kept_tokens import KeptSets, KeptTokens
+from roll.core.data.kept_tokens import KeptSets, KeptTokens
 
 VOCABULARY = 9
 SETS = st.lists(st.sets(st.integers(0, VOCABULARY - 1)).map(sorted), max_size=8)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.data.microbatches import Forest, plan_microbatches
+from roll.core.data.microbatches import Forest, plan_microbatches
 
 
 def forest_of(rows):

@@ -9,10 +9,10 @@ from types import ModuleType
 
 import pytest
 
-from roll.configs.arguments import DataArguments
-from roll.data import hub, tables
-from roll.data.prompt_file import read_rows
-from roll.errors import PromptFileError
+from roll.core.configs.arguments import DataArguments
+from roll.core.errors import PromptFileError
+from roll.prompts import hub, tables
+from roll.prompts.prompt_file import read_rows
 
 NAME = "some-owner/some-model@v1"
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from roll.data.numbers import LARGEST, are_equal, plain_number, read_number
-from roll.rollout.filters import mean_filter
+from roll.core.data.numbers import LARGEST, are_equal, plain_number, read_number
+from roll.core.groups.filters import mean_filter
 
 
 class Fails:

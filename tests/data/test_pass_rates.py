@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.configs.arguments import PassRateConfig
-from roll.data.pass_rates import PassRates, difficulty, share
-from roll.data.prompt_source import PromptSource
-from roll.data.sample import JUDGED, Sample, SampleGroup
-from roll.data.stored_rows import TokenizedRow
+from roll.core.configs.arguments import PassRateConfig
+from roll.core.data.pass_rates import PassRates, difficulty, share
+from roll.core.data.sample import JUDGED, Sample, SampleGroup
+from roll.prompts.prompt_source import PromptSource
+from roll.prompts.stored_rows import TokenizedRow
 
 VISITS = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 8)), max_size=40)
 """(row, how many of eight responses pass)"""

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.fields import walk
-from roll.configs.loading import load_config
-from roll.configs.plain import to_mapping
-from roll.configs.rlvr import RLVRConfig
-from roll.data.paths import ABSOLUTE, absolute, as_written
-from roll.loading.compose import load
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.fields import walk
+from roll.core.configs.plain import to_mapping
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.loading import load_config
+from roll.prepare.compose import load
+from roll.prompts.paths import ABSOLUTE, absolute, as_written
 
 CONFIGS = Path(__file__).parents[2] / "examples" / "config"
 

@@ -12,14 +12,14 @@ import torch
 from made_models import EXAMPLES, script
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from roll.configs.arguments import DataArguments
-from roll.configs.loading import load_config
-from roll.configs.rlvr import RLVRConfig
-from roll.data.prompt_file import read_rows
-from roll.data.prompt_source import tokenize_prompts
-from roll.data.sample import Prompt, Sample
-from roll.loading.compose import compose
-from roll.rewards.worker import worker_class
+from roll.core.configs.arguments import DataArguments
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.data.sample import Prompt, Sample
+from roll.core.rewards.worker import worker_class
+from roll.plan.rules.loading import load_config
+from roll.prepare.compose import compose
+from roll.prompts.prompt_file import read_rows
+from roll.prompts.prompt_source import tokenize_prompts
 from roll.strategies.routers import check_replayable
 
 pytestmark = pytest.mark.slow

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import ipc
 
-from roll.configs.arguments import DataArguments
-from roll.configs.problems import Collector, ConfigError
-from roll.data.prompt_file import read_rows
-from roll.errors import PromptFileError
+from roll.core.configs.arguments import DataArguments
+from roll.core.configs.problems import Collector, ConfigError
+from roll.core.errors import PromptFileError
+from roll.prompts.prompt_file import read_rows
 
 
 def read(paths, columns=None, **options):

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from roll.configs.arguments import CurriculumConfig
-from roll.data.prompt_file import PromptRow
-from roll.data.prompt_source import PromptSource, tokenize_prompts
-from roll.data.seeding import derive_seed
-from roll.data.stored_rows import TokenizedRow
-from roll.errors import PromptFileError
+from roll.core.configs.arguments import CurriculumConfig
+from roll.core.data.seeding import derive_seed
+from roll.core.errors import PromptFileError
+from roll.prompts.prompt_file import PromptRow
+from roll.prompts.prompt_source import PromptSource, tokenize_prompts
+from roll.prompts.stored_rows import TokenizedRow
 
 SIZES = st.dictionaries(st.sampled_from(["code", "ifeval", "math", "science"]), st.integers(1, 7), min_size=1)
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from roll.data.extras import Extras
-from roll.data.kept_tokens import KeptTokens
-from roll.data.routes import Routes, batch_routes, told_apart, type_for
-from roll.data.sample import Prompt, Sample, SampleGroup
-from roll.data.token_batch import TokenBatch
-from roll.trainer.batch import token_batch
+from roll.core.data.extras import Extras
+from roll.core.data.kept_tokens import KeptTokens
+from roll.core.data.routes import Routes, batch_routes, told_apart, type_for
+from roll.core.data.sample import Prompt, Sample, SampleGroup
+from roll.core.data.token_batch import TokenBatch
+from roll.core.trainer.batch import token_batch
 
 LAYERS, EACH = 3, 2
 

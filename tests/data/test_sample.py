@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from roll.data.extras import Extras
-from roll.data.kept_tokens import KeptTokens
-from roll.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn, VersionSpan
-from roll.rollout.sql.rows import digest, pack, unpack_group
+from roll.core.data.extras import Extras
+from roll.core.data.kept_tokens import KeptTokens
+from roll.core.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn, VersionSpan
+from roll.topologies.sql.rows import digest, pack, unpack_group
 
 SHARED = Prompt("d/0/1", [1, 2], "text", "tag", "d", "42", {"level": 3})
 OWN = Prompt("d/0/1", [1, 2, 3], "other text", "tag", "d", "42", {"level": 3})

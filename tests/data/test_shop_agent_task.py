@@ -11,11 +11,11 @@ from gateway_world import World, call
 from made_models import script
 from transformers import AutoTokenizer
 
-from roll.configs.agentic import EnvConfig
-from roll.configs.program import ProgramConfig
+from roll.chat.dialogue import Dialogue
+from roll.core.configs.agentic import EnvConfig
+from roll.core.configs.program import ProgramConfig
+from roll.core.data.episode import EpisodeTask
 from roll.envs.program.player import Programs
-from roll.rollout.dialogue import Dialogue
-from roll.rollout.episode import EpisodeTask
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = yaml.safe_load((ROOT / "examples/config/agent_program_async.yaml").read_text())

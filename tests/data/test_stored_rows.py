@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from programs import environment
 from tiny_models import numbered_tokenizer
 
-from roll.configs.arguments import CurriculumConfig, DataArguments
-from roll.data.prompt_file import EVERY_S, announced, read_rows
-from roll.data.prompt_source import PromptSource, tokenize_prompts
-from roll.data.stored_rows import Identities, Positions, RowFile, TokenizedRow, digest
-from roll.errors import PromptFileError
+from roll.core.configs.arguments import CurriculumConfig, DataArguments
+from roll.core.errors import PromptFileError
+from roll.prompts.prompt_file import EVERY_S, announced, read_rows
+from roll.prompts.prompt_source import PromptSource, tokenize_prompts
+from roll.prompts.stored_rows import Identities, Positions, RowFile, TokenizedRow, digest
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8")),
@@ -80,9 +80,9 @@ def test_identities_know_what_came_twice(files):
 
 def test_two_ids_with_the_same_digest_are_two_ids(tmp_path, monkeypatch):
     """As 64 bits may have it."""
-    monkeypatch.setattr("roll.data.stored_rows.digest", len)
-    monkeypatch.setattr("roll.data.prompt_file.digest", len)
-    monkeypatch.setattr("roll.data.prompt_source.digest", len)
+    monkeypatch.setattr("roll.prompts.stored_rows.digest", len)
+    monkeypatch.setattr("roll.prompts.prompt_file.digest", len)
+    monkeypatch.setattr("roll.prompts.prompt_source.digest", len)
     path = tmp_path / "p.jsonl"
     rows = [{"id": name, "tag": "t", "prompt": "t3", "ground_truth": "1"} for name in ("a", "b", "cc", "d")]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -112,9 +112,9 @@ def test_a_long_reading_says_how_far_it_is(capsys):
 MEASURED = """
 import resource, sys
 from tiny_models import numbered_tokenizer
-from roll.configs.arguments import DataArguments
-from roll.data.prompt_file import read_rows
-from roll.data.prompt_source import PromptSource, tokenize_prompts
+from roll.core.configs.arguments import DataArguments
+from roll.prompts.prompt_file import read_rows
+from roll.prompts.prompt_source import PromptSource, tokenize_prompts
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 def peak_of_reading(path, count):
     usable, skipped = tokenize_prompts(read_rows(DataArguments(file_name=path)), numbered_tokenizer(9), "none", 8, {"t": "d"})

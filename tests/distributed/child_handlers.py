@@ -73,14 +73,14 @@ class Parent:
     """A worker: one child is started in its constructor, one on its event loop."""
 
     def __init__(self) -> None:
-        from roll.distributed.child import Child, same_imports
+        from roll.platform.child import Child, same_imports
 
         self.children = [Child("child_handlers:Obedient", environment=os.environ | same_imports())]
         self.children[0].ready_blocking()
 
     async def ask(self) -> list[int]:
         """Their process numbers, told by themselves, and our own."""
-        from roll.distributed.child import Child, same_imports
+        from roll.platform.child import Child, same_imports
 
         if len(self.children) == 1:
             self.children.append(Child("child_handlers:Obedient", environment=os.environ | same_imports()))

@@ -4,12 +4,12 @@ has one Ray token."""
 import asyncio
 import faulthandler
 
-from roll.distributed import ray_nodes
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.cluster import Cluster
-from roll.distributed.devices import detect, place
-from roll.distributed.ray_backend import RayBackend
-from roll.errors import BackendLost
+from roll.core.distributed.backend import WorkerSpec
+from roll.core.distributed.cluster import Cluster
+from roll.core.distributed.devices import detect, place
+from roll.core.errors import BackendLost
+from roll.platform import ray_nodes
+from roll.platform.ray_backend import RayBackend
 
 ray_nodes.LOOK_S, ray_nodes.LOST_S = 0.2, 2.0
 

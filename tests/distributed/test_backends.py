@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.dotted_path import import_object
-from roll.distributed import backend as backends
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.cluster import Cluster
-from roll.distributed.devices import detect, place
-from roll.distributed.local_backend import LocalBackend
-from roll.errors import WorkerDied, WorkerStartError
+from roll.core.configs.dotted_path import import_object
+from roll.core.distributed import backend as backends
+from roll.core.distributed.backend import WorkerSpec
+from roll.core.distributed.cluster import Cluster
+from roll.core.distributed.devices import detect, place
+from roll.core.errors import WorkerDied, WorkerStartError
+from roll.platform.local_backend import LocalBackend
 
 HERE = str(Path(__file__).parent)
 
@@ -91,7 +91,7 @@ def test_a_worker_of_this_process_that_does_not_end_is_left_behind(monkeypatch, 
 @pytest.mark.timeout(600)
 def test_workers_find_modules_where_the_driver_does(tmp_path, monkeypatch):
     """Not first where the command was given: in a clone of ROLL that would be ROLL's package."""
-    from roll.distributed.ray_backend import RayBackend
+    from roll.platform.ray_backend import RayBackend
 
     (tmp_path / "backend_worker.py").write_text("raise ImportError('the wrong one')")
     monkeypatch.chdir(tmp_path)
@@ -110,7 +110,7 @@ def test_workers_find_modules_where_the_driver_does(tmp_path, monkeypatch):
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_ray_and_the_death_of_a_worker_nobody_is_calling():
-    from roll.distributed.ray_backend import RayBackend
+    from roll.platform.ray_backend import RayBackend
 
     async def main():
         backend = RayBackend(detect())

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from roll.distributed import child as child_module
-from roll.distributed.child import Child, ChildPool, same_imports, start_process
-from roll.errors import CallFailed, ChildDied
+from roll.core.errors import CallFailed, ChildDied
+from roll.platform import child as child_module
+from roll.platform.child import Child, ChildPool, same_imports, start_process
 
 
 @pytest.fixture(autouse=True)
@@ -171,10 +171,10 @@ def test_a_process_whose_starter_ended_before_it_could_ask_for_the_signal_ends_a
 @pytest.mark.timeout(600)
 def test_children_of_a_ray_worker_live_as_long_as_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel counts the life of the thread that started a child."""
-    from roll.distributed.backend import WorkerSpec
-    from roll.distributed.cluster import Cluster
-    from roll.distributed.devices import detect, place
-    from roll.distributed.ray_backend import RayBackend
+    from roll.core.distributed.backend import WorkerSpec
+    from roll.core.distributed.cluster import Cluster
+    from roll.core.distributed.devices import detect, place
+    from roll.platform.ray_backend import RayBackend
 
     monkeypatch.setenv("PYTHONPATH", same_imports()["PYTHONPATH"])
 

@@ -14,8 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.distributed import machine
-from roll.distributed.cores import PLACES, Contention, Cores, threads_of
+from roll.core.distributed import machine
+from roll.platform.cores import PLACES, Contention, Cores, threads_of
 
 SHARES = st.lists(st.integers(1, 16), max_size=8)
 
@@ -89,7 +89,7 @@ def test_a_thread_that_shares_a_core_waits_for_it():
     """Two that compute on one core: each waits half of the time."""
     code = (
         "import os, threading, time, hashlib\n"
-        "from roll.distributed.cores import waited_s\n"
+        "from roll.platform.cores import waited_s\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "def work(until, data=bytes(1 << 20)):\n"
         "    while time.monotonic() < until: hashlib.sha256(data)\n"  # without Python's lock
@@ -113,7 +113,7 @@ def test_who_may_not_borrow_lends(table):
 
 COMPUTES_FOR_EVER = """
 import pathlib, sys, time
-from roll.distributed.cores import Cores
+from roll.platform.cores import Cores
 cores = Cores(2, table=pathlib.Path(sys.argv[1]), cores=4)
 cores.begin()
 print("computes", flush=True)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from roll.distributed.device_locks import VISIBLE, claimed
+from roll.core.distributed.device_locks import VISIBLE, claimed
 
 ROOT = Path(__file__).parents[2]
 HOLDER = """
 import sys
 from pathlib import Path
-from roll.distributed.device_locks import claimed
+from roll.core.distributed.device_locks import claimed
 with claimed("the trainer", 8, range(4), 4, Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.distributed.device_locks import DeviceLocks, LockTable
+from roll.core.distributed.device_locks import DeviceLocks, LockTable
 
 DEVICES = {"train": frozenset({0, 1}), "infer": frozenset({1, 2}), "reference": frozenset({3})}
 

@@ -1,6 +1,6 @@
 import pytest
 
-from roll.distributed.devices import Inventory, place, place_on_cpus, visible_devices
+from roll.core.distributed.devices import Inventory, place, place_on_cpus, visible_devices
 
 TWO_NODES = Inventory("cuda", nodes=2, per_node=4, cpus_per_node=16)
 

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.devices import Inventory, place
-from roll.distributed.exchange import MOST_WAITING, Callers, Calls, WorkerTraceback
-from roll.distributed.local_backend import WorkerHost
-from roll.errors import WorkerDied
+from roll.core.distributed.backend import WorkerSpec
+from roll.core.distributed.devices import Inventory, place
+from roll.core.errors import WorkerDied
+from roll.platform.exchange import MOST_WAITING, Callers, Calls, WorkerTraceback
+from roll.platform.local_backend import WorkerHost
 
 
 class Picky(Exception):

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from roll.configs.dotted_path import import_object
-from roll.distributed.garbage import collection_paused
+from roll.core.configs.dotted_path import import_object
+from roll.platform.garbage import collection_paused
 
 PROGRAM = """
 import gc, sys
-from roll.distributed import garbage
+from roll.platform import garbage
 
 class Cycle:
     def __init__(self): self.itself = self

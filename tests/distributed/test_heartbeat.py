@@ -5,11 +5,11 @@ import logging
 
 import pytest
 
-from roll.distributed import cluster as clusters
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.cluster import Cluster
-from roll.distributed.devices import Placement
-from roll.errors import BackendLost, WorkerDied, WorkerStartError
+from roll.core.distributed import cluster as clusters
+from roll.core.distributed.backend import WorkerSpec
+from roll.core.distributed.cluster import Cluster
+from roll.core.distributed.devices import Placement
+from roll.core.errors import BackendLost, WorkerDied, WorkerStartError
 
 
 class Handle:

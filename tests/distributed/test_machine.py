@@ -6,11 +6,11 @@ import warnings
 import pytest
 import torch
 
-from roll.configs.problems import ConfigError
-from roll.distributed import machine
-from roll.distributed.devices import detect
-from roll.distributed.machine import this_machine
-from roll.distributed.process_setup import set_defaults
+from roll.core.configs.problems import ConfigError
+from roll.core.distributed import machine
+from roll.core.distributed.devices import detect
+from roll.core.distributed.machine import this_machine
+from roll.platform.process_setup import set_defaults
 
 MIB = 1 << 20
 UUIDS = ("GPU-aa11", "GPU-bb22", "GPU-cc33")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from roll.configs.loading import load_config
-from roll.configs.rlvr import RLVRConfig
-from roll.distributed.devices import Inventory
-from roll.distributed.ray_nodes import bundle, more_room
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.distributed.devices import Inventory
+from roll.plan.rules.loading import load_config
+from roll.platform.ray_nodes import bundle, more_room
 
 
 def inventory(kind, per_node):

@@ -3,8 +3,8 @@ from datetime import timedelta
 
 import pytest
 
-from roll.distributed import ports
-from roll.distributed.ports import join_store, open_store
+from roll.platform import ports
+from roll.platform.ports import join_store, open_store
 
 TIMEOUT = timedelta(seconds=5)
 

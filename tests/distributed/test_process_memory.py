@@ -7,10 +7,10 @@ import sys
 import pytest
 import torch
 
-from roll.configs.sizes import GIB
-from roll.distributed.cluster import Cluster
-from roll.distributed.machine import process_memory
-from roll.errors import WorkerDied
+from roll.core.configs.sizes import GIB
+from roll.core.distributed.cluster import Cluster
+from roll.core.distributed.machine import process_memory
+from roll.core.errors import WorkerDied
 
 TOUCHES = "import mmap, sys; block = mmap.mmap(-1, 64 << 20); block.write(bytes(64 << 20)); print(flush=True); sys.stdin.read()"
 
@@ -27,7 +27,7 @@ def test_memory_counts_the_processes_that_were_started():
 
 @pytest.mark.parametrize("imports", ["", "import torch"])
 def test_where_no_device_is_used_there_is_no_figure(imports):
-    program = f"{imports}\nfrom roll.distributed.machine import process_memory as read\n"
+    program = f"{imports}\nfrom roll.core.distributed.machine import process_memory as read\n"
     program += "print(read(with_children=True).device_peak_mb)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "None\n"
 

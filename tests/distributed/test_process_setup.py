@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from roll.cli.train import main
-from roll.distributed.process_setup import DETERMINISTIC, mkl_is_strict
+from roll.platform.process_setup import DETERMINISTIC, mkl_is_strict
 
 with_mkl = pytest.mark.skipif(mkl_is_strict() is None, reason="torch is built without MKL here")
 USE_MKL = "import torch; torch.randn(64, 64) @ torch.randn(64, 64);"

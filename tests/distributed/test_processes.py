@@ -8,9 +8,10 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from roll.distributed import file_systems, processes
-from roll.distributed.file_systems import of_network
-from roll.distributed.processes import Process
+from roll.core.distributed import processes
+from roll.core.distributed.processes import Process
+from roll.platform import file_systems
+from roll.platform.file_systems import of_network
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_where_nothing_can_be_read_nothing_is_known(monkeypatch, tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces are root's")
 def test_in_another_process_table_or_time_the_same_number_is_another():
-    code = "import sys; from roll.distributed.processes import Process; print(Process(ARGS).alive)"
+    code = "import sys; from roll.core.distributed.processes import Process; print(Process(ARGS).alive)"
     code = code.replace("ARGS", "sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])")
     this = [str(value) for value in asdict(Process.this()).values()]
     for spaces in (["--pid", "--fork", "--mount-proc"], ["--time", "--boottime", "400000", "--fork"], []):

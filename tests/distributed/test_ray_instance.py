@@ -17,12 +17,12 @@ import pytest
 import ray
 from ray._private import worker as ray_worker
 
-from roll.distributed import ray_instance
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.cluster import Cluster
-from roll.distributed.devices import detect, place
-from roll.distributed.ray_backend import RayBackend
-from roll.errors import BackendLost, WorkerDied
+from roll.core.distributed.backend import WorkerSpec
+from roll.core.distributed.cluster import Cluster
+from roll.core.distributed.devices import detect, place
+from roll.core.errors import BackendLost, WorkerDied
+from roll.platform import ray_instance
+from roll.platform.ray_backend import RayBackend
 
 HERE = str(Path(__file__).parent)
 COUNTER = "backend_worker.Counter"

@@ -13,17 +13,17 @@ import pytest
 import yaml
 from ray_heads import a_head, family
 
-from roll.distributed import ray_nodes
-from roll.distributed.ray_nodes import _answers
-from roll.errors import BackendLost
+from roll.core.errors import BackendLost
+from roll.platform import ray_nodes
+from roll.platform.ray_nodes import _answers
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 OWN_REWARD = """
 from pathlib import Path
 
-from roll.data.sample import Sample
-from roll.rewards.worker import RewardWorker
+from roll.core.data.sample import Sample
+from roll.core.rewards.worker import RewardWorker
 
 
 class Table(RewardWorker):

@@ -6,12 +6,12 @@ import pytest
 from ray._private import utils as ray_utils
 from ray.exceptions import RayActorError
 
-from roll.configs.problems import ConfigError
-from roll.distributed.devices import Inventory
-from roll.distributed.process_setup import forwarded
-from roll.distributed.ray_backend import RayBackend
-from roll.distributed.ray_nodes import bundle, bundles_of_nodes, cluster_inventory, holders, live_nodes, without_devices
-from roll.distributed.ray_says import death
+from roll.core.configs.problems import ConfigError
+from roll.core.distributed.devices import Inventory
+from roll.platform.process_setup import forwarded
+from roll.platform.ray_backend import RayBackend
+from roll.platform.ray_nodes import bundle, bundles_of_nodes, cluster_inventory, holders, live_nodes, without_devices
+from roll.platform.ray_says import death
 
 
 def node(name, address, alive=True, **resources):
@@ -114,7 +114,7 @@ def test_sigterm_while_ray_starts_is_the_runs(monkeypatch):
 
     backend = RayBackend()
     monkeypatch.setattr(backend._ray, "start", start)
-    monkeypatch.setattr("roll.distributed.ray_nodes.now_live", list)
+    monkeypatch.setattr("roll.platform.ray_nodes.now_live", list)
     try:
         backend._connect()
     finally:

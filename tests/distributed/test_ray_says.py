@@ -1,6 +1,6 @@
 """What Ray's own processes say on the screen."""
 
-from roll.distributed.ray_says import shortened
+from roll.platform.ray_says import shortened
 
 ENDED = """Raylet is terminated. Termination is unexpected. Possible reasons include: (1) SIGKILL by the user.
     [state-dump]

@@ -5,12 +5,12 @@ import signal
 import subprocess
 import sys
 
-from roll.distributed.temp_folder import FRESH_S, TempFolder, temporary_files_in
+from roll.platform.temp_folder import FRESH_S, TempFolder, temporary_files_in
 
 LEAVE = """
 import os, signal, sys
 from pathlib import Path
-from roll.distributed.temp_folder import TempFolder
+from roll.platform.temp_folder import TempFolder
 folder = TempFolder("test", Path(sys.argv[1]))
 (folder.path / "file").write_text("x")
 print(folder.path, flush=True)

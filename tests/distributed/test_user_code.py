@@ -8,9 +8,9 @@ from contextvars import ContextVar
 
 import pytest
 
-from roll.distributed import user_code
-from roll.distributed.user_code import UserThreads, in_thread
-from roll.errors import Escaped, TooManyStuck
+from roll.core.distributed import user_code
+from roll.core.distributed.user_code import UserThreads, in_thread
+from roll.core.errors import Escaped, TooManyStuck
 
 THERE: ContextVar[str] = ContextVar("there", default="")
 

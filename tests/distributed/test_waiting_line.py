@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.distributed.waiting_line import WaitingLine
+from roll.core.distributed.waiting_line import WaitingLine
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(-1, 2)), max_size=30))

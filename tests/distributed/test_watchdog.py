@@ -5,7 +5,7 @@ import signal
 
 import psutil
 
-from roll.distributed import watchdog
+from roll.platform import watchdog
 
 
 def test_one_that_was_stopped_is_killed_when_it_is_dismissed(monkeypatch):

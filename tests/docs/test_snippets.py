@@ -8,11 +8,11 @@ import yaml
 from printed import BLOCK, PAGES, ROOT, blocks
 
 from roll.compat.roll.pipelines import pipeline_of
-from roll.configs.agentic import AgenticConfig
-from roll.configs.loading import load_config
-from roll.configs.rlvr import RLVRConfig
-from roll.loading.compose import compose, load
-from roll.pipeline.pipeline import Pipeline
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.loading import load_config
+from roll.prepare.compose import compose, load
+from roll.prepare.pipeline import Pipeline
 from roll.simulate.costs import Costs, read_costs
 
 COSTS_PAGE = ROOT / "docs_roll/simulate.md"

@@ -4,16 +4,16 @@ import asyncio
 
 import pytest
 
-from roll.distributed.cluster import Cluster
-from roll.distributed.device_locks import DeviceLocks
-from roll.engines import engine_fleet
-from roll.engines.engine_fleet import EngineFleet
-from roll.errors import EngineSilent, NodeLost, VersionGone, WorkerDied, WorkersLost, WorkerStartError
-from roll.rollout.changes import Changes
-from roll.rollout.fleet import EngineState, Fleet
-from roll.strategies.infer.interface import EngineStats
-from roll.weights.bucket import WeightManifest, manifest_of
-from roll.weights.store import Buckets, KeptBucket, MemoryWeightStore
+from roll.core.distributed.cluster import Cluster
+from roll.core.distributed.device_locks import DeviceLocks
+from roll.core.engines import engine_fleet
+from roll.core.engines.engine_fleet import EngineFleet
+from roll.core.engines.fleet import EngineState, Fleet
+from roll.core.errors import EngineSilent, NodeLost, VersionGone, WorkerDied, WorkersLost, WorkerStartError
+from roll.core.groups.changes import Changes
+from roll.core.weights.bucket import WeightManifest, manifest_of
+from roll.core.weights.store import Buckets, KeptBucket, MemoryWeightStore
+from roll.core.workers.infer_interface import EngineStats
 
 
 class Engine:

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from roll.distributed import cluster as clusters
-from roll.distributed.cluster import Cluster, silence
-from roll.engines.silent_engines import SilentEngines
-from roll.errors import EngineSilent, WorkerDied
-from roll.rollout.fleet import EngineState, Fleet
+from roll.core.distributed import cluster as clusters
+from roll.core.distributed.cluster import Cluster, silence
+from roll.core.engines.fleet import EngineState, Fleet
+from roll.core.engines.silent_engines import SilentEngines
+from roll.core.errors import EngineSilent, WorkerDied
 from roll.simulate.virtual_loop import VirtualLoop
 
 

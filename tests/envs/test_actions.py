@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
 from roll.envs.actions import ActionReader
 
 TWO = spaces.Discrete(2)

@@ -8,7 +8,7 @@ import pytest
 
 from roll.cli.env import check as main
 from roll.cli.options import keys_and_values
-from roll.data.sample import Turn
+from roll.core.data.sample import Turn
 from roll.envs.check import as_text, check_env, render, summary
 
 

@@ -5,11 +5,11 @@ import random
 import numpy as np
 import pytest
 
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
+from roll.envs.environment import Step
 from roll.envs.frozen_lake import draw_map, is_solvable, optimal_actions
 from roll.envs.registry import make_env
 from roll.envs.text_game import TextGame
-from roll.rollout.environment import Step
 
 LETTERS = {"action_pattern": "(.*)", "action_lookup": {"L": "Left", "D": "Down", "R": "Right", "U": "Up"}}
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
 from roll.envs.check import check_env
 from roll.envs.registry import env_class, make_env
 from roll.envs.space_text import described, shown

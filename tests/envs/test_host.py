@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
+from roll.core.errors import EnvFailure
 from roll.envs.host import EnvHandle, EnvHost
-from roll.errors import EnvFailure
 
 HERE = Path(__file__).parent
 MOODY, SLEEPER, SLOW = (f"envs_under_test.{name}" for name in ("Moody", "Sleeper", "Slow"))

@@ -9,14 +9,14 @@ import pytest
 
 from roll.cli.audit import audit
 from roll.cli.check import main as check
-from roll.configs.agentic import AgenticConfig
-from roll.configs.loading import load_config
-from roll.configs.ppo import AUDITED, AUDITS
-from roll.configs.problems import ConfigError
-from roll.configs.rlvr import RLVRConfig
-from roll.distributed.devices import Inventory
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.ppo import AUDITED, AUDITS
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.distributed.devices import Inventory
 from roll.envs import kept_audits
-from roll.pipeline.agentic_run import AgenticPipeline
+from roll.plan.rules.loading import load_config
+from roll.prepare.agentic_run import AgenticPipeline
 
 FLIP = """
 import random

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
+from roll.core.errors import EnvFailure
 from roll.envs.check import check_env
 from roll.envs.gem import GemEnv
 from roll.envs.host import EnvHost
 from roll.envs.registry import env_class, make_env
-from roll.errors import EnvFailure
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,16 +13,16 @@ import pytest
 
 from roll.cli.audit import audit
 from roll.cli.env import main
-from roll.configs.agentic import EnvConfig
-from roll.configs.problems import ConfigError
-from roll.configs.program import POSTED, ProgramConfig
-from roll.configs.program_rules import program_problems
-from roll.distributed import interpreters
+from roll.core.configs.agentic import EnvConfig
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.program import POSTED, ProgramConfig
+from roll.core.errors import EnvFailure
 from roll.envs import packages
 from roll.envs.elsewhere import answered, asked, rules
+from roll.envs.environment_worker import environment_host
 from roll.envs.packages import KNOWN, interpreter, shorthand
-from roll.errors import EnvFailure
-from roll.explorer.environment_worker import environment_host
+from roll.plan.rules.program_rules import program_problems
+from roll.platform import interpreters
 
 pytestmark = pytest.mark.slow
 FAMILIES = '''

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
 from roll.envs import questions
+from roll.envs.environment import Step
 from roll.envs.registry import make_env
-from roll.rollout.environment import Step
 
 
 def table(folder: Path, *rows: dict[str, object], name: str = "rows.jsonl") -> str:

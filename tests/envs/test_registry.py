@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
+from roll.envs.environment import is_async, is_thread_safe
 from roll.envs.registry import BUILT_IN, env_class, make_env
-from roll.rollout.environment import is_async, is_thread_safe
 
 
 @pytest.fixture(autouse=True)

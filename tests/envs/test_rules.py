@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import gymnasium
 import pytest
 
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
 from roll.envs.check import check_env
 from roll.envs.elsewhere import rules
+from roll.envs.environment import UNSEEN
 from roll.envs.registry import make_env
-from roll.rollout.environment import UNSEEN
 
 
 class Plain:

@@ -5,7 +5,7 @@ from collections import deque
 import numpy as np
 import pytest
 
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
 from roll.envs.registry import make_env
 from roll.envs.sokoban import DIRECTIONS, VOCABULARIES, Room, draw, draw_room, solve
 from roll.envs.text_game import TextGame

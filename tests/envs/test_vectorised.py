@@ -13,11 +13,11 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from living import lives
 
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
+from roll.core.errors import EnvFailure
 from roll.envs.check import check_env
 from roll.envs.host import EnvHost
 from roll.envs.registry import make_env
-from roll.errors import EnvFailure
 
 CART_POLE_VECTOR = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv"
 WAITER, WAITERS = "envs_under_test.Waiter", "envs_under_test.waiters"

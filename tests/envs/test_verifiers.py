@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
 from roll.envs.check import check_env
 from roll.envs.verifiers import TaskSet
 

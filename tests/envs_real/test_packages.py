@@ -13,11 +13,11 @@ import pytest
 
 from roll.cli.audit import audit
 from roll.cli.env import main
-from roll.configs.agentic import EnvConfig
-from roll.distributed.ports import free_port
+from roll.core.configs.agentic import EnvConfig
+from roll.core.errors import EnvFailure
 from roll.envs.check import EnvReport, check_env
-from roll.errors import EnvFailure
-from roll.explorer.environment_worker import environment_host
+from roll.envs.environment_worker import environment_host
+from roll.platform.ports import free_port
 
 CODE = Path(__file__).parent / "code"
 Offers = Callable[[str], Any]

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from roll.cli.main import run_command
-from roll.record.journal import read_rows
+from roll.core.record.journal import read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = Path(__file__).parent / "code"

@@ -14,11 +14,11 @@ from tiny_models import symbol_tokenizer, tiny_qwen2
 from transformers import PreTrainedTokenizerFast
 
 from roll.cli.verify import read_run, violations
-from roll.configs.agentic import AgenticConfig
-from roll.configs.loading import load_config
-from roll.distributed.devices import Inventory
-from roll.distributed.local_backend import LocalBackend
-from roll.pipeline.agentic_run import AgenticRun, prepare
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.distributed.devices import Inventory
+from roll.plan.rules.loading import load_config
+from roll.platform.local_backend import LocalBackend
+from roll.prepare.agentic_run import AgenticRun, prepare
 
 # Environments are named by dotted path, here and in the processes that are started from here.
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[2] / "benchmarks")]

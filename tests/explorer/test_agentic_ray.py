@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from roll.distributed.ray_backend import RayBackend
-from roll.pipeline.agentic_run import AgenticRun, prepare
+from roll.platform.ray_backend import RayBackend
+from roll.prepare.agentic_run import AgenticRun, prepare
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("shared_ray")]
 
@@ -39,7 +39,7 @@ def test_a_coordinator_that_is_killed_costs_its_groups_at_most(lab, make_config,
 def test_ctrl_c_on_shared_devices_ends_the_episodes_and_saves(lab, make_config, monkeypatch):
     """The trainer has to have the device to save, and the engine sleeps only when nothing runs in it any more. However many turns
     an episode has, the driver calls a coordinator once a group, and an engine never."""
-    from roll.distributed.ray_backend import RayHandle
+    from roll.platform.ray_backend import RayHandle
 
     called: list[str] = []
     original = RayHandle.call

@@ -9,10 +9,10 @@ from mortal_workers import MortalBackend
 from run_files import loads_of_an_engine
 
 from roll.cli.verify import read_run, violations
-from roll.configs.problems import ConfigError
-from roll.distributed.devices import Inventory
-from roll.distributed.local_backend import LocalBackend
-from roll.pipeline.agentic_run import environment_workers, prepare
+from roll.core.configs.problems import ConfigError
+from roll.core.distributed.devices import Inventory
+from roll.platform.local_backend import LocalBackend
+from roll.prepare.agentic_run import environment_workers, prepare
 
 pytestmark = pytest.mark.slow
 VALIDATION = {"val_env_manager": {"num_env_groups": 2, "group_size": 2}, "val_batch_size": 8, "eval_steps": 1}
@@ -48,7 +48,7 @@ def test_a_run_plays_trains_evaluates_and_accounts_for_every_group(lab, make_con
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_an_agent_that_is_not_understood_is_told_whether_its_groups_are_trained_or_dropped(lab, make_config, kept):
-    changes = {} if kept else {"train_env_manager.group_filter_cls": "roll.rollout.filters.equal_rewards"}
+    changes = {} if kept else {"train_env_manager.group_filter_cls": "roll.core.groups.filters.equal_rewards"}
     run = lab.start(make_config(changes, env_type="Deaf", max_steps=3), LocalBackend())
     (told,) = [line for line in run.summary["warnings"] if line.startswith("custom_envs.letters: 0 of the first ")]
     assert "wanted: As a number." in told
@@ -211,7 +211,7 @@ def test_a_chat_template_that_refuses_a_later_message_costs_an_episode(lab, make
 
 
 def test_environments_that_all_fail_end_the_run_with_the_reason(lab, make_config, monkeypatch):
-    monkeypatch.setattr("roll.rollout.progress.FAILURES_IN_A_ROW", 5)
+    monkeypatch.setattr("roll.core.groups.progress.FAILURES_IN_A_ROW", 5)
     config = make_config(
         {"custom_envs.letters.env_type": "latency.LatencyEnv", "custom_envs.letters.on_env_failure": "drop_group"},
         **{"custom_envs.letters.env_config": {"env_type": "agentic_worlds.Letters", "mean_s": 0.0, "raise_share": 1.0}},
@@ -305,7 +305,7 @@ def test_a_run_goes_on_where_its_checkpoint_was_written(lab, make_config):
 
 
 def test_groups_whose_episodes_all_end_alike_can_be_filtered(lab, make_config):
-    config = make_config({"train_env_manager.group_filter_cls": "roll.rollout.filters.equal_rewards"}, max_steps=2)
+    config = make_config({"train_env_manager.group_filter_cls": "roll.core.groups.filters.equal_rewards"}, max_steps=2)
     run = lab.run(config)
     check(run, config)
     scores = {}
@@ -328,7 +328,7 @@ def test_groups_whose_episodes_all_end_alike_can_be_filtered(lab, make_config):
         ({"actor_train.data_args.template": "native"}, "actor_train.data_args.template", "no chat template"),
         ({"train_env_manager.group_filter_cls": "math.fsum"}, "train_env_manager.group_filter_cls", "the reason to drop"),
         (
-            {"train_env_manager.group_filter_cls": "roll.rollout.filters.equal_rewards", "train_env_manager.group_size": 1},
+            {"train_env_manager.group_filter_cls": "roll.core.groups.filters.equal_rewards", "train_env_manager.group_size": 1},
             "train_env_manager.group_filter_cls",
             "every group is dropped",
         ),

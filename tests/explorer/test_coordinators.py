@@ -5,12 +5,12 @@ import contextlib
 
 import pytest
 
-from roll.distributed.cluster import Cluster
-from roll.errors import Replaced, WorkerDied
-from roll.explorer.coordinators import Coordinators
-from roll.explorer.group_play import GroupResult, GroupTask
-from roll.rollout.changes import Changes
-from roll.strategies.infer.interface import SamplingParams
+from roll.core.distributed.cluster import Cluster
+from roll.core.errors import Replaced, WorkerDied
+from roll.core.explorer.coordinators import Coordinators
+from roll.core.explorer.group_play import GroupResult, GroupTask
+from roll.core.groups.changes import Changes
+from roll.core.workers.infer_interface import SamplingParams
 
 
 class Worker:

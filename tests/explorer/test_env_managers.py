@@ -5,17 +5,17 @@ import asyncio
 import pytest
 from agentic_worlds import Letters
 
-from roll.configs.agentic import EnvConfig
-from roll.data.sample import VersionSpan
-from roll.errors import EpisodeFailed, TemplateRefusal
-from roll.explorer.episode_managers import TrajEnvManager
-from roll.explorer.turn_managers import StepConcatEnvManager, StepEnvManager
-from roll.record.episode_metrics import episode_metrics
-from roll.record.validation import SetRollouts, ValidationSet, summarise
-from roll.rollout import dialogue
-from roll.rollout.dialogue import Dialogue
-from roll.rollout.episode import EpisodeTask, PolicyAnswer
-from roll.strategies.infer.interface import SamplingParams
+from roll.chat import dialogue
+from roll.chat.dialogue import Dialogue
+from roll.core.configs.agentic import EnvConfig
+from roll.core.data.episode import EpisodeTask, PolicyAnswer
+from roll.core.data.sample import VersionSpan
+from roll.core.errors import EpisodeFailed, TemplateRefusal
+from roll.core.record.episode_metrics import episode_metrics
+from roll.core.record.validation import SetRollouts, ValidationSet, summarise
+from roll.core.workers.infer_interface import SamplingParams
+from roll.envs.episode_managers import TrajEnvManager
+from roll.envs.turn_managers import StepConcatEnvManager, StepEnvManager
 
 UNSPELLABLE = 0
 """<pad>: decoding skips it, so no text brings it back."""

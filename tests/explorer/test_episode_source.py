@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from roll.configs.agentic import PassRateMixtureConfig
-from roll.explorer.agentic import SEEDS, EpisodeSource
+from roll.core.configs.agentic import PassRateMixtureConfig
+from roll.core.explorer.agentic import SEEDS, EpisodeSource
 
 
 def source(seed=1, weights=None, purpose="train", configured=None):

@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from roll.errors import EpisodeFailed, NoProgress, Unanswered
-from roll.explorer.first_answers import ENOUGH, FirstAnswers
-from roll.explorer.group_play import GroupOutcome
+from roll.core.errors import EpisodeFailed, NoProgress, Unanswered
+from roll.core.explorer.first_answers import ENOUGH, FirstAnswers
+from roll.core.explorer.group_play import GroupOutcome
 
 
 def failed(*failures):

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from roll.configs.problems import ConfigError
-from roll.pipeline.agentic_run import prepare
+from roll.core.configs.problems import ConfigError
+from roll.prepare.agentic_run import prepare
 
 WORLD = """
 class World:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from roll.errors import EpisodeFailed
-from roll.explorer.group_play import RULES, VALIDATION, play_group
+from roll.core.errors import EpisodeFailed
+from roll.core.explorer.group_play import RULES, VALIDATION, play_group
 
 
 def run(script, started, needed, rule):

@@ -6,15 +6,15 @@ import pytest
 from agentic_worlds import Talk
 from gateway_world import PRICE, THINKING, World
 
-from roll.configs.agentic import EnvConfig
-from roll.configs.problems import ConfigError
+from roll.chat.conversation import read_tool
+from roll.core.configs.agentic import EnvConfig
+from roll.core.configs.problems import ConfigError
+from roll.core.data.episode import EpisodeTask
+from roll.core.errors import EnvFailure, EpisodeFailed
+from roll.envs.episode_managers import TrajEnvManager
 from roll.envs.host import EnvHost
-from roll.errors import EnvFailure, EpisodeFailed
-from roll.explorer.episode_managers import TrajEnvManager
-from roll.explorer.turn_managers import AgentNativeStepEnvManager
-from roll.pipeline.agentic_run import prepare
-from roll.rollout.chat.conversation import read_tool
-from roll.rollout.episode import EpisodeTask
+from roll.envs.turn_managers import AgentNativeStepEnvManager
+from roll.prepare.agentic_run import prepare
 
 NATIVE = "roll.pipeline.agentic.env_manager.agent_native_env_manager.AgentNativeStepEnvManager"
 

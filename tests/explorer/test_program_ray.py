@@ -6,7 +6,7 @@ import signal
 import psutil
 import pytest
 
-from roll.distributed.ray_backend import RayBackend
+from roll.platform.ray_backend import RayBackend
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("shared_ray")]
 KILLS = """

@@ -6,11 +6,11 @@ import pytest
 from gateway_world import World
 
 from roll.cli.verify import read_run, violations
-from roll.configs.problems import ConfigError
-from roll.distributed.local_backend import LocalBackend
-from roll.explorer.environment_worker import programs
-from roll.pipeline.agentic_run import prepare
-from roll.rollout.episode import EpisodeTask
+from roll.core.configs.problems import ConfigError
+from roll.core.data.episode import EpisodeTask
+from roll.envs.environment_worker import programs
+from roll.platform.local_backend import LocalBackend
+from roll.prepare.agentic_run import prepare
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from roll.configs.validation import check_config
+from roll.plan.rules.validation import check_config
 
 pytestmark = pytest.mark.slow
 EASY = {"env_type": "agentic_worlds.Letters", "env_config": {"length": 0}, "max_steps": 1}

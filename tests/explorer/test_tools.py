@@ -5,15 +5,15 @@ import asyncio
 import pytest
 from gateway_world import STRICT, TEMPLATE, THINKING, World, call
 
-from roll.configs.agentic import EnvConfig
-from roll.configs.loading import load_config
-from roll.configs.problems import ConfigError
+from roll.core.configs.agentic import EnvConfig
+from roll.core.configs.problems import ConfigError
+from roll.core.data.episode import EpisodeTask
+from roll.envs.environment_worker import toolbox, with_tools
+from roll.envs.episode_managers import TrajEnvManager
 from roll.envs.host import EnvHost
-from roll.explorer.environment_worker import toolbox, with_tools
-from roll.explorer.episode_managers import TrajEnvManager
-from roll.explorer.turn_managers import StepEnvManager
-from roll.pipeline.agentic_run import prepare
-from roll.rollout.episode import EpisodeTask
+from roll.envs.turn_managers import StepEnvManager
+from roll.plan.rules.loading import load_config
+from roll.prepare.agentic_run import prepare
 
 
 def play(says, *, manager=TrajEnvManager, template=TEMPLATE, max_steps=9, **wrapper):

@@ -7,9 +7,9 @@ import math
 import random
 from collections.abc import Sequence
 
-from roll.data.sample import VersionSpan
-from roll.strategies.infer.interface import GenerateRequest, GenerateResult
-from roll.strategies.workers import InferWorker
+from roll.core.data.sample import VersionSpan
+from roll.core.workers.infer_interface import GenerateRequest, GenerateResult
+from roll.core.workers.workers import InferWorker
 
 ANSWER_S = 2.0
 SYMBOLS = range(3, 13)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fault_workers import hang
 
-from roll.strategies.workers import TrainWorker
+from roll.core.workers.workers import TrainWorker
 
 
 class StuckInSave(TrainWorker):

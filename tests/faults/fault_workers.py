@@ -9,8 +9,8 @@ import random
 import time
 from pathlib import Path
 
-from roll.data.sample import Sample
-from roll.rewards.worker import RewardWorker
+from roll.core.data.sample import Sample
+from roll.core.rewards.worker import RewardWorker
 
 
 def hang(what: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from roll.cli.train import main
-from roll.distributed.local_backend import LocalBackend
+from roll.platform.local_backend import LocalBackend
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from roll.cli.train import main
-from roll.distributed.local_backend import LocalBackend
-from roll.loading import compose
-from roll.loading.compose import load_to_start
-from roll.pipeline import preparation
+from roll.platform.local_backend import LocalBackend
+from roll.prepare import compose, preparation
+from roll.prepare.compose import load_to_start
 
 pytestmark = pytest.mark.slow
 

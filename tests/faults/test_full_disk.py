@@ -10,10 +10,10 @@ import signal
 import pytest
 from safetensors import SafetensorError
 
-from roll.record.journal import JournalFile
-from roll.record.live_files import announce_running, write_summary
+from roll.core.record.journal import JournalFile
+from roll.core.record.live_files import announce_running, write_summary
+from roll.core.workers.workers import TrainWorker
 from roll.reports.learning_curve import plot
-from roll.strategies.workers import TrainWorker
 
 AUTO = "resume_from_checkpoint=auto"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from roll.cli.train import main
-from roll.flow.flow import Hangs
+from roll.core.flow.flow import Hangs
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def test_a_step_that_hangs_is_explained(world, tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(world.workers))
     monkeypatch.setenv("FAULTS", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "300")
-    monkeypatch.setattr("roll.flow.flow.Hangs", partial(Hangs, 2.0))
+    monkeypatch.setattr("roll.core.flow.flow.Hangs", partial(Hangs, 2.0))
     run_dir = tmp_path / "output/run"
     threading.Thread(target=release_when_explained, args=(run_dir, tmp_path / "released"), daemon=True).start()
     overrides = (f"output_dir={tmp_path / 'output'}", "actor_train.worker_cls=fault_trainers.StuckInStep", "max_steps=4")

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from roll.pipeline.lifecycle import patience_s
-from roll.pipeline.rlvr_run import RLVRRun
+from roll.core.pipeline.lifecycle import patience_s
+from roll.prepare.rlvr_run import RLVRRun
 
 RESUME = "resume_from_checkpoint=auto"
 
@@ -141,7 +141,7 @@ def test_one_sigterm_ends_a_start_that_never_ends(launch):
 def test_the_time_to_stop_runs_while_the_loop_is_blocked(monkeypatch):
     """As by Ray's start, for as long as it takes on a busy machine."""
     begun = []
-    monkeypatch.setattr("roll.pipeline.lifecycle.end_within", lambda seconds, *_: begun.append(seconds))
+    monkeypatch.setattr("roll.core.pipeline.lifecycle.end_within", lambda seconds, *_: begun.append(seconds))
     run = object.__new__(RLVRRun)
     run.config, run.prepared, run._limited = SimpleNamespace(stop_within_s=7.0), SimpleNamespace(run_dir=None, lock=None), False
 

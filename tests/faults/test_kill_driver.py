@@ -11,7 +11,7 @@ import time
 import pytest
 
 from roll.cli.verify import main
-from roll.record.journal import journal_parts
+from roll.core.record.journal import journal_parts
 
 RESUME = "resume_from_checkpoint=auto"
 

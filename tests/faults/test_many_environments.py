@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from roll.cli.verify import GIVEN_BACK
-from roll.record.journal import read_rows
+from roll.core.record.journal import read_rows
 
 TAGS = [f"kind{i}" for i in range(20)]
 GROUPS = {tag: 1 for tag in TAGS} | {"kind3": 3, "kind7": 2}

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from roll.record.run_lock import read_owner
+from roll.core.record.run_lock import read_owner
 
 AUTO = "resume_from_checkpoint=auto"
 

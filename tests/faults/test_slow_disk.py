@@ -6,7 +6,7 @@ import json
 
 from saving import contents
 
-from roll.record.journal import read_rows
+from roll.core.record.journal import read_rows
 
 SETTINGS = ("deterministic=true", "async_generation_ratio=0", "save_steps=2")
 

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from roll.distributed.device_locks import DeviceLocks
-from roll.errors import Closed, FlowError
-from roll.flow.flow import Flow
-from roll.flow.stage import Stage
-from roll.record.ledger import Ledger
+from roll.core.distributed.device_locks import DeviceLocks
+from roll.core.errors import Closed, FlowError
+from roll.core.flow.flow import Flow
+from roll.core.flow.stage import Stage
+from roll.core.record.ledger import Ledger
 
 
 class Clock:

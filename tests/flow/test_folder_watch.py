@@ -4,8 +4,8 @@ import os
 import threading
 from types import SimpleNamespace
 
-from roll.flow import folder_watch
-from roll.flow.folder_watch import FolderWatch
+from roll.reports import folder_watch
+from roll.reports.folder_watch import FolderWatch
 
 
 def test_a_folder_that_hangs_is_told_when_it_has_hung_for_long_and_when_it_is_back(monkeypatch, tmp_path):

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.cluster import Cluster
-from roll.distributed.device_locks import DeviceLocks
-from roll.distributed.devices import detect, place
-from roll.distributed.local_backend import LocalBackend
-from roll.errors import Closed
-from roll.flow import hang_watch
-from roll.flow.flow import Flow, Hangs
-from roll.flow.hang_watch import HangWatch
-from roll.flow.stage import SourceStage, Stage
-from roll.record.ledger import Ledger
+from roll.core.distributed.backend import WorkerSpec
+from roll.core.distributed.cluster import Cluster
+from roll.core.distributed.device_locks import DeviceLocks
+from roll.core.distributed.devices import detect, place
+from roll.core.errors import Closed
+from roll.core.flow.flow import Flow, Hangs
+from roll.core.flow.stage import SourceStage, Stage
+from roll.core.record.ledger import Ledger
+from roll.platform.local_backend import LocalBackend
+from roll.reports import hang_watch
+from roll.reports.hang_watch import HangWatch
 
 HERE = str(Path(__file__).parent)
 FLOOR_S = 0.3
@@ -96,7 +96,7 @@ def test_a_worker_in_this_process(method, tmp_path):
 @pytest.mark.ray
 @pytest.mark.usefixtures("shared_ray")
 def test_a_worker_in_another_process(tmp_path, monkeypatch):
-    from roll.distributed.ray_backend import RayBackend, RayHandle
+    from roll.platform.ray_backend import RayBackend, RayHandle
 
     async def main():
         backend = RayBackend(detect())

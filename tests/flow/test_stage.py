@@ -3,9 +3,9 @@ import contextlib
 
 import pytest
 
-from roll.errors import Closed, IllegalTransition
-from roll.flow.stage import TRANSITIONS, Channel, LaneEvent, SourceStage, Stage, transition
-from roll.record.ledger import LaneState
+from roll.core.errors import Closed, IllegalTransition
+from roll.core.flow.stage import TRANSITIONS, Channel, LaneEvent, SourceStage, Stage, transition
+from roll.core.record.ledger import LaneState
 
 
 def test_the_transition_table_is_total_and_final_states_are_final():

@@ -16,12 +16,12 @@ import pytest
 import torch
 from train_specs import fsdp2_spec
 
-from roll.data.token_batch import TokenBatch
-from roll.strategies.infer.engines import make_infer_strategy
-from roll.strategies.infer.interface import GenerateRequest, GenerateResult, InferStrategy
-from roll.strategies.train.backends import make_train_strategy
-from roll.strategies.train.interface import RankContext
-from roll.weights.bucket import make_buckets, manifest_of
+from roll.core.data.token_batch import TokenBatch
+from roll.core.weights.bucket import make_buckets, manifest_of
+from roll.core.workers.infer_engines import make_infer_strategy
+from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, InferStrategy
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import RankContext
 
 BF16_MEAN = 2e-2
 FP32 = 1e-4

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.distributed.devices import detect
+from roll.core.distributed.devices import detect
 
 ROOT = Path(__file__).parents[2]
 STEPS = 4

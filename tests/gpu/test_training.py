@@ -18,11 +18,11 @@ import torch
 from safetensors.torch import load_file
 from train_specs import train_spec
 
-from roll.algorithms.loss import LossSpec
-from roll.data.token_batch import TokenBatch
-from roll.strategies.train.backends import make_train_strategy
+from roll.core.algorithms.loss import LossSpec
+from roll.core.data.token_batch import TokenBatch
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.train.checkpoint_files import Snapshot
-from roll.strategies.train.interface import RankContext
 
 BF16_MEAN = 2e-2
 FP32 = 1e-4

@@ -10,8 +10,8 @@ from honest_pairs import PAIRS, UNABLE
 from judged import judged
 from unearned_programs import CHEATS, RUNNING
 
-from roll.rewards.code_rule import CodeSandboxRewardWorker
-from roll.rewards.worker import RewardResult
+from roll.core.rewards.worker import RewardResult
+from roll.graders.code_rule import CodeSandboxRewardWorker
 
 pytestmark = pytest.mark.slow
 CANNOT = "the tester cannot do this"

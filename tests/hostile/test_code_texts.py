@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from hostile_programs import answering, deceiving, endless, escaping, forged, greedy, leaving, touching
 
-from roll.data.sample import Prompt, Sample
-from roll.rewards.code_rule import CodeSandboxRewardWorker
-from roll.rewards.sandbox.usage import below
-from roll.rewards.worker import RewardResult
+from roll.core.data.sample import Prompt, Sample
+from roll.core.rewards.worker import RewardResult
+from roll.graders.code_rule import CodeSandboxRewardWorker
+from roll.graders.sandbox.usage import below
 
 LIMIT_S = 3.0
 CPU_S = 1

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from roll.data.sample import Prompt, Sample
-from roll.rewards.rules import MathRuleRewardWorker
-from roll.rewards.worker import RewardResult
+from roll.core.data.sample import Prompt, Sample
+from roll.core.rewards.worker import RewardResult
+from roll.graders.rules import MathRuleRewardWorker
 
 TRUTH = "17"
 LIMIT_S = 3.0

@@ -15,7 +15,7 @@ import pytest
 from hostile_models import CASES, with_code
 from tiny_models import numbered_tokenizer, tiny_qwen2
 
-from roll.configs.problems import Collector, ConfigError
+from roll.core.configs.problems import Collector, ConfigError
 from roll.strategies.model_folder import load_config, load_model, open_model, open_tokenizer
 from roll.strategies.train.value_head import load_value_model
 
@@ -126,9 +126,9 @@ def test_tied_weights_and_a_critics_missing_head_are_no_gaps(good: Path, tmp_pat
     import torch
     from safetensors.torch import load_file
 
+    from roll.core.weights.folder_files import WEIGHTS
     from roll.strategies.train.tensor_files import FilesOf
     from roll.strategies.train.value_head import write_value_model
-    from roll.weights.folder_files import WEIGHTS
 
     assert "lm_head.weight" not in load_file(good / WEIGHTS), "the model's head is its embedding"
     untied = tiny_qwen2(30, tie_word_embeddings=False)

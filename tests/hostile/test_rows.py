@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 from tiny_models import numbered_tokenizer
 
-from roll.configs.arguments import DataArguments
-from roll.configs.problems import ConfigError
-from roll.data import prompt_file
-from roll.data.chat_template import render
-from roll.data.prompt_file import PromptRow, read_rows
-from roll.data.prompt_source import tokenize_prompts
-from roll.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn
+from roll.core.configs.arguments import DataArguments
+from roll.core.configs.problems import ConfigError
+from roll.core.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn
+from roll.core.errors import EnvFailure, PromptFileError
+from roll.core.record.checkpoint import TRAINER, CheckpointStore
+from roll.core.record.group_log import GroupLog, SampleLog
+from roll.core.record.journal import JournalFile
+from roll.core.record.journal import read_rows as read_journal
 from roll.envs.host import EnvHost
 from roll.envs.registry import make_env
-from roll.errors import EnvFailure, PromptFileError
-from roll.record.checkpoint import TRAINER, CheckpointStore
-from roll.record.group_log import GroupLog, SampleLog
-from roll.record.journal import JournalFile
-from roll.record.journal import read_rows as read_journal
+from roll.prompts import prompt_file
+from roll.prompts.chat_template import render
+from roll.prompts.prompt_file import PromptRow, read_rows
+from roll.prompts.prompt_source import tokenize_prompts
 
 
 def read(paths, columns=None, **options):

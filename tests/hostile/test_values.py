@@ -13,16 +13,16 @@ from roll_surface import keys
 
 from roll.compat.roll.rule import ROLES
 from roll.compat.roll.translation import RULES
-from roll.configs.agentic import AgenticConfig
-from roll.configs.fields import walk
-from roll.configs.problems import ConfigError
-from roll.configs.redact import visible
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import check_config
-from roll.distributed.machine import Machine
-from roll.loading.check import check, planned_devices
-from roll.loading.compose import understand
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.fields import walk
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.redact import visible
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.distributed.machine import Machine
+from roll.plan.rules.validation import check_config
 from roll.plan.text import whole
+from roll.prepare.check import check, planned_devices
+from roll.prepare.compose import understand
 
 SCALARS = [
     None,

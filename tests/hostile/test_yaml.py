@@ -13,9 +13,9 @@ import yaml
 
 from roll.cli.env import check as env_check
 from roll.cli.main import main
-from roll.configs.problems import ConfigError
-from roll.loading.compose import compose, load
-from roll.loading.yaml_files import origins
+from roll.core.configs.problems import ConfigError
+from roll.prepare.compose import compose, load
+from roll.prepare.yaml_files import origins
 
 PROCESSOR_S = 2.0
 """For each file."""

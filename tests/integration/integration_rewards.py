@@ -4,7 +4,7 @@ import asyncio
 import random
 import threading
 
-from roll.rewards.worker import RewardWorker
+from roll.core.rewards.worker import RewardWorker
 
 
 def verdict(text: str) -> float:

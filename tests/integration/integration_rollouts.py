@@ -2,7 +2,7 @@
 
 import asyncio
 
-from roll.errors import Refused
+from roll.core.errors import Refused
 
 
 async def two_turns(chat, prompt, letter="a"):

@@ -2,8 +2,8 @@
 
 import math
 
-from roll.flow.stage import Stage
-from roll.record.callbacks import Callback
+from roll.core.flow.stage import Stage
+from roll.core.record.callbacks import Callback
 
 
 def count_step(step):

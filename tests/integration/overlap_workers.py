@@ -6,7 +6,7 @@ import threading
 
 from integration_rewards import Letters
 
-from roll.strategies.workers import CriticWorker, TrainWorker
+from roll.core.workers.workers import CriticWorker, TrainWorker
 
 CALLS: list[str] = []
 """Of all workers, in order; a run's own after `CALLS.clear()`."""

@@ -7,11 +7,11 @@ from typing import Literal, Union, get_args, get_origin
 import pytest
 
 from roll.cli.verify import read_run, violations
-from roll.configs.fields import walk
-from roll.configs.losses import POLICY_LOSSES
-from roll.configs.problems import ConfigError
-from roll.configs.rlvr import RLVRConfig
-from roll.pipeline.rlvr_run import prepare
+from roll.core.configs.fields import walk
+from roll.core.configs.losses import POLICY_LOSSES
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.rlvr import RLVRConfig
+from roll.prepare.rlvr_run import prepare
 
 OTHER_PROGRAMS = ("strategy_name", "sandbox", "mode", "track_with", "audit")
 """Keys that choose what is tested elsewhere, or takes long."""

@@ -9,11 +9,11 @@ from overlap_workers import CALLS
 from safetensors.torch import load_file
 
 from roll.cli.verify import read_run, violations
-from roll.configs.problems import ConfigError
-from roll.distributed.devices import Inventory
-from roll.distributed.local_backend import LocalBackend
-from roll.pipeline.rlvr_run import RLVRRun, prepare
-from roll.trainer.on_arrival import TrainerOnArrival
+from roll.core.configs.problems import ConfigError
+from roll.core.distributed.devices import Inventory
+from roll.core.trainer.on_arrival import TrainerOnArrival
+from roll.platform.local_backend import LocalBackend
+from roll.prepare.rlvr_run import RLVRRun, prepare
 
 THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
 ARRIVING = {

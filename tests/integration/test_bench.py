@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from tiny_models import tiny_qwen2
 
 from roll.cli.main import main
-from roll.configs.problems import ConfigError
-from roll.distributed.local_backend import LocalBackend
-from roll.pipeline.rlvr_run import RLVRRun, prepare
-from roll.record.run_identity import identify
+from roll.core.configs.problems import ConfigError
+from roll.core.record.run_identity import identify
+from roll.platform.local_backend import LocalBackend
+from roll.prepare.rlvr_run import RLVRRun, prepare
 
 SAMPLED = {"num_return_sequences": 3, "temperature": 1.0}
 
@@ -205,7 +205,7 @@ def test_an_evaluation_that_is_interrupted_keeps_what_it_has(lab, make_config, w
 @pytest.mark.usefixtures("shared_ray")
 def test_on_ray_an_engine_that_dies_comes_back_with_the_model_that_is_evaluated(lab, make_config, with_validation, trained):
     """Two engines; one is killed when the first model has been evaluated. The figures are those of the run."""
-    from roll.distributed.ray_backend import RayBackend
+    from roll.platform.ray_backend import RayBackend
 
     changes = {**with_validation, "validation.generating_args": SAMPLED, "actor_infer.device_mapping": "0-1"}
     config = bench(make_config(changes), "pretrain", str(trained.run_dir))

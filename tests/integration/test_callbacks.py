@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from roll.cli.verify import read_run, violations
-from roll.configs.problems import ConfigError
-from roll.pipeline import run as run_page
-from roll.pipeline.rlvr_run import RLVRPipeline
-from roll.record.callbacks import Callback
+from roll.core.configs.problems import ConfigError
+from roll.core.pipeline import run as run_page
+from roll.core.record.callbacks import Callback
+from roll.prepare.rlvr_run import RLVRPipeline
 
 EVENTS = ("on_run_begin", "on_step", "on_validation", "on_group", "on_refresh", "on_summary", "on_run_end")
 

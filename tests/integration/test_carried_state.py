@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
 from roll.reports.printed_summary import print_summary
 
 

@@ -7,9 +7,9 @@ import pytest
 from tiny_models import symbol_tokenizer
 
 import roll
-from roll.data.chat_template import Renderer, set_variables
-from roll.data.prompt_file import PromptRow
-from roll.rollout.dialogue import Dialogue
+from roll.chat.dialogue import Dialogue
+from roll.prompts.chat_template import Renderer, set_variables
+from roll.prompts.prompt_file import PromptRow
 
 THINKS = (
     "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if enable_thinking is defined and not enable_thinking %}-{% endif %}"

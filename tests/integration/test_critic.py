@@ -6,9 +6,9 @@ import math
 import pytest
 from safetensors.torch import load_file
 
-from roll.configs.problems import ConfigError
-from roll.distributed.local_backend import LocalBackend
-from roll.pipeline.rlvr_run import RLVRRun, prepare
+from roll.core.configs.problems import ConfigError
+from roll.platform.local_backend import LocalBackend
+from roll.prepare.rlvr_run import RLVRRun, prepare
 
 PPO = {
     "actor_infer.generating_args.eos_token_id": 1,

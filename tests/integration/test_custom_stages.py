@@ -11,12 +11,12 @@ import integration_stages
 import pytest
 
 from roll import AsyncTrainingFlow, create_role_state_machine
-from roll.configs.problems import ConfigError
-from roll.distributed.local_backend import LocalBackend
-from roll.distributed.ray_backend import RayBackend
-from roll.flow.custom_stage import BuiltIn, Drop
-from roll.flow.stage import Stage
-from roll.pipeline.rlvr_run import RLVRPipeline, RLVRRun, prepare
+from roll.core.configs.problems import ConfigError
+from roll.core.flow.custom_stage import BuiltIn, Drop
+from roll.core.flow.stage import Stage
+from roll.platform.local_backend import LocalBackend
+from roll.platform.ray_backend import RayBackend
+from roll.prepare.rlvr_run import RLVRPipeline, RLVRRun, prepare
 from roll.reports.printed_summary import print_summary
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "custom_stages"

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from roll.strategies.workers import InferWorker
+from roll.core.workers.workers import InferWorker
 
 TWO_ENGINES = {"actor_infer.device_mapping": "0,1", "rollout_batch_size": 8, "is_num_return_sequences_expand": True}
 

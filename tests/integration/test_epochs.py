@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from roll import BuiltIn, Callback, Drop, RLVRPipeline, create_role_state_machine
-from roll.distributed.local_backend import LocalBackend
-from roll.distributed.ray_backend import RayBackend
-from roll.errors import Expelled, FlowError, Superseded, TakenBack
-from roll.pipeline.last_checkpoint import saved_or_why_not
-from roll.pipeline.rlvr_run import RLVRRun, prepare
-from roll.trainer import trainer as trainer_module
+from roll.core.errors import Expelled, FlowError, Superseded, TakenBack
+from roll.core.pipeline.last_checkpoint import saved_or_why_not
+from roll.core.trainer import trainer as trainer_module
+from roll.platform.local_backend import LocalBackend
+from roll.platform.ray_backend import RayBackend
+from roll.prepare.rlvr_run import RLVRRun, prepare
 
 AHEAD = {"async_generation_ratio": 1.0, "max_steps": 6}
 
@@ -141,7 +141,7 @@ def test_a_checkpoint_that_cannot_be_written_says_why(make_config, monkeypatch):
     def full(self, step):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("roll.record.checkpoint.CheckpointStore.begin", full)
+    monkeypatch.setattr("roll.core.record.checkpoint.CheckpointStore.begin", full)
     summary, there = ended(make_config(AHEAD), fails_after(2))
     assert "flaky" in summary["reason"] and there == [], "the first reason counts"
     assert "No space left on device" in summary["checkpoint"]["lost"]
@@ -149,7 +149,7 @@ def test_a_checkpoint_that_cannot_be_written_says_why(make_config, monkeypatch):
 
 def test_who_does_not_wait_for_the_last_checkpoint_gets_the_first_reason(lab, make_config, monkeypatch):
     """A second Ctrl-C while it is written."""
-    from roll.trainer.checkpoint_writer import CheckpointWriter
+    from roll.core.trainer.checkpoint_writer import CheckpointWriter
 
     async def endless(self, step, state, rows):
         asyncio.get_running_loop().call_soon(main.cancel)
@@ -169,7 +169,7 @@ def test_who_does_not_wait_for_the_last_checkpoint_gets_the_first_reason(lab, ma
 
 
 def test_a_disk_that_was_full_for_a_moment_costs_no_step(make_config, monkeypatch):
-    from roll.record.checkpoint import CheckpointStore
+    from roll.core.record.checkpoint import CheckpointStore
 
     begin, calls = CheckpointStore.begin, []
 

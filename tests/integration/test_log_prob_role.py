@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from roll.distributed.devices import Inventory
-from roll.distributed.local_backend import LocalBackend
+from roll.core.distributed.devices import Inventory
+from roll.platform.local_backend import LocalBackend
 
 THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
 RECOMPUTED = {"old_logprobs": "recompute", "save_steps": 1, "max_ckpt_to_keep": 10, "rollout_log_per_step": 64}

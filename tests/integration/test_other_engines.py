@@ -9,9 +9,9 @@ import pytest
 from tiny_models import FOR_VLLM, tiny_qwen2
 from transformers import AutoTokenizer
 
-from roll.configs.problems import ConfigError
-from roll.distributed.local_backend import LocalBackend
-from roll.pipeline.rlvr_run import prepare
+from roll.core.configs.problems import ConfigError
+from roll.platform.local_backend import LocalBackend
+from roll.prepare.rlvr_run import prepare
 
 SGLANG = os.environ.get("SGLANG_PYTHON")
 ENGINES = [

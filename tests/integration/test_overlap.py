@@ -7,11 +7,11 @@ import overlap_workers
 import pytest
 from overlap_workers import CALLS
 
-from roll.distributed.devices import Inventory
-from roll.distributed.local_backend import LocalBackend
-from roll.pipeline import run as run_page
-from roll.pipeline.rlvr_run import RLVRRun, prepare
-from roll.record import run_record
+from roll.core.distributed.devices import Inventory
+from roll.core.pipeline import run as run_page
+from roll.core.record import run_record
+from roll.platform.local_backend import LocalBackend
+from roll.prepare.rlvr_run import RLVRRun, prepare
 
 FOUR_SLOTS = Inventory("cpu", nodes=1, per_node=4, cpus_per_node=4)
 AHEAD = {

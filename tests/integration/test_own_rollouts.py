@@ -7,8 +7,8 @@ from mortal_workers import MortalBackend
 from tiny_models import symbol_tokenizer
 
 from roll.cli.verify import read_run, violations
-from roll.configs.problems import ConfigError
-from roll.pipeline.rlvr_run import prepare
+from roll.core.configs.problems import ConfigError
+from roll.prepare.rlvr_run import prepare
 from roll.simulate.run import simulated
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% if m['role'] == 'user' %}={% else %}-{% endif %}{% endfor %}"

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from roll.configs.losses import POLICY_LOSSES
-from roll.configs.problems import ConfigError
+from roll.core.configs.losses import POLICY_LOSSES
+from roll.core.configs.problems import ConfigError
 
 OWN_LOSS = '''
-from roll.algorithms.policy_loss import policy_loss
+from roll.core.algorithms.policy_loss import policy_loss
 
 
 def half_weight(inputs, args):

@@ -15,13 +15,13 @@ import pytest
 import yaml
 
 from roll import AsyncTrainingFlow
-from roll.configs.plain import to_mapping
-from roll.configs.problems import ConfigError
-from roll.distributed.device_locks import VISIBLE
-from roll.distributed.machine import Machine
-from roll.pipeline import pipeline
-from roll.pipeline.rlvr_run import RLVRPipeline
-from roll.record.callbacks import Callback
+from roll.core.configs.plain import to_mapping
+from roll.core.configs.problems import ConfigError
+from roll.core.distributed.device_locks import VISIBLE
+from roll.core.distributed.machine import Machine
+from roll.core.record.callbacks import Callback
+from roll.prepare import pipeline
+from roll.prepare.rlvr_run import RLVRPipeline
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,9 +5,9 @@ from safetensors.torch import load_file
 from tiny_models import tiny_mixture
 from transformers import AutoTokenizer
 
-from roll.configs.problems import ConfigError
-from roll.distributed.devices import Inventory
-from roll.distributed.local_backend import LocalBackend
+from roll.core.configs.problems import ConfigError
+from roll.core.distributed.devices import Inventory
+from roll.platform.local_backend import LocalBackend
 
 CHANGED = "actor/router_replay_changed"
 AHEAD = {"async_generation_ratio": 1, "weight_update_mode": "drain", "old_logprobs": "recompute", "max_steps": 4}

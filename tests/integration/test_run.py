@@ -14,13 +14,13 @@ import yaml
 from safetensors.torch import load_file
 from tiny_models import FOR_VLLM, symbol_tokenizer, tiny_classifier, tiny_qwen2
 
-from roll.configs.loading import load_config
-from roll.configs.problems import ConfigError
-from roll.configs.rlvr import RLVRConfig
-from roll.distributed.local_backend import LocalBackend
-from roll.pipeline import rlvr_run
-from roll.record import run_record
-from roll.record.ledger import LaneState
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.record import run_record
+from roll.core.record.ledger import LaneState
+from roll.plan.rules.loading import load_config
+from roll.platform.local_backend import LocalBackend
+from roll.prepare import rlvr_run
 
 SUMMARY = {
     "": {"status", "reason", "steps", "wall_s", "validation", "groups"}
@@ -461,7 +461,7 @@ def read_trace(run):
 
 def test_a_run_that_fails_says_who_and_why_and_its_accounts_still_balance(lab, make_config, monkeypatch):
     """The trainer breaks in its second step."""
-    from roll.strategies.workers import TrainWorker
+    from roll.core.workers.workers import TrainWorker
 
     train, calls = TrainWorker.train, []
 

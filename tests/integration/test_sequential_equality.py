@@ -14,8 +14,8 @@ from integration_rewards import verdict
 from safetensors.torch import load_file
 from train_specs import fsdp2_spec
 
-from roll.algorithms.loss import LossSpec
-from roll.strategies.infer.interface import SamplingParams
+from roll.core.algorithms.loss import LossSpec
+from roll.core.workers.infer_interface import SamplingParams
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from one_file import plain_loop
@@ -103,7 +103,7 @@ def test_neither_colocation_nor_routing_changes_a_bit(lab, make_config):
 @pytest.mark.ray
 @pytest.mark.usefixtures("shared_ray")
 def test_on_ray_workers_too(lab, make_config):
-    from roll.distributed.ray_backend import RayBackend
+    from roll.platform.ray_backend import RayBackend
 
     changes, loss, batch_size = VARIANTS["ppo with 2 x 2 optimiser steps"]
     config = deterministic(make_config, changes)

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from roll.cli.verify import read_run, violations
-from roll.distributed.local_backend import LocalBackend
+from roll.platform.local_backend import LocalBackend
 
 STEPS = 6
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from roll.distributed.local_backend import LocalBackend
+from roll.platform.local_backend import LocalBackend
 
 STEPS = 4
 OF_ENGINES = {"receive_bucket", "activate_weights", "generate"}

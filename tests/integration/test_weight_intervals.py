@@ -3,8 +3,8 @@
 import pytest
 from run_files import loads_of_an_engine
 
-from roll.distributed.devices import Inventory
-from roll.distributed.local_backend import LocalBackend
+from roll.core.distributed.devices import Inventory
+from roll.platform.local_backend import LocalBackend
 
 THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
 
@@ -65,7 +65,7 @@ def test_engines_that_load_every_m_groups_load_less_often_and_end_on_the_last_ve
 @pytest.mark.ray
 @pytest.mark.usefixtures("shared_ray")
 def test_the_same_by_broadcast_with_every_worker_in_a_process_of_its_own(lab, make_config):
-    from roll.distributed.ray_backend import RayBackend
+    from roll.platform.ray_backend import RayBackend
 
     config = pulling(make_config, weight_push_interval=2, weight_pull_interval=4, model_update_transport="collective")
     run = lab.start(config, RayBackend(THREE_SLOTS), THREE_SLOTS)

@@ -10,27 +10,27 @@ import torch
 from safetensors.torch import load_file, save_file
 from train_specs import fsdp2_spec
 
-from roll.configs.problems import ConfigError
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.cluster import Cluster
-from roll.distributed.device_locks import DeviceLocks
-from roll.distributed.devices import Inventory, place
-from roll.distributed.local_backend import LocalBackend
-from roll.distributed.ports import free_port
-from roll.engines.engine_fleet import EngineFleet
-from roll.pipeline import roles
-from roll.pipeline.rlvr_run import RLVRRun, prepare
-from roll.rollout.changes import Changes
-from roll.rollout.fleet import Fleet
-from roll.strategies.infer.interface import GenerateRequest, SamplingParams
-from roll.strategies.train.interface import RankContext
-from roll.weights import directory
-from roll.weights.assembled import AssembledWeights
-from roll.weights.directory import DirectoryWeightStore, ServedWeightStore
-from roll.weights.layout import MEMORY
-from roll.weights.store import MemoryWeightStore
-from roll.weights.transport import gather_weights
-from roll.weights.weight_broadcast import WeightBroadcast
+from roll.core.configs.problems import ConfigError
+from roll.core.distributed.backend import WorkerSpec
+from roll.core.distributed.cluster import Cluster
+from roll.core.distributed.device_locks import DeviceLocks
+from roll.core.distributed.devices import Inventory, place
+from roll.core.engines.engine_fleet import EngineFleet
+from roll.core.engines.fleet import Fleet
+from roll.core.groups.changes import Changes
+from roll.core.pipeline import roles
+from roll.core.weights.layout import MEMORY
+from roll.core.weights.store import MemoryWeightStore
+from roll.core.weights.transport import gather_weights
+from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
+from roll.core.workers.train_interface import RankContext
+from roll.platform.local_backend import LocalBackend
+from roll.platform.ports import free_port
+from roll.prepare.rlvr_run import RLVRRun, prepare
+from roll.transports import directory
+from roll.transports.assembled import AssembledWeights
+from roll.transports.directory import DirectoryWeightStore, ServedWeightStore
+from roll.transports.weight_broadcast import WeightBroadcast
 
 BUCKET_BYTES = 1500
 """The model has 12 kB."""
@@ -168,7 +168,7 @@ def test_one_rank_in_this_process(material, other_model, tmp_path):
 @pytest.mark.ray
 @pytest.mark.usefixtures("shared_ray")
 def test_two_ranks_each_with_its_share_between_processes(material, other_model, tmp_path):
-    from roll.distributed.ray_backend import RayBackend
+    from roll.platform.ray_backend import RayBackend
 
     backend = RayBackend(Inventory("cpu", nodes=1, per_node=8, cpus_per_node=8))
     files = asyncio.run(
@@ -184,7 +184,7 @@ def test_two_ranks_each_with_its_share_between_processes(material, other_model, 
 def test_engines_that_die_in_a_broadcast_or_start_empty_are_filled_from_the_store(material, other_model, dies, lives):
     """Those that live through the broadcast have it in its time. An engine that starts empty does not serve what it began with,
     not even while the version is the run's first, and is filled again when it comes back."""
-    from roll.distributed.ray_backend import RayBackend
+    from roll.platform.ray_backend import RayBackend
 
     async def main():
         backend = RayBackend(Inventory("cpu", nodes=1, per_node=4, cpus_per_node=4))

@@ -7,9 +7,9 @@ import pytest
 from mortal_workers import MortalBackend
 
 from roll.cli.verify import read_run, violations
-from roll.distributed.devices import Inventory
-from roll.distributed.local_backend import LocalBackend
-from roll.pipeline.rlvr_run import RLVRRun, prepare
+from roll.core.distributed.devices import Inventory
+from roll.platform.local_backend import LocalBackend
+from roll.prepare.rlvr_run import RLVRRun, prepare
 
 THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
 TRAINS, REWARDS, GENERATES = ("actor_train-0", "train"), ("rewards.sums-0", "compute_rewards"), ("actor_infer-0", "generate")

@@ -2,12 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.derived import derive
-from roll.configs.loading import load_config
-from roll.configs.problems import ConfigError
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import check_config
-from roll.loading.compose import compose, load, to_mapping
+from roll.core.configs.derived import derive
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.loading import load_config
+from roll.plan.rules.validation import check_config
+from roll.prepare.compose import compose, load, to_mapping
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "config"
 

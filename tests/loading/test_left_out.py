@@ -5,7 +5,7 @@ import json
 import pytest
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
-from roll.loading.compose import load
+from roll.prepare.compose import load
 
 LONGEST, ANSWER = 40, 300
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.derived import derive
-from roll.configs.loading import load_config
-from roll.configs.plain import to_mapping
-from roll.configs.problems import ConfigError
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import check_config
-from roll.loading.compose import load, load_to_start
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.derived import derive
+from roll.core.configs.plain import to_mapping
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.loading import load_config
+from roll.plan.rules.validation import check_config
+from roll.prepare.compose import load, load_to_start
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "config"
@@ -237,7 +237,7 @@ def test_variables_are_told_from_typing_errors(folder):
 
 
 def test_problems_found_later_can_be_located(folder):
-    from roll.configs.problems import Problem
+    from roll.core.configs.problems import Problem
 
     (folder / "run.yaml").write_text("response_length: 8\nactor_train:\n  model_args:\n    flash_attn: fa2\n")
     _, report = load(folder, "run", ["actor_train.pg_variant=tis"])
@@ -270,7 +270,7 @@ def test_the_same_values_however_often_a_file_is_loaded():
 def test_loading_and_checking_is_quick_and_imports_nothing_heavy():
     """At most 1.5 s, in processor time: what a busy machine adds by waiting is not the loader's."""
     code = (
-        "import sys, json; from roll.loading.compose import load; from roll.configs.validation import check_config;"
+        "import sys, json; from roll.prepare.compose import load; from roll.plan.rules.validation import check_config;"
         f"config, _ = load({str(ROLL / 'rlvr')!r}, 'multi_domain_megatron', compat=True); check_config(config, 16);"
         f"config, _ = load({str(ROLL / 'agentic')!r}, 'frozen_lake_async', compat=True); check_config(config, 8);"
         "heavy = ('torch', 'ray', 'vllm', 'transformers', 'deepspeed', 'megatron', 'numpy', 'gymnasium');"

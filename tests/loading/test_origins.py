@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.loading.yaml_files import files, origins
+from roll.prepare.yaml_files import files, origins
 
 
 @pytest.fixture

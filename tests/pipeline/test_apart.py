@@ -8,16 +8,16 @@ import pytest
 import torch
 from database_party import Party, run
 
-from roll.distributed.local_backend import LocalBackend
-from roll.errors import Alone, FlowError, VersionGone
-from roll.flow.flow import one_line
-from roll.pipeline.disaggregated import Publisher, attended, is_over
-from roll.pipeline.failures import Rejoining, lost_versions
-from roll.record.callbacks import Observers, Reports
-from roll.record.validation import ValidationResult
-from roll.weights.bucket import make_buckets, manifest_of
-from roll.weights.store import KeptBucket
-from roll.weights.transport import NewWeights, followed_weights, published_weights
+from roll.core.errors import Alone, FlowError, VersionGone
+from roll.core.flow.flow import one_line
+from roll.core.pipeline.failures import Rejoining, lost_versions
+from roll.core.record.callbacks import Observers, Reports
+from roll.core.record.validation import ValidationResult
+from roll.core.weights.bucket import make_buckets, manifest_of
+from roll.core.weights.store import KeptBucket
+from roll.core.weights.transport import NewWeights, followed_weights, published_weights
+from roll.platform.local_backend import LocalBackend
+from roll.topologies.disaggregated import Publisher, attended, is_over
 
 
 class Trainer:

@@ -9,7 +9,7 @@ import pytest
 PROGRAM = """
 import sys, threading
 from pathlib import Path
-from roll.pipeline.lifecycle import EXIT_CODE, end_within
+from roll.core.pipeline.lifecycle import EXIT_CODE, end_within
 end_within(0.01, Path(sys.argv[1]), None)
 threading.Event().wait(30)
 """

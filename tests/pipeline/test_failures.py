@@ -2,7 +2,7 @@
 
 import pytest
 
-from roll.pipeline.failures import Fallback, restarted_roles
+from roll.core.pipeline.failures import Fallback, restarted_roles
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.problems import ConfigError, Problem
-from roll.configs.rlvr import RLVRConfig
-from roll.pipeline import shared_groups
-from roll.pipeline.preparation import check_database
-from roll.record.checkpoint import Checkpoint
-from roll.record.run_identity import identify, standing
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.record.checkpoint import Checkpoint
+from roll.core.record.run_identity import identify, standing
+from roll.prepare.preparation import check_database
+from roll.topologies import shared_groups
 
 
 def config(folder, mode="train", resume="auto"):

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from roll.configs.addresses import host_and_port
-from roll.distributed import processes
-from roll.distributed.local_backend import LocalBackend
-from roll.pipeline import serving
-from roll.pipeline.serving import check_serving, served_at
-from roll.weights.bucket_server import Endpoint
-from roll.weights.transport import followed_weights, published_weights
+from roll.core.distributed import processes
+from roll.core.weights.transport import followed_weights, published_weights
+from roll.plan.rules.addresses import host_and_port
+from roll.platform.local_backend import LocalBackend
+from roll.topologies import serving
+from roll.topologies.serving import check_serving, served_at
+from roll.transports.bucket_server import Endpoint
 
 
 def config(tmp_path=None, **given):

@@ -2,14 +2,14 @@
 
 import pytest
 
-from roll.configs.arguments import FSDP2Config
-from roll.configs.backend_arguments import MegatronConfig
-from roll.configs.derived import derive
-from roll.configs.loading import load_config
-from roll.configs.rlvr import RLVRConfig
-from roll.distributed.devices import Inventory
-from roll.distributed.local_backend import LocalBackend
-from roll.pipeline.roles import ALLOCATOR, infer_specs, train_spec, train_specs
+from roll.core.configs.arguments import FSDP2Config
+from roll.core.configs.backend_arguments import MegatronConfig
+from roll.core.configs.derived import derive
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.distributed.devices import Inventory
+from roll.core.pipeline.roles import ALLOCATOR, infer_specs, train_spec, train_specs
+from roll.plan.rules.loading import load_config
+from roll.platform.local_backend import LocalBackend
 
 ON = {"device_mapping": "0"}
 GPUS = Inventory("cuda", nodes=1, per_node=2, cpus_per_node=8)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from roll.distributed.machine import Machine
-from roll.loading.check import check
-from roll.loading.compose import load
+from roll.core.distributed.machine import Machine
 from roll.plan.memory_plan import CONTEXT, GRAPHS
+from roll.prepare.check import check
+from roll.prepare.compose import load
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GIB = 1 << 30

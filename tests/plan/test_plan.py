@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.derived import derive
-from roll.configs.loading import load_config
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import check_config
-from roll.data.microbatches import Forest, plan_microbatches
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.derived import derive
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.data.microbatches import Forest, plan_microbatches
+from roll.core.groups.admission import Admission
 from roll.plan.counts import quantities, validations
 from roll.plan.memory import Model
 from roll.plan.memory_plan import CONTEXT, GRAPHS
 from roll.plan.model_shape import ModelShape
 from roll.plan.plan import make_plan, model_folders
-from roll.rollout.admission import Admission
+from roll.plan.rules.loading import load_config
+from roll.plan.rules.validation import check_config
 
 SHAPE = ModelShape(
     layers=4, hidden=64, intermediate=128, heads=4, kv_heads=2, head_dim=16, vocab=100, tied=False,

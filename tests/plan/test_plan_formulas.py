@@ -5,13 +5,13 @@ from dataclasses import fields
 import pytest
 import torch
 
-from roll.algorithms.pg_variants import get_policy_loss
-from roll.algorithms.policy_loss import LossInputs
-from roll.configs.derived import derive
-from roll.configs.loading import load_config
-from roll.configs.losses import DECOUPLED_BOUND, POLICY_LOSSES, PolicyLossArgs
-from roll.configs.rlvr import RLVRConfig
+from roll.core.algorithms.pg_variants import get_policy_loss
+from roll.core.algorithms.policy_loss import LossInputs
+from roll.core.configs.derived import derive
+from roll.core.configs.losses import DECOUPLED_BOUND, POLICY_LOSSES, PolicyLossArgs
+from roll.core.configs.rlvr import RLVRConfig
 from roll.plan.formulas import loss_formula
+from roll.plan.rules.loading import load_config
 
 CHANGED = {
     "pg_clip_low": 0.05,
@@ -121,7 +121,7 @@ def test_a_loss_that_does_not_correct_says_so_where_samples_are_old(variant):
 
 
 def test_the_default_weight_of_recomputed_log_probs_is_the_losss():
-    from roll.algorithms.loss import DECOUPLED_WEIGHT
+    from roll.core.algorithms.loss import DECOUPLED_WEIGHT
 
     assert (DECOUPLED_WEIGHT.level, DECOUPLED_WEIGHT.mode, DECOUPLED_WEIGHT.upper_bound) == ("token", "truncate", DECOUPLED_BOUND)
     assert told(old_logprobs="recompute").weight.startswith("w = min(ρ_t, 5), ρ = exp(ℓ_p − ℓ_b)")

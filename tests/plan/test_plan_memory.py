@@ -9,11 +9,11 @@ from alive import Alive
 from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-from roll.algorithms.loss import LossSpec
-from roll.data.token_batch import TokenBatch
-from roll.loading.fitting import read_model_folder
+from roll.core.algorithms.loss import LossSpec
+from roll.core.data.token_batch import TokenBatch
 from roll.plan import memory
 from roll.plan.model_shape import shape_of
+from roll.prepare.fitting import read_model_folder
 from roll.strategies.infer.hf.slot_model import SlotCache
 from roll.strategies.train.logprobs import head_logprobs
 from roll.strategies.train.scorer import Scorer
@@ -200,8 +200,8 @@ def trainer(make_trainer):
 @pytest.fixture
 def make_trainer(tmp_path, tokenizer_file):
     """A trainer after a step, and what `roll check` knows of its model."""
+    from roll.core.workers.train_interface import BatchTotals, RankContext
     from roll.strategies.train.fsdp2 import FSDP2Strategy
-    from roll.strategies.train.interface import BatchTotals, RankContext
 
     build(CONFIGS["qwen2"]).save_pretrained(tmp_path)
     tokenizer_file(tmp_path)

@@ -18,12 +18,12 @@ import torch
 from train_specs import fsdp2_spec
 from transformers import AutoTokenizer
 
-from roll.data.token_batch import TokenBatch
-from roll.strategies.infer.engines import make_infer_strategy
-from roll.strategies.infer.interface import GenerateRequest, GenerateResult, InferStrategy, SamplingParams
+from roll.core.data.token_batch import TokenBatch
+from roll.core.workers.infer_engines import make_infer_strategy
+from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, InferStrategy, SamplingParams
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.infer.sglang.arguments import interpreter
-from roll.strategies.train.backends import make_train_strategy
-from roll.strategies.train.interface import RankContext
 
 HERE = Path(__file__).parent
 MODEL = Path(os.environ.get("REAL_MODEL") or HERE.parents[1] / "examples/smollm2/cache/model")

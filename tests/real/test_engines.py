@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from roll.algorithms.loss import LossSpec
-from roll.strategies.train.interface import BatchTotals
-from roll.weights.bucket import manifest_of
+from roll.core.algorithms.loss import LossSpec
+from roll.core.weights.bucket import manifest_of
+from roll.core.workers.train_interface import BatchTotals
 
 FP32 = 1e-3
 

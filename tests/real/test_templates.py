@@ -11,7 +11,7 @@ import pytest
 from gateway_world import World, call, user
 from random_conversations import check_paths, play, tokenizer_with
 
-from roll.rollout.chat.conversation import read_message
+from roll.chat.conversation import read_message
 
 FOLDER = Path(__file__).parents[2] / "build" / "templates" / "trl" / "chat_templates"
 """Of TRL's package, which keeps templates as they are in the models' folders."""

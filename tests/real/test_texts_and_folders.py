@@ -14,7 +14,7 @@ from saving import saved
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from roll.cli.main import run_command
-from roll.data.chat_template import encode
+from roll.prompts.chat_template import encode
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["max_steps=2", "save_steps=2", "rollout_batch_size=2", "actor_train.training_args.per_device_train_batch_size=16"]

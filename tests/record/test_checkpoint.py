@@ -5,8 +5,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from roll.errors import CheckpointError
-from roll.record.checkpoint import MANIFEST, TRAINER, CheckpointStore
+from roll.core.errors import CheckpointError
+from roll.core.record.checkpoint import MANIFEST, TRAINER, CheckpointStore
 
 
 def save(store, step):
@@ -43,7 +43,7 @@ def test_a_checkpoint_whose_deletion_was_cut_is_gone_at_once_and_its_rest_at_the
     save(store, 5)
     (tmp_path / "step-5" / "more").write_text("x")
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr("roll.record.checkpoint.shutil.rmtree", cut)
+        patch.setattr("roll.core.record.checkpoint.shutil.rmtree", cut)
         save(store, 10)
     assert store.steps() == [10] and [path.name for path in tmp_path.glob("step-*")] == ["step-10"]
     assert (tmp_path / ".step-5.deleted").is_dir()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from roll.record.checkpoint import TRAINER, CheckpointStore
-from roll.record.journal import JournalFile, sync
+from roll.core.record.checkpoint import TRAINER, CheckpointStore
+from roll.core.record.journal import JournalFile, sync
 
 
 @dataclass

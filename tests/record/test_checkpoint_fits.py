@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from roll.errors import Misfit
-from roll.record.checkpoint_fits import check_fits
+from roll.core.errors import Misfit
+from roll.core.record.checkpoint_fits import check_fits
 
 TINY = {"model_type": "qwen2", "vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2}
 

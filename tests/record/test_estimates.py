@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.record.estimates import Estimate, avg, figures, numbers_of_attempts, pass_at, pass_at_k, wilson
+from roll.core.record.estimates import Estimate, avg, figures, numbers_of_attempts, pass_at, pass_at_k, wilson
 
 OUTCOMES = st.lists(st.lists(st.booleans(), max_size=6), max_size=12)
 

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
-from roll.data.token_batch import TokenBatch
-from roll.record.group_log import Draw, GroupLog, SampleLog
+from roll.core.data.sample import Prompt, Sample, SampleGroup, VersionSpan
+from roll.core.data.token_batch import TokenBatch
+from roll.core.record.group_log import Draw, GroupLog, SampleLog
 
 
 def groups(count, size):

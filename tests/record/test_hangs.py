@@ -1,6 +1,6 @@
 """When an item takes too long. The clock is the test's."""
 
-from roll.flow.flow import FIRST, LONGEST, MEDIANS, Hangs
+from roll.core.flow.flow import FIRST, LONGEST, MEDIANS, Hangs
 
 FLOOR = 10.0
 

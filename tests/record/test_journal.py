@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.record.journal import JournalFile, RotatedJournal, journal_parts, part_before, read_rows
+from roll.core.record.journal import JournalFile, RotatedJournal, journal_parts, part_before, read_rows
 
 
 def rows(path):
@@ -146,7 +146,7 @@ def test_a_second_writer_is_noticed_before_anything_is_written(tmp_path):
 def test_a_full_disk_is_one_error_and_leaves_whole_lines(tmp_path):
     """The limit on a file's size stands for the disk: a line is written in part, then the kernel says no."""
     code = (
-        "import resource, sys, pathlib; from roll.record.journal import JournalFile\n"
+        "import resource, sys, pathlib; from roll.core.record.journal import JournalFile\n"
         f"journal = JournalFile(pathlib.Path({str(tmp_path / 'm.jsonl')!r}))\n"
         "journal.append({'i': 0})\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
@@ -164,7 +164,7 @@ def test_a_full_disk_is_one_error_and_leaves_whole_lines(tmp_path):
 
 def test_every_row_that_was_appended_survives_sigkill(tmp_path):
     code = (
-        "import sys, pathlib; from roll.record.journal import JournalFile\n"
+        "import sys, pathlib; from roll.core.record.journal import JournalFile\n"
         f"journal = JournalFile(pathlib.Path({str(tmp_path / 'm.jsonl')!r}))\n"
         "i = 0\n"
         "while True:\n"
@@ -287,7 +287,7 @@ def test_a_file_whose_rows_before_the_position_were_changed_or_lost_is_put_aside
 def test_a_disk_that_is_full_when_a_file_begins_leaves_whole_rows_and_a_journal_to_go_on_with(tmp_path):
     path = tmp_path / "samples.jsonl"
     code = (
-        "import resource, sys, pathlib; from roll.record.journal import RotatedJournal\n"
+        "import resource, sys, pathlib; from roll.core.record.journal import RotatedJournal\n"
         f"journal = RotatedJournal(pathlib.Path({str(path)!r}), 0, part_bytes=390)\n"
         "for n in range(4): journal.append([{'n': n, 't': 'x' * 80}])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (50, 50))\n"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.record.ledger import Ledger, StepSpeed
+from roll.core.record.ledger import Ledger, StepSpeed
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["train", "infer", "reward"]), st.sampled_from(["busy", "input", "output"]), st.floats(0, 100)),

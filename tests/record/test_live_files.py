@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from roll.errors import Superseded
-from roll.record import live_files
-from roll.record.ledger import Ledger
-from roll.record.live_files import SUMMARY, LiveFiles, amend_summary, announce_running
-from roll.record.run_lock import RunLock
-from roll.record.trace import Span
+from roll.core.errors import Superseded
+from roll.core.record import live_files
+from roll.core.record.ledger import Ledger
+from roll.core.record.live_files import SUMMARY, LiveFiles, amend_summary, announce_running
+from roll.core.record.run_lock import RunLock
+from roll.core.record.trace import Span
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from roll.distributed.machine import ProcessMemory
-from roll.record.memory_watch import MemoryWatch
+from roll.core.distributed.machine import ProcessMemory
+from roll.core.record.memory_watch import MemoryWatch
 
 START = ProcessMemory(rss_mb=900.0, device_peak_mb=None)
 

@@ -2,7 +2,7 @@
 
 import json
 
-from roll.record.journals import MetricsLog
+from roll.core.record.journals import MetricsLog
 
 
 def steps(run_dir):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
-from roll.record.off_policy import StalenessStats
+from roll.core.data.sample import Prompt, Sample, SampleGroup, VersionSpan
+from roll.core.record.off_policy import StalenessStats
 
 
 def group(start_version, *samples):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from roll.record.run_identity import RUN, groups_address, identify, read_identity, started_in, write_identity
+from roll.core.record.run_identity import RUN, groups_address, identify, read_identity, started_in, write_identity
 
 
 def test_a_folder_has_one_run_whoever_comes_first(tmp_path):

@@ -11,14 +11,14 @@ import sys
 
 import pytest
 
-from roll.errors import Superseded
-from roll.record.checkpoint import TRAINER, CheckpointStore
-from roll.record.run_lock import RunInUse, RunLock
+from roll.core.errors import Superseded
+from roll.core.record.checkpoint import TRAINER, CheckpointStore
+from roll.core.record.run_lock import RunInUse, RunLock
 
 HOLD = """
 import sys
 from pathlib import Path
-from roll.record.run_lock import RunLock
+from roll.core.record.run_lock import RunLock
 lock = RunLock(Path(sys.argv[1]))
 print(lock.token, flush=True)
 sys.stdin.read()
@@ -144,7 +144,7 @@ def test_a_child_that_ends_does_not_take_the_lock_with_it(tmp_path):
     if (child := os.fork()) == 0:
         os._exit(0)
     os.waitpid(child, 0)
-    code = f"from pathlib import Path; from roll.record.run_lock import RunLock; RunLock(Path({str(tmp_path / 'run')!r}))"
+    code = f"from pathlib import Path; from roll.core.record.run_lock import RunLock; RunLock(Path({str(tmp_path / 'run')!r}))"
     second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert second.returncode == 1 and "RunInUse" in second.stderr
     lock.close()
@@ -184,6 +184,6 @@ def test_a_lock_on_a_file_that_was_just_removed_is_none(tmp_path, monkeypatch):
         (tmp_path / ".run.lock").unlink()
         return lock(descriptor, operation)
 
-    monkeypatch.setattr("roll.record.run_lock.fcntl.lockf", removed_before)
+    monkeypatch.setattr("roll.core.record.run_lock.fcntl.lockf", removed_before)
     with pytest.raises(RunInUse, match="which is just ending"):
         RunLock(tmp_path / "run")

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from roll.record.trace import WAITING_FILES, Span, Trace
+from roll.core.record.trace import WAITING_FILES, Span, Trace
 
 
 class Clock:

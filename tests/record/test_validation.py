@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from roll.data.sample import Prompt, Sample, Trajectory, VersionSpan
-from roll.pipeline.evaluation import check_complete
-from roll.pipeline.prepared import BenchedModel
-from roll.record.estimates import avg
-from roll.record.validation import SetRollouts, ValidationResult, ValidationSet, summarise
-from roll.strategies.infer.interface import SamplingParams
+from roll.core.data.sample import Prompt, Sample, Trajectory, VersionSpan
+from roll.core.pipeline.prepared import BenchedModel
+from roll.core.record.estimates import avg
+from roll.core.record.validation import SetRollouts, ValidationResult, ValidationSet, summarise
+from roll.core.workers.infer_interface import SamplingParams
+from roll.topologies.evaluation import check_complete
 
 
 def sample(reward, version=3, tag="easy", domain="d", uid="validation/0"):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from roll.record.run_progress import ENGINES, Places
+from roll.core.groups.admission import Admission
+from roll.core.groups.lookahead import PipelineDepth
+from roll.core.record.run_progress import ENGINES, Places
 from roll.reports.advice import LEAST_STEPS, Halves, advise, gains, sentences, slow_link
-from roll.rollout.admission import Admission
-from roll.rollout.pipeline_depth import PipelineDepth
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
 from virtual_run import simulate

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from roll.configs.base import AlarmConfig
-from roll.record.run_progress import RunProgress
+from roll.core.configs.base import AlarmConfig
+from roll.core.record.run_progress import RunProgress
 from roll.reports.alarms import Alarms, out_of_range
 
 METRIC = "actor/ess"

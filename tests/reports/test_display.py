@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from roll.configs.sizes import duration
-from roll.record.estimates import Validated
-from roll.record.run_progress import RoleLine
+from roll.core.configs.sizes import duration
+from roll.core.record.estimates import Validated
+from roll.core.record.run_progress import RoleLine
 from roll.reports.display import Display, RunSnapshot, draw, sparkline
 from roll.reports.printed_summary import print_summary
 from roll.reports.verdict import Verdict

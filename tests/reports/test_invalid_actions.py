@@ -2,7 +2,7 @@
 
 import pytest
 
-from roll.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn
+from roll.core.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn
 from roll.reports.invalid_actions import FEWEST, InvalidActions
 from roll.reports.warnings import Warnings
 

@@ -5,8 +5,8 @@ import warnings
 
 import pytest
 
-from roll.record.run_lock import RunLock
-from roll.record.run_progress import RunProgress
+from roll.core.record.run_lock import RunLock
+from roll.core.record.run_progress import RunProgress
 from roll.reports import learning_curve
 from roll.reports.learning_curve import LearningCurve, moving_average, plot, read_curves
 

@@ -1,4 +1,4 @@
-from roll.record.estimates import figures
+from roll.core.record.estimates import figures
 from roll.reports.printed_summary import evaluation_lines
 
 

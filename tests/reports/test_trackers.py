@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from roll.configs.redact import redact, secrets
-from roll.errors import TrackerError
+from roll.core.configs.redact import redact, secrets
+from roll.core.errors import TrackerError
 from roll.reports import remote_trackers, trackers
 from roll.reports.remote_trackers import scalars
 from roll.reports.trackers import Background, Trackers

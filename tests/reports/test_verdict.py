@@ -2,7 +2,7 @@
 
 import pytest
 
-from roll.record.estimates import Validated
+from roll.core.record.estimates import Validated
 from roll.reports.verdict import Curves, verdict, waiting
 
 HEALTHY = {"tokens/response_length/clip": 0.0, "rewards/groups_without_signal": 0.2}

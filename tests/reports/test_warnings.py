@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from roll.record.run_progress import RunProgress
+from roll.core.record.run_progress import RunProgress
 from roll.reports.table import Row, Table
 from roll.reports.warnings import (
     LEARNING,

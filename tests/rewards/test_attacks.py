@@ -11,13 +11,13 @@ from hostile_programs import answering, deceiving, forged, leaving
 from judged import judged
 from unearned import Attack, choices, instructions, mathematics, programs
 
-from roll.data.sample import Prompt, Sample
-from roll.rewards.answers import choice_of
-from roll.rewards.code_rule import CodeSandboxRewardWorker
-from roll.rewards.instructions import IFEVAL, OPEN_INSTRUCT, GeneralRuleRewardWorker
-from roll.rewards.math_grader import grade
-from roll.rewards.rules import CrossThinkQARuleRewardWorker, GeneralValRuleRewardWorker, MultipleChoiceBoxedRuleRewardWorker
-from roll.rewards.worker import RewardWorker
+from roll.core.data.sample import Prompt, Sample
+from roll.core.rewards.worker import RewardWorker
+from roll.graders.answers import choice_of
+from roll.graders.code_rule import CodeSandboxRewardWorker
+from roll.graders.instructions import IFEVAL, OPEN_INSTRUCT, GeneralRuleRewardWorker
+from roll.graders.math_grader import grade
+from roll.graders.rules import CrossThinkQARuleRewardWorker, GeneralValRuleRewardWorker, MultipleChoiceBoxedRuleRewardWorker
 
 
 def earned(cls: type[RewardWorker], attacks: Iterator[Attack], count: int, **arguments: Any) -> list[Attack]:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from code_samples import CONFIG, results, sample
 
-from roll.rewards import service as asking
-from roll.rewards.answers import program_of
-from roll.rewards.code_judge import same_output
-from roll.rewards.code_rule import CodeSandboxRewardWorker
-from roll.rewards.code_rule import tests_of as read_tests
-from roll.rewards.worker import RewardResult
+from roll.core.rewards.worker import RewardResult
+from roll.graders import service as asking
+from roll.graders.answers import program_of
+from roll.graders.code_judge import same_output
+from roll.graders.code_rule import CodeSandboxRewardWorker
+from roll.graders.code_rule import tests_of as read_tests
 
 pytestmark = pytest.mark.slow
 

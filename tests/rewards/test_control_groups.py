@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from code_samples import DOUBLE, DOUBLED, FORBIDDEN, results, sample
 
-from roll.rewards import code_judge
-from roll.rewards.sandbox import control_groups, sandbox, usage
-from roll.rewards.sandbox.control_groups import ControlGroup
-from roll.rewards.sandbox.usage import Limits
+from roll.graders import code_judge
+from roll.graders.sandbox import control_groups, sandbox, usage
+from roll.graders.sandbox.control_groups import ControlGroup
+from roll.graders.sandbox.usage import Limits
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +117,7 @@ def of_ended_makers() -> Iterator[Path]:
 
 
 MAKES = """
-from roll.rewards.sandbox.sandbox import Sandbox
+from roll.graders.sandbox.sandbox import Sandbox
 shut_in = Sandbox()
 print(shut_in._group and shut_in._group._folder, flush=True)
 input()

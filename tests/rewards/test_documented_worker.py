@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.data.sample import Prompt, Sample
+from roll.core.data.sample import Prompt, Sample
 
 ROOT = Path(__file__).parents[2]
 

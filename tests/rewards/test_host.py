@@ -7,16 +7,16 @@ import threading
 
 import pytest
 
-from roll.data.sample import Prompt, Sample
-from roll.distributed import user_code
-from roll.rewards.host import RewardHost
-from roll.rewards.worker import RewardResult
+from roll.core.data.sample import Prompt, Sample
+from roll.core.distributed import user_code
+from roll.core.rewards.host import RewardHost
+from roll.core.rewards.worker import RewardResult
 
 pytestmark = pytest.mark.slow
 
 REWARDS = """
 import asyncio, threading
-from roll.rewards.worker import RewardWorker
+from roll.core.rewards.worker import RewardWorker
 
 released, begun = threading.Event(), []
 

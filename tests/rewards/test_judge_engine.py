@@ -9,11 +9,11 @@ import pytest
 import torch
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
-from roll.configs.worker import JudgeModelConfig, RewardConfig
-from roll.data.sample import Prompt, Sample
-from roll.rewards.by_model import Engine, LLMJudgeRewardWorker
-from roll.rewards.references import try_reward, unasked
-from roll.rewards.worker import RewardResult
+from roll.core.configs.worker import JudgeModelConfig, RewardConfig
+from roll.core.data.sample import Prompt, Sample
+from roll.core.rewards.worker import RewardResult
+from roll.graders.by_model import Engine, LLMJudgeRewardWorker
+from roll.graders.references import try_reward, unasked
 
 pytestmark = pytest.mark.slow
 

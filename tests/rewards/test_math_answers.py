@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from roll.data.sample import Prompt, Sample
-from roll.rewards.math_answer import boxes
-from roll.rewards.math_grader import grade
-from roll.rewards.rules import MathRuleRewardWorker
-from roll.rewards.worker import RewardResult
+from roll.core.data.sample import Prompt, Sample
+from roll.core.rewards.worker import RewardResult
+from roll.graders.math_answer import boxes
+from roll.graders.math_grader import grade
+from roll.graders.rules import MathRuleRewardWorker
 
 RIGHT = [
     # numbers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from roll.rewards.math_grader import grade
-from roll.rewards.rules import MathRuleRewardWorker
+from roll.graders.math_grader import grade
+from roll.graders.rules import MathRuleRewardWorker
 
 READ = [
     *(

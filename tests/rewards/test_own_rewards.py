@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.dotted_path import import_object
-from roll.configs.worker import JudgeModelConfig, RewardConfig, ShapingConfig
-from roll.data.sample import Prompt, Sample
-from roll.explorer.reward_workers import Rewards
-from roll.record.ledger import Ledger
-from roll.rewards.host import RewardHost, shaped
-from roll.rewards.references import oddities, remark, success_at, try_reward, unasked
-from roll.rewards.worker import RewardResult, RewardWorker, worker_class
-from roll.rollout.changes import Changes
+from roll.core.configs.dotted_path import import_object
+from roll.core.configs.worker import JudgeModelConfig, RewardConfig, ShapingConfig
+from roll.core.data.sample import Prompt, Sample
+from roll.core.explorer.reward_workers import Rewards
+from roll.core.groups.changes import Changes
+from roll.core.record.ledger import Ledger
+from roll.core.rewards.host import RewardHost, shaped
+from roll.core.rewards.worker import RewardResult, RewardWorker, worker_class
+from roll.graders.references import oddities, remark, success_at, try_reward, unasked
 from roll.simulate.virtual_loop import run_virtually
 
 REWARDS = """
 import asyncio, time
-from roll.rewards.worker import RewardWorker
+from roll.core.rewards.worker import RewardWorker
 
 def plain(sample): return float(sample.response_text == sample.prompt.ground_truth)
 async def awaited(sample): return plain(sample), {"right": True, "length": len(sample.response_text)}
@@ -255,7 +255,7 @@ def test_a_function_reads_no_arguments():
 
 
 def test_a_reward_that_sleeps_for_ever_is_said_before_the_run(monkeypatch):
-    monkeypatch.setattr("roll.rewards.worker.RewardWorker.starts_within_s", 0.5)
+    monkeypatch.setattr("roll.core.rewards.worker.RewardWorker.starts_within_s", 0.5)
     nothing = "rewards.sums: 5 of 5 reference answers have no reward:"
     assert tried("Sleepy", timeout_s=0.2)[2][0] == f"{nothing} not judged within 0.2 s (timeout_s)"
     assert tried("StartsLate", timeout_s=0.2)[2][0] == f"{nothing} its start() takes longer than 0.5 s"
@@ -313,7 +313,7 @@ def test_a_reward_that_works_or_whose_judge_is_away_is_let_through(name):
 
 
 def test_a_reward_that_blocks_its_event_loop_does_not_hold_the_start_up(monkeypatch):
-    monkeypatch.setattr("roll.rewards.worker.RewardWorker.starts_within_s", 0.5)
+    monkeypatch.setattr("roll.core.rewards.worker.RewardWorker.starts_within_s", 0.5)
     began = time.monotonic()
     try_reward(config("blocks", timeout_s=0.5), [PROMPT])
     assert time.monotonic() - began < 30

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from roll.rewards.math_grader import grade
+from roll.graders.math_grader import grade
 
 pytestmark = pytest.mark.slow
 

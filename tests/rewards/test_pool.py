@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from roll.errors import GraderError
-from roll.rewards.pool import TimedPool
+from roll.core.errors import GraderError
+from roll.graders.pool import TimedPool
 
 GRADERS = """
 import os, subprocess, sys, time
@@ -192,7 +192,7 @@ def test_graders_end_when_their_parent_is_killed() -> None:
     """One waits for work, one is stuck inside a call."""
     program = """
 import asyncio, sys
-from roll.rewards.pool import TimedPool
+from roll.graders.pool import TimedPool
 
 async def main():
     pool = TimedPool(2, 1.0, "graders_under_test:moody")

@@ -13,11 +13,11 @@ import pytest
 import torch
 from tiny_models import FOR_VLLM, symbol_tokenizer, tiny_classifier, tiny_qwen2
 
-from roll.configs.worker import RewardConfig, RewardModelConfig
-from roll.data.sample import Prompt, Sample
-from roll.rewards.by_model import RewardModelWorker
-from roll.rewards.references import try_reward, unasked
-from roll.rewards.worker import RewardResult
+from roll.core.configs.worker import RewardConfig, RewardModelConfig
+from roll.core.data.sample import Prompt, Sample
+from roll.core.rewards.worker import RewardResult
+from roll.graders.by_model import RewardModelWorker
+from roll.graders.references import try_reward, unasked
 from roll.strategies.infer.hf.scorer import next_batch
 from roll.strategies.model_folder import open_classifier
 

@@ -13,13 +13,13 @@ import sympy
 from judged import judged
 from sympy.core.cache import CACHE
 
-from roll.data.sample import Prompt, Sample
-from roll.rewards import math_grader
-from roll.rewards.answers import answer_text
-from roll.rewards.math_grader import grade
-from roll.rewards.pool import TimedPool
-from roll.rewards.rules import ExactMatchRewardWorker, MathRuleRewardWorker
-from roll.rewards.worker import Grade, RewardResult, RewardWorker
+from roll.core.data.sample import Prompt, Sample
+from roll.core.rewards.worker import Grade, RewardResult, RewardWorker
+from roll.graders import math_grader
+from roll.graders.answers import answer_text
+from roll.graders.math_grader import grade
+from roll.graders.pool import TimedPool
+from roll.graders.rules import ExactMatchRewardWorker, MathRuleRewardWorker
 
 CONFIG = {"timeout_s": 5.0, "max_concurrency": 2, "reward_args": {}}
 

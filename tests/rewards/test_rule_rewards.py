@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from roll.data.sample import Prompt, Sample
-from roll.rewards.answers import choice_of, right_choice
-from roll.rewards.instructions import IFEVAL, OPEN_INSTRUCT, GeneralRuleRewardWorker, follows, instructions_of
-from roll.rewards.rules import CrossThinkQARuleRewardWorker, GeneralValRuleRewardWorker, MultipleChoiceBoxedRuleRewardWorker
-from roll.rewards.worker import RewardResult, RewardWorker
+from roll.core.data.sample import Prompt, Sample
+from roll.core.rewards.worker import RewardResult, RewardWorker
+from roll.graders.answers import choice_of, right_choice
+from roll.graders.instructions import IFEVAL, OPEN_INSTRUCT, GeneralRuleRewardWorker, follows, instructions_of
+from roll.graders.rules import CrossThinkQARuleRewardWorker, GeneralValRuleRewardWorker, MultipleChoiceBoxedRuleRewardWorker
 
 CONFIG: dict[str, Any] = {"timeout_s": 5.0, "max_concurrency": 2}
 

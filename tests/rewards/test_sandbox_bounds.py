@@ -12,12 +12,12 @@ import pytest
 from code_samples import CONFIG, DOUBLE, DOUBLED, FORBIDDEN, sample
 from judged import judged
 
-from roll.rewards import code_judge
-from roll.rewards.code_rule import CodeSandboxRewardWorker
-from roll.rewards.code_rule import tests_of as read_tests
-from roll.rewards.sandbox import forker, landlock, sandbox, usage
-from roll.rewards.sandbox.sandbox import BUILT_IN
-from roll.rewards.sandbox.usage import Limits
+from roll.graders import code_judge
+from roll.graders.code_rule import CodeSandboxRewardWorker
+from roll.graders.code_rule import tests_of as read_tests
+from roll.graders.sandbox import forker, landlock, sandbox, usage
+from roll.graders.sandbox.sandbox import BUILT_IN
+from roll.graders.sandbox.usage import Limits
 
 pytestmark = pytest.mark.slow
 

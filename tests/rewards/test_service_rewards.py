@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from roll.data.sample import Prompt, Sample
-from roll.rewards import service as asking
-from roll.rewards.by_model import LLMJudgeRewardWorker
-from roll.rewards.service import HTTPRewardWorker
-from roll.rewards.worker import RewardResult, RewardWorker
+from roll.core.data.sample import Prompt, Sample
+from roll.core.rewards.worker import RewardResult, RewardWorker
+from roll.graders import service as asking
+from roll.graders.by_model import LLMJudgeRewardWorker
+from roll.graders.service import HTTPRewardWorker
 
 Answer = tuple[int, dict[str, str], Any]
 """Status, headers, body."""

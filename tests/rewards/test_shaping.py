@@ -5,10 +5,10 @@ from dataclasses import asdict
 
 import pytest
 
-from roll.configs.worker import RewardConfig, ShapingConfig
-from roll.data.sample import Prompt, Sample
-from roll.rewards.host import RewardHost, has_in_order, overlong, repetition, shaped
-from roll.rewards.worker import RewardResult
+from roll.core.configs.worker import RewardConfig, ShapingConfig
+from roll.core.data.sample import Prompt, Sample
+from roll.core.rewards.host import RewardHost, has_in_order, overlong, repetition, shaped
+from roll.core.rewards.worker import RewardResult
 
 
 def sample(text: str, tokens: int = 10) -> Sample:

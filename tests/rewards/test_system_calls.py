@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from roll.rewards.sandbox.namespaces import _PIVOT_ROOT
-from roll.rewards.sandbox.system_calls import _SECCOMP, CONDITIONS, MACHINES, numbers_of, steps_for
+from roll.graders.sandbox.namespaces import _PIVOT_ROOT
+from roll.graders.sandbox.system_calls import _SECCOMP, CONDITIONS, MACHINES, numbers_of, steps_for
 
 KILL, ALLOW, EPERM, ENOSYS = 0x80000000, 0x7FFF0000, 0x00050001, 0x00050026
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "i386": 0x40000003, "arm": 0x40000028}

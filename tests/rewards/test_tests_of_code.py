@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from code_samples import results, sample
 
-from roll.rewards import code_judge
-from roll.rewards.code_rule import tests_of as read_tests
-from roll.rewards.sandbox import sandbox
-from roll.rewards.sandbox.usage import Limits
+from roll.graders import code_judge
+from roll.graders.code_rule import tests_of as read_tests
+from roll.graders.sandbox import sandbox
+from roll.graders.sandbox.usage import Limits
 
 ADD = "def add(a, b):\n    return a + b"
 ABS = "def f(x): return 99\ndef abs(x): return 0\n"
 REPLACED = """
 import sys
-solution = sys.modules["roll.rewards.sandbox.solution"]
+solution = sys.modules["roll.graders.sandbox.solution"]
 def f(x): return 99
 forged = {"__builtins__": {"abs": lambda x: 0}, "f": f, "ValueError": type("ValueError", (Exception,), {})}
 solution.Loaded.names = lambda self: forged
@@ -101,8 +101,8 @@ def test_parameters_in_all_forms_and_what_lacks_at_run_time_is_no_judgement() ->
 
 
 BELOW = """
-from roll.rewards.code_judge import _run_program, _sandbox
-from roll.rewards.sandbox.usage import Limits
+from roll.graders.code_judge import _run_program, _sandbox
+from roll.graders.sandbox.usage import Limits
 sandbox = _sandbox('built-in')
 source = '''
 import only_here, pathlib

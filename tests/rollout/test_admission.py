@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.configs.staleness import deepest_pipeline
-from roll.errors import AccountingError
-from roll.rollout.admission import Admission
-from roll.rollout.pipeline_depth import PipelineDepth
-from roll.rollout.replay import Trained
-from roll.rollout.ticket import GroupState
+from roll.core.configs.staleness import deepest_pipeline
+from roll.core.errors import AccountingError
+from roll.core.groups.admission import Admission
+from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.sample_reuse import Trained
+from roll.core.groups.ticket import GroupState
 
 sys.path.insert(0, str(Path(__file__).parent))
 from virtual_run import simulate

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.rollout.router import CUT, Concurrency, Router
+from roll.core.engines.router import CUT, Concurrency, Router
 
 
 def test_without_a_shortage_the_limit_is_what_was_configured():

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.errors import IllegalTransition, WorkersLost
-from roll.rollout.fleet import TRANSITIONS, EngineEvent, EngineState, Fleet
+from roll.core.engines.fleet import TRANSITIONS, EngineEvent, EngineState, Fleet
+from roll.core.errors import IllegalTransition, WorkersLost
 
 
 def test_no_edge_leads_to_serving_but_a_verified_load():

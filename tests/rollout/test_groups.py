@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from roll.data.sample import Prompt, Sample, VersionSpan
-from roll.errors import AccountingError, Closed, NoProgress
-from roll.record.trace import Trace
-from roll.rollout.admission import Admission
-from roll.rollout.changes import Changes
-from roll.rollout.groups import LEASE, START, Groups
-from roll.rollout.pipeline_depth import PipelineDepth
-from roll.rollout.progress import Progress
+from roll.core.data.sample import Prompt, Sample, VersionSpan
+from roll.core.errors import AccountingError, Closed, NoProgress
+from roll.core.groups.admission import Admission
+from roll.core.groups.changes import Changes
+from roll.core.groups.groups import LEASE, START, Groups
+from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.progress import Progress
+from roll.core.record.trace import Trace
 
 
 def run(main):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from roll.errors import NoProgress
-from roll.rollout.progress import FAILURES_IN_A_ROW, Progress
+from roll.core.errors import NoProgress
+from roll.core.groups.progress import FAILURES_IN_A_ROW, Progress
 
 
 def test_failures_in_a_row_end_the_run_with_their_share_and_the_last_message():

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from roll.data.sample import Prompt, VersionSpan
-from roll.data.seeding import derive_seed
-from roll.errors import EngineClosed, WorkerDied
-from roll.rollout.rollout import RolloutClient
-from roll.rollout.router import Router
-from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
+from roll.core.data.sample import Prompt, VersionSpan
+from roll.core.data.seeding import derive_seed
+from roll.core.engines.rollout_client import RolloutClient
+from roll.core.engines.router import Router
+from roll.core.errors import EngineClosed, WorkerDied
+from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, SamplingParams
 
 SEED = 5
 

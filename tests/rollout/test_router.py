@@ -3,7 +3,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.rollout.router import Router
+from roll.core.engines.router import Router
 
 
 def test_least_loaded_engine_is_chosen():

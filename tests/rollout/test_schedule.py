@@ -1,6 +1,6 @@
 import pytest
 
-from roll.rollout.schedule import StepSchedule
+from roll.core.groups.schedule import StepSchedule
 
 
 @pytest.mark.parametrize("steps, published", [(1, [1, 2, 3, 4, 5, 6, 7]), (2, [2, 4, 6, 7]), (3, [3, 6, 7]), (9, [7])])

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from roll.data.sample import VersionSpan
-from roll.errors import WorkerDied
-from roll.rollout.rollout import RolloutClient
-from roll.rollout.router import Router
-from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
+from roll.core.data.sample import VersionSpan
+from roll.core.engines.rollout_client import RolloutClient
+from roll.core.engines.router import Router
+from roll.core.errors import WorkerDied
+from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, SamplingParams
 
 SAMPLING = SamplingParams(max_new_tokens=16)
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.rollout.admission import Admission
-from roll.rollout.fleet import Fleet, WeightPulls
-from roll.rollout.pipeline_depth import PipelineDepth
+from roll.core.engines.fleet import Fleet, WeightPulls
+from roll.core.groups.admission import Admission
+from roll.core.groups.lookahead import PipelineDepth
 
 sys.path.insert(0, str(Path(__file__).parent))
 from virtual_run import simulate

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from virtual_weights import VirtualWeights
 
-from roll.rollout.admission import Admission
-from roll.rollout.pipeline_depth import PipelineDepth, StepTimes
-from roll.rollout.ticket import GroupState
+from roll.core.groups.admission import Admission
+from roll.core.groups.lookahead import PipelineDepth, StepTimes
+from roll.core.groups.ticket import GroupState
 
 
 @dataclass

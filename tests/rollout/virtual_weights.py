@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from roll.rollout.admission import Admission
-from roll.rollout.fleet import EngineState, Fleet, WeightPulls
-from roll.rollout.pipeline_depth import PipelineDepth
-from roll.rollout.schedule import StepSchedule
+from roll.core.engines.fleet import EngineState, Fleet, WeightPulls
+from roll.core.groups.admission import Admission
+from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.schedule import StepSchedule
 
 Event = tuple[float, str, int]
 """(delay, kind, value)."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from roll.configs.loading import load_config
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.loading import load_config
 from roll.simulate.costs import Spread
 
 KINDS = (

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from promises import FAULTS, LONGEST_S, SLOWEST_S, after_the_end, lost_tasks, show
 
 from roll.cli.verify import read_run, violations
-from roll.configs.rlvr import RLVRConfig
-from roll.errors import DatabaseFailed
-from roll.pipeline.run import Run
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.errors import DatabaseFailed
+from roll.core.pipeline.run import Run
 from roll.simulate.apart import Meeting, MetDatabase
 from roll.simulate.backend import SimulatedBackend
 from roll.simulate.costs import Costs, Spread

@@ -17,11 +17,11 @@ from unittest import mock
 from fault_schedules import COSTS, Fault, Schedule, config_of
 
 from roll.cli.verify import read_run, violations
-from roll.data.sample import SampleGroup
-from roll.errors import EngineError
-from roll.record.callbacks import Callback
-from roll.record.trace import Span
-from roll.rollout.changes import Changes
+from roll.core.data.sample import SampleGroup
+from roll.core.errors import EngineError
+from roll.core.groups.changes import Changes
+from roll.core.record.callbacks import Callback
+from roll.core.record.trace import Span
 from roll.simulate.costs import Costs, Spread
 from roll.simulate.run import Simulation, simulate, simulated
 from roll.simulate.virtual_loop import Stuck
@@ -72,7 +72,7 @@ def broken_promises(schedule: Schedule, folder: Path) -> list[str]:
         watch = Watch(schedule, offset, last=last)
         try:
             # SIGTERM's last resort is the end of this process.
-            with mock.patch("roll.pipeline.lifecycle.end_within"), mock.patch.object(Changes, "until", watch.waiters.until):
+            with mock.patch("roll.core.pipeline.lifecycle.end_within"), mock.patch.object(Changes, "until", watch.waiters.until):
                 callbacks = [Told()] if schedule.watched else []
                 summary = simulate(simulation, beside=watch.run, callbacks=callbacks, resume=True)
         except Stuck as error:

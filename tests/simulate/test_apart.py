@@ -8,7 +8,7 @@ from fault_schedules import config_of
 from test_prediction import COSTS, PLAIN, TOKENS
 
 from roll.cli.verify import read_run, violations
-from roll.configs.problems import ConfigError
+from roll.core.configs.problems import ConfigError
 from roll.simulate.apart import halves, simulate_apart
 from roll.simulate.costs import Spread
 from roll.simulate.figures import steady, step_rows

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 import torch
 
+from roll.core.weights.bucket import Bucket, checksum, manifest_of
+from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
 from roll.simulate.costs import Costs, Spread
 from roll.simulate.engine import ScriptedEngine
 from roll.simulate.virtual_loop import run_virtually
-from roll.strategies.infer.interface import GenerateRequest, SamplingParams
-from roll.weights.bucket import Bucket, checksum, manifest_of
 
 RATES = ((1.0, 10.0), (2.0, 16.0))
 """Alone a request has 10 tokens a second, of two each has 8."""

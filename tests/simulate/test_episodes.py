@@ -9,10 +9,10 @@ import pytest
 from promises import after_the_end
 
 from roll.cli.verify import read_run, violations
-from roll.configs.agentic import AgenticConfig
-from roll.configs.loading import load_config
-from roll.configs.problems import ConfigError
-from roll.loading.compose import load
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.problems import ConfigError
+from roll.plan.rules.loading import load_config
+from roll.prepare.compose import load
 from roll.simulate.calibration import calibrated
 from roll.simulate.costs import Costs, Spread
 from roll.simulate.figures import steady, step_rows

@@ -15,19 +15,19 @@ from party import broken_promises_of, parties
 from promises import broken_promises
 
 import roll
-import roll.pipeline.clusters
-from roll.distributed.device_locks import LockTable
-from roll.engines.engine_fleet import EngineFleet
-from roll.engines.weight_updates import WeightUpdates
-from roll.flow.stage import Channel
-from roll.rollout.admission import Admission
-from roll.rollout.changes import Changes
-from roll.rollout.fleet import Fleet, WeightPulls
-from roll.rollout.groups import Groups
-from roll.rollout.rollout import RolloutClient
-from roll.rollout.router import Router
-from roll.rollout.sql.admittance import LifeSigns
-from roll.trainer.trainer import Trainer
+import roll.core.pipeline.clusters
+from roll.core.distributed.device_locks import LockTable
+from roll.core.engines.engine_fleet import EngineFleet
+from roll.core.engines.fleet import Fleet, WeightPulls
+from roll.core.engines.rollout_client import RolloutClient
+from roll.core.engines.router import Router
+from roll.core.engines.weight_updates import WeightUpdates
+from roll.core.flow.stage import Channel
+from roll.core.groups.admission import Admission
+from roll.core.groups.changes import Changes
+from roll.core.groups.groups import Groups
+from roll.core.trainer.trainer import Trainer
+from roll.topologies.sql.admittance import LifeSigns
 
 TO_FIND = 150
 """Schedules, at most, that find a mutation."""
@@ -104,7 +104,7 @@ def the_checkpoint_is_not_loaded(patch):
     async def load(*_):
         return None
 
-    patch.setattr(roll.pipeline.clusters, "_load", load)
+    patch.setattr(roll.core.pipeline.clusters, "_load", load)
 
 
 def the_checkpoint_loses_a_group(patch):

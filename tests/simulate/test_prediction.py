@@ -10,8 +10,8 @@ import pytest
 from fault_schedules import config_of
 from test_faults import QUIET
 
-from roll.configs.problems import ConfigError
-from roll.data.sample import PER_TOKEN, Prompt, Sample, VersionSpan
+from roll.core.configs.problems import ConfigError
+from roll.core.data.sample import PER_TOKEN, Prompt, Sample, VersionSpan
 from roll.simulate.calibration import calibrated, message_s
 from roll.simulate.costs import Costs, Spread, with_figures
 from roll.simulate.figures import TOKEN_BYTES, steady, step_rows

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from roll.distributed.clock import monotonic
+from roll.core.distributed.clock import monotonic
 from roll.simulate.virtual_loop import Stuck, run_virtually
 
 

@@ -17,7 +17,7 @@ from hosts import REPO, Host, Hosts, why_not
 from tiny_world import WORKERS, World, make_world, read_json_lines, wait_for
 
 from roll.cli.verify import read_run, violations
-from roll.record.live_files import is_running
+from roll.core.record.live_files import is_running
 
 DAEMONS = ("munged", "slurmctld", "slurmd", "sbatch")
 HOME = "/mnt/slurm"

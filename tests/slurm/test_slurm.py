@@ -7,7 +7,7 @@ import time
 import pytest
 import yaml
 
-from roll.record.live_files import is_running
+from roll.core.record.live_files import is_running
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.slurm, pytest.mark.timeout(900)]
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from roll.distributed.devices import Inventory, place
+from roll.core.distributed.devices import Inventory, place
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.infer.sglang.arguments import server_arguments
 from roll.strategies.infer.sglang.server import server_environment
 from roll.strategies.infer.vllm.process import engine_environment
-from roll.strategies.train.interface import RankContext
 from roll.strategies.train.process import init_process_group
 
 FOUR = Inventory("cuda", nodes=1, per_node=4, cpus_per_node=8)
@@ -33,7 +33,7 @@ def test_engines_in_processes_of_their_own_see_their_devices_alone(monkeypatch, 
 
 def test_ray_does_not_hide_the_devices_of_a_worker(monkeypatch):
     """Workers reserve none of Ray's GPUs: roles share devices."""
-    ray_backend = pytest.importorskip("roll.distributed.ray_backend")
+    ray_backend = pytest.importorskip("roll.platform.ray_backend")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     env = ray_backend.RayBackend(FOUR)._environment(place((2, 3), FOUR)[1])
     assert (env["CUDA_VISIBLE_DEVICES"], env["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"]) == ("7", "0")

@@ -5,12 +5,12 @@ import json
 import pytest
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
-from roll.configs.arguments import GeneratingArguments
-from roll.configs.loading import load_config
-from roll.configs.problems import ConfigError
+from roll.core.configs.arguments import GeneratingArguments
+from roll.core.configs.problems import ConfigError
+from roll.core.workers.infer_interface import SamplingParams, sampling_params
+from roll.core.workers.response_text import response_text
+from roll.plan.rules.loading import load_config
 from roll.strategies.folder_tokens import end_tokens, folder_tokens
-from roll.strategies.infer.interface import SamplingParams, sampling_params
-from roll.strategies.infer.response_text import response_text
 from roll.strategies.model_folder import load_tokenizer
 
 SYMBOLS = ["<pad>", "<eos>", *"abcdefg", "<turn>"]

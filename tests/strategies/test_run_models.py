@@ -10,11 +10,11 @@ from safetensors.torch import load_file, save_file
 from tiny_models import FOR_VLLM, symbol_tokenizer, tiny_classifier, tiny_qwen2
 
 from roll.cli.main import main
-from roll.configs.loading import load_config
-from roll.configs.problems import ConfigError
-from roll.configs.rlvr import RLVRConfig
-from roll.distributed.devices import Inventory
-from roll.pipeline.rlvr_run import prepare
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.distributed.devices import Inventory
+from roll.plan.rules.loading import load_config
+from roll.prepare.rlvr_run import prepare
 
 SYMBOLS = ["<pad>", "<eos>", *"0123456789+=abc"]
 PROMPTS = [{"id": str(i), "prompt": f"{i}+1=", "ground_truth": str(i + 1)} for i in range(8)]
@@ -55,7 +55,7 @@ def told(tmp_path, capsys):
                 "data_args": {"file_name": str(tmp_path / "prompts.jsonl"), "template": "none", "default_tag": "sums"},
             },
             "actor_infer": {"device_mapping": "1"},
-            "rewards": {"sums": {"worker_cls": "roll.rewards.rules.ExactMatchRewardWorker", "tag_included": ["sums"]}},
+            "rewards": {"sums": {"worker_cls": "roll.graders.rules.ExactMatchRewardWorker", "tag_included": ["sums"]}},
         }
         for path, value in (changes or {}).items():
             *blocks, name = path.split(".")
@@ -213,7 +213,7 @@ def test_a_judges_folder_is_looked_at_by_itself(tmp_path, told):
     model(tmp_path / "model")
     model(tmp_path / "judge", ["<pad>", "<eos>", *"xyz", "<turn>"], end=[1, 5], special=["<turn>"])
     judge = {"model_name_or_path": str(tmp_path / "judge"), "device_mapping": "3", "max_length": 4096}
-    changes = {"rewards.sums.worker_cls": "roll.rewards.by_model.LLMJudgeRewardWorker", "rewards.sums.judge": judge}
+    changes = {"rewards.sums.worker_cls": "roll.graders.by_model.LLMJudgeRewardWorker", "rewards.sums.judge": judge}
     found, remarks, code, _ = told(changes)
     assert (found, code) == ([], 0)
     assert lines(lines(remarks, "rewards.sums.judge"), "an answer ends at '<eos>' (1) (tokenizer and")
@@ -227,7 +227,7 @@ def test_a_reward_models_folder_is_opened_as_a_classifier(tmp_path, told):
     tiny_classifier(17, pad_token_id=1, eos_token_id=1, **FOR_VLLM).save_pretrained(tmp_path / "judge")
     symbol_tokenizer(SYMBOLS).save_pretrained(tmp_path / "judge")
     judge = {"model_name_or_path": str(tmp_path / "judge"), "device_mapping": "3"}
-    changes = {"rewards.sums.worker_cls": "roll.rewards.by_model.RewardModelWorker", "rewards.sums.reward_model": judge}
+    changes = {"rewards.sums.worker_cls": "roll.graders.by_model.RewardModelWorker", "rewards.sums.reward_model": judge}
     (line,), *_ = told(changes)
     assert "rewards.sums.reward_model.model_name_or_path" in line and "has no chat template" in line
 

@@ -7,15 +7,15 @@ from typing import Any
 
 from judged import judged
 
-from roll.data.sample import Prompt, Sample
-from roll.rewards.code_rule import CodeSandboxRewardWorker
-from roll.rewards.worker import RewardResult
+from roll.core.data.sample import Prompt, Sample
+from roll.core.rewards.worker import RewardResult
+from roll.graders.code_rule import CodeSandboxRewardWorker
 
 CONFIG: dict[str, Any] = {"timeout_s": 6.0, "max_concurrency": 2, "reward_args": {}}
 DOUBLE = "print(int(input()) * 2)"
 DOUBLED = [{"stdin": "3", "expected_stdout": "6\n"}]
 FORBIDDEN = """
-import roll.rewards.sandbox.namespaces as namespaces
+import roll.graders.sandbox.namespaces as namespaces
 def isolate(): raise OSError("user namespaces are forbidden here")
 namespaces.isolate = isolate
 namespaces.closed_to_others = lambda isolated: ""

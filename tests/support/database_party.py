@@ -7,19 +7,19 @@ from pathlib import Path
 from run_files import fate, lines, make_run, sample
 from sqlalchemy import NullPool, create_engine, text
 
-from roll.data.sample import Prompt, Sample, VersionSpan
-from roll.distributed.processes import Process
-from roll.record.run_identity import RunIdentity
-from roll.record.trace import Trace
-from roll.rollout.admission import Admission
-from roll.rollout.pipeline_depth import PipelineDepth
-from roll.rollout.progress import Progress
-from roll.rollout.sql.admittance import BEAT_S
-from roll.rollout.sql.connecting import url_of
-from roll.rollout.sql.database import Database
-from roll.rollout.sql.groups import SqlGroups
-from roll.rollout.sql.joining import Member
-from roll.rollout.tasks import TaskSource
+from roll.core.data.sample import Prompt, Sample, VersionSpan
+from roll.core.distributed.processes import Process
+from roll.core.groups.admission import Admission
+from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.progress import Progress
+from roll.core.groups.tasks import TaskSource
+from roll.core.record.run_identity import RunIdentity
+from roll.core.record.trace import Trace
+from roll.topologies.sql.admittance import BEAT_S
+from roll.topologies.sql.connecting import url_of
+from roll.topologies.sql.database import Database
+from roll.topologies.sql.groups import SqlGroups
+from roll.topologies.sql.joining import Member
 
 B, STEPS = 2, 6
 

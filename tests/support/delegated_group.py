@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from roll.rewards.sandbox import control_groups
+from roll.graders.sandbox import control_groups
 
 
 @contextlib.contextmanager

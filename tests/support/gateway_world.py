@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 from tiny_models import symbol_tokenizer
 
-from roll.data.sample import VersionSpan
+from roll.chat.dialogue import Dialogue
+from roll.chat.session import Limits, Session
+from roll.core.data.episode import PolicyAnswer
+from roll.core.data.sample import VersionSpan
 from roll.envs.gateway.server import Gateway
-from roll.rollout.chat.session import Limits, Session
-from roll.rollout.dialogue import Dialogue
-from roll.rollout.episode import PolicyAnswer
 
 SPECIAL = ["<pad>", "<eos>", "<im_start>", "<im_end>"]
 SYMBOLS = [*SPECIAL, *map(chr, range(32, 127)), "\n"]

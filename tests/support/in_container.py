@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from roll.rewards.sandbox.namespaces import visible
+from roll.graders.sandbox.namespaces import visible
 
 
 def mounts(place: str) -> list[dict[str, Any]]:

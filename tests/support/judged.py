@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from roll.data.sample import Sample
-from roll.rewards.worker import RewardResult, RewardWorker
+from roll.core.data.sample import Sample
+from roll.core.rewards.worker import RewardResult, RewardWorker
 
 
 def judged(worker: RewardWorker, samples: Sequence[Sample]) -> list[RewardResult]:

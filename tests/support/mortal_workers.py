@@ -3,8 +3,8 @@
 import asyncio
 from collections import Counter
 
-from roll.distributed.local_backend import LocalBackend, LocalHandle, WorkerHost
-from roll.errors import WorkerDied
+from roll.core.errors import WorkerDied
+from roll.platform.local_backend import LocalBackend, LocalHandle, WorkerHost
 
 
 class MortalHandle(LocalHandle):

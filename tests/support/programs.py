@@ -18,13 +18,13 @@ _IMPORTS = {
         "matplotlib.figure",
         "ray",
         "roll.cli.check",
-        "roll.loading.compose",
+        "roll.prepare.compose",
         "roll.cli.main",
         "roll.cli.train",
-        "roll.pipeline.agentic_run",
-        "roll.strategies.workers",
-        "roll.pipeline.rlvr_run",
-        "roll.pipeline.training_flow",
+        "roll.prepare.agentic_run",
+        "roll.core.workers.workers",
+        "roll.prepare.rlvr_run",
+        "roll.prepare.training_flow",
         "roll.strategies.infer.hf.strategy",
         "roll.strategies.train.critic",
         "roll.strategies.train.fsdp2",
@@ -36,7 +36,7 @@ _IMPORTS = {
     "deepspeed": ("deepspeed", "roll.strategies.train.deepspeed_zero"),
     "megatron": ("roll.strategies.train.megatron.critic", "roll.strategies.train.megatron.strategy"),
     "peft": ("peft",),
-    "sqlalchemy": ("roll.pipeline.disaggregated", "roll.pipeline.shared_groups"),
+    "sqlalchemy": ("roll.topologies.disaggregated", "roll.topologies.shared_groups"),
 }
 """Package -> what runs and ranks import where it is installed."""
 RUN_IMPORTS = tuple(name for package, names in _IMPORTS.items() if find_spec(package) for name in names)

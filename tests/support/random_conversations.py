@@ -13,11 +13,11 @@ from typing import Any
 from gateway_world import PRICE, World, call, user
 from transformers import AutoTokenizer
 
+from roll.chat.conversation import whole_body
+from roll.chat.session import Session
+from roll.core.data.episode import PolicyAnswer
+from roll.core.errors import Refused
 from roll.envs.gateway.server import CHAT
-from roll.errors import Refused
-from roll.rollout.chat.conversation import whole_body
-from roll.rollout.chat.session import Session
-from roll.rollout.episode import PolicyAnswer
 
 LETTERS = 'abcde <>\n{}"'
 AGENTS, ROUNDS = 3, 6

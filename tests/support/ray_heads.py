@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from roll.distributed.ports import free_port
+from roll.platform.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -20,9 +20,9 @@ from printed import ROOT, Command, blocks
 from run_files import make_run
 
 from roll.cli.main import main
-from roll.distributed.local_backend import LocalBackend
-from roll.loading.compose import compose
-from roll.pipeline.pipeline import Pipeline
+from roll.platform.local_backend import LocalBackend
+from roll.prepare.compose import compose
+from roll.prepare.pipeline import Pipeline
 
 
 class Until(Enum):

@@ -29,9 +29,9 @@ from typing import Any
 import hostile_programs as programs
 from hostile_ambushes import reaching, speaking, staying, turning
 
-from roll.data.sample import Prompt, Sample
-from roll.rewards.code_rule import CodeSandboxRewardWorker
-from roll.rewards.sandbox.namespaces import visible
+from roll.core.data.sample import Prompt, Sample
+from roll.graders.code_rule import CodeSandboxRewardWorker
+from roll.graders.sandbox.namespaces import visible
 
 NEW_USERS, NEW_MOUNTS = 0x10000000, 0x20000
 ANSWER = 8731

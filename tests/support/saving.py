@@ -8,9 +8,9 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import Tensor
 
+from roll.core.weights.folder_files import write_index
+from roll.core.workers.train_interface import Checkpointed
 from roll.strategies.train.checkpoint_files import Snapshot
-from roll.strategies.train.interface import Checkpointed
-from roll.weights.folder_files import write_index
 
 
 def save(strategy: Checkpointed, folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import psutil
 
-from roll.distributed.ray_instance import RayInstance
+from roll.platform.ray_instance import RayInstance
 
 
 class SharedRay(RayInstance):

@@ -99,7 +99,7 @@ def agentic_settings(folder: Path) -> dict[str, Any]:
             "num_env_groups": BATCH,
             "group_size": 2,
             "max_env_num_per_worker": BATCH,
-            "group_filter_cls": "roll.rollout.filters.equal_rewards",
+            "group_filter_cls": "roll.core.groups.filters.equal_rewards",
         },
     }
 

@@ -6,9 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from roll.configs.arguments import STRATEGY_CONFIGS, ModelArguments, TrainingArguments
-from roll.configs.loading import load_config
-from roll.strategies.train.spec import Optimisation, TrainSpec
+from roll.core.configs.arguments import STRATEGY_CONFIGS, ModelArguments, TrainingArguments
+from roll.core.workers.train_spec import Optimisation, TrainSpec
+from roll.plan.rules.loading import load_config
 
 
 def train_spec(strategy_name: str, model_path: str | Path, **options: Any) -> TrainSpec:

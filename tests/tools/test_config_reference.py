@@ -3,8 +3,8 @@ from pathlib import Path
 
 from config_reference import page
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.rlvr import RLVRConfig
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs_roll" / "configuration.md"

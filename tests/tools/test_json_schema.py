@@ -8,12 +8,12 @@ import yaml
 from json_schema import SCHEMAS, json_schema, text
 from jsonschema import Draft7Validator
 
-from roll.configs.agentic import AgenticConfig
-from roll.configs.estimators import AdvantageEstimator
-from roll.configs.losses import POLICY_LOSSES
-from roll.configs.plain import to_mapping
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import check_config
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.estimators import AdvantageEstimator
+from roll.core.configs.losses import POLICY_LOSSES
+from roll.core.configs.plain import to_mapping
+from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.validation import check_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOLDER = EXAMPLES / "config"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sandbox_calls import page
 
-from roll.rewards.sandbox.system_calls import ALLOWED
+from roll.graders.sandbox.system_calls import ALLOWED
 
 PAGE = Path(__file__).parents[2] / "docs_roll" / "sandbox_calls.md"
 

@@ -6,11 +6,11 @@ import math
 import pytest
 import torch
 
-from roll.configs.rlvr import RLVRConfig
-from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
-from roll.rollout.filters import equal_rewards, std_filter
-from roll.trainer.advantages import RLVRAdvantages
-from roll.trainer.batch import token_batch
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.data.sample import Prompt, Sample, SampleGroup, VersionSpan
+from roll.core.groups.filters import equal_rewards, std_filter
+from roll.core.trainer.advantages import RLVRAdvantages
+from roll.core.trainer.batch import token_batch
 
 
 def group(number, rewards, lengths, domain="a", finish="stop"):

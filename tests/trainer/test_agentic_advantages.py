@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from roll.algorithms.loss import LossSpec, compute_loss
-from roll.configs.agentic import AgenticConfig, EnvManagerConfig, RewardNormalizationConfig
-from roll.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn, VersionSpan
-from roll.record.episode_metrics import episode_metrics
-from roll.trainer.agentic_advantages import AgenticAdvantages
-from roll.trainer.batch import rollout_metrics, token_batch
+from roll.core.algorithms.loss import LossSpec, compute_loss
+from roll.core.configs.agentic import AgenticConfig, EnvManagerConfig, RewardNormalizationConfig
+from roll.core.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn, VersionSpan
+from roll.core.record.episode_metrics import episode_metrics
+from roll.core.trainer.agentic_advantages import AgenticAdvantages
+from roll.core.trainer.batch import rollout_metrics, token_batch
 
 BETWEEN = 2
 """Environment tokens between two turns."""

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.configs.rlvr import RLVRConfig
-from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
-from roll.data.token_batch import TokenBatch
-from roll.trainer.advantages import RLVRAdvantages
-from roll.trainer.batch import gather, optimiser_batches, rollout_metrics, shards, shares, token_batch, totals_of
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.data.sample import Prompt, Sample, SampleGroup, VersionSpan
+from roll.core.data.token_batch import TokenBatch
+from roll.core.trainer.advantages import RLVRAdvantages
+from roll.core.trainer.batch import gather, optimiser_batches, rollout_metrics, shards, shares, token_batch, totals_of
 
 
 def group(group_id, rewards, *, domain="a", prompt_tokens=3, lengths=None, finish=None):

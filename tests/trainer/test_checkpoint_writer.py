@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from roll.distributed.cluster import Cluster
-from roll.errors import BackendLost, FlowError
-from roll.record.checkpoint import CheckpointStore
-from roll.record.ledger import Ledger
-from roll.trainer.checkpoint_writer import CheckpointWriter
+from roll.core.distributed.cluster import Cluster
+from roll.core.errors import BackendLost, FlowError
+from roll.core.record.checkpoint import CheckpointStore
+from roll.core.record.ledger import Ledger
+from roll.core.trainer.checkpoint_writer import CheckpointWriter
 
 
 class Rank:

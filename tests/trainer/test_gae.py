@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from roll.configs.rlvr import RLVRConfig
-from roll.data.sample import Prompt, Sample, SampleGroup, VersionSpan
-from roll.trainer.advantages import RLVRAdvantages
-from roll.trainer.batch import token_batch
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.data.sample import Prompt, Sample, SampleGroup, VersionSpan
+from roll.core.trainer.advantages import RLVRAdvantages
+from roll.core.trainer.batch import token_batch
 
 JUNK = float("nan")
 VALUES = torch.tensor([JUNK, JUNK, 0.5, 0.25, JUNK, JUNK, 0.5])

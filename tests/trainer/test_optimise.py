@@ -5,10 +5,10 @@ import asyncio
 import pytest
 import torch
 
-from roll.algorithms.loss import LossSpec
-from roll.data.token_batch import TokenBatch
-from roll.distributed.cluster import Cluster
-from roll.trainer.optimise import optimise
+from roll.core.algorithms.loss import LossSpec
+from roll.core.data.token_batch import TokenBatch
+from roll.core.distributed.cluster import Cluster
+from roll.core.trainer.optimise import optimise
 
 STEPS = [
     {"actor/loss": 1.0, "actor/ratio_max": 3.0, "actor_train/skipped_steps": 4.0, "actor/engine_mismatch": 0.5},

@@ -10,7 +10,7 @@ import pytest
 from database_party import B, with_explorers
 from run_files import HOSTILE, fate, lines, make_run, metric, sample, trace
 
-from roll.distributed.processes import Process
+from roll.core.distributed.processes import Process
 from roll.reports.verdict import Curve
 from roll.view import groups, lanes, members, metrics, samples
 from roll.view.content import Pieces

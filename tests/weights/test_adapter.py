@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from roll.weights.adapter import BASE, A, B, BaseWeights, adapted_weights, is_adapter, merge
+from roll.core.weights.adapter import BASE, A, B, BaseWeights, adapted_weights, is_adapter, merge
 
 Q = "model.layers.0.q_proj"
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from roll.distributed.local_backend import LocalBackend
-from roll.errors import VersionGone
-from roll.weights.assembled import AssembledWeights
-from roll.weights.bucket import BucketFile, make_buckets, manifest_of
-from roll.weights.delta import LastShare
-from roll.weights.directory import MANIFEST, DirectoryWeightStore, ServedWeightStore
-from roll.weights.store import KeptBucket, Link
+from roll.core.errors import VersionGone
+from roll.core.weights.bucket import BucketFile, make_buckets, manifest_of
+from roll.core.weights.store import KeptBucket, Link
+from roll.platform.local_backend import LocalBackend
+from roll.transports.assembled import AssembledWeights
+from roll.transports.delta import LastShare
+from roll.transports.directory import MANIFEST, DirectoryWeightStore, ServedWeightStore
 
 EVERY = 4
 SIZE = 4096
@@ -185,7 +185,7 @@ def test_engines_of_one_explorer_fetch_a_version_once(trainer, tmp_path, monkeyp
     async def main():
         await trainer.publish(0)
         source, read = reader(tmp_path), []
-        for kind in ("roll.weights.directory.BucketFile", "roll.weights.bucket_server.ServedBucket"):
+        for kind in ("roll.transports.directory.BucketFile", "roll.transports.bucket_server.ServedBucket"):
             module, _, name = kind.rpartition(".")
             cls = getattr(sys.modules[module], name)
             real = cls.read

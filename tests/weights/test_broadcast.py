@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from roll.errors import BroadcastError
-from roll.weights.broadcast import BroadcastGroups, Member, Rendezvous
-from roll.weights.bucket import make_buckets
+from roll.core.errors import BroadcastError
+from roll.core.weights.bucket import make_buckets
+from roll.transports.broadcast import BroadcastGroups, Member, Rendezvous
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.weights.bucket import Bucket, PinnedCopies, checksum, host_copies, make_buckets, manifest_of
+from roll.core.weights.bucket import Bucket, PinnedCopies, checksum, host_copies, make_buckets, manifest_of
 
 cloudpickle = pytest.importorskip("ray.cloudpickle", reason="the pickler that carries buckets between Ray's workers")
 TENSORS = {

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from roll.errors import Unreachable
-from roll.weights import bucket_server
-from roll.weights.bucket import make_buckets
-from roll.weights.bucket_server import SECRET, BucketServer, Endpoint, ServedBucket
+from roll.core.errors import Unreachable
+from roll.core.weights.bucket import make_buckets
+from roll.transports import bucket_server
+from roll.transports.bucket_server import SECRET, BucketServer, Endpoint, ServedBucket
 
 
 class Shelf:

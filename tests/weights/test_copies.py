@@ -17,14 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
+from roll.core.weights.bucket import BucketFile
+from roll.core.weights.layout import MEMORY
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.strategies.infer.vllm.weights import ReceivedWeights
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
-from roll.weights.broadcast import _pack, _unpack
-from roll.weights.bucket import BucketFile
-from roll.weights.layout import MEMORY
-from roll.weights.staged import StagedWeights
+from roll.transports.broadcast import _pack, _unpack
+from roll.transports.staged import StagedWeights
 
 pytestmark = pytest.mark.skipif(not MEMORY.is_dir(), reason="the machine has no /dev/shm")
 PAGE = Path(__file__).parents[2] / "docs_roll" / "weights.md"

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.weights.bucket import Bucket, WeightManifest, checksum
-from roll.weights.delta import GAPS, HASH, VALUES, WHOLE, Chain, LastShare, changed, changes, pack, unpack
-from roll.weights.store import Link
+from roll.core.weights.bucket import Bucket, WeightManifest, checksum
+from roll.core.weights.store import Link
+from roll.transports.delta import GAPS, HASH, VALUES, WHOLE, Chain, LastShare, changed, changes, pack, unpack
 
 EDGES = st.sampled_from([0, 1, 253, 254, 255, 256, 509, 510, 511, 65534, 65535, 65536, 131070, 200_000])
 TYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64, torch.int8, torch.bool]

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from roll.errors import BroadcastError
-from roll.weights import broadcast
-from roll.weights.broadcast import ON_ERROR, BroadcastGroups, DeviceGroup, Rendezvous, nccl_group
-from roll.weights.bucket import make_buckets
+from roll.core.errors import BroadcastError
+from roll.core.weights.bucket import make_buckets
+from roll.transports import broadcast
+from roll.transports.broadcast import ON_ERROR, BroadcastGroups, DeviceGroup, Rendezvous, nccl_group
 
 CPU = torch.device("cpu")
 

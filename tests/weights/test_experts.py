@@ -2,7 +2,7 @@
 
 import torch
 
-from roll.weights.experts import Fused, published, whole_shapes
+from roll.transports.experts import Fused, published, whole_shapes
 
 E, INNER, HIDDEN = 5, 3, 4
 PREFIX = "model.layers.0.mlp.experts"

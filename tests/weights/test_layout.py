@@ -5,7 +5,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from roll.weights.layout import CODES, as_bytes, write_memory_file
+from roll.core.weights.layout import CODES, as_bytes, write_memory_file
 
 
 def random_tensor(dtype, shape):

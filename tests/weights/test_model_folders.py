@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from roll.pipeline.evaluation import ModelFolders
+from roll.topologies.evaluation import ModelFolders
 
 
 @pytest.fixture

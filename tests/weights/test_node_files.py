@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from roll.weights.bucket import Bucket, checksum
-from roll.weights.node_files import node_file, shared_file
+from roll.core.weights.bucket import Bucket, checksum
+from roll.transports.node_files import node_file, shared_file
 
 ANOTHER_PROCESS = """
 import os, sys, torch
-from roll.weights.node_files import shared_file
+from roll.transports.node_files import shared_file
 tensors = {"w": torch.full((1000,), float(sys.argv[1]))}
-from roll.weights.bucket import checksum
+from roll.core.weights.bucket import checksum
 print(os.fstat(shared_file(tensors, checksum(tensors))).st_ino, flush=True)
 sys.stdin.read()
 """
@@ -69,7 +69,7 @@ def test_who_comes_while_the_first_one_writes_waits_for_it():
 
 def test_a_bucket_with_other_bytes_or_names_has_a_file_of_its_own(monkeypatch):
     """Even if they share a note."""
-    monkeypatch.setattr("roll.weights.node_files.NOTES", 1)
+    monkeypatch.setattr("roll.transports.node_files.NOTES", 1)
     bucket = bucket_of(3)
     renamed = {"v": bucket.tensors["w"]}
     files = [node_file(bucket), node_file(bucket_of(4)), shared_file(renamed, checksum(renamed)), node_file(bucket)]

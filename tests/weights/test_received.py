@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from roll.weights.bucket import Bucket, checksum, manifest_of
-from roll.weights.received import ReceivedBuckets
+from roll.core.weights.bucket import Bucket, checksum, manifest_of
+from roll.core.weights.received import ReceivedBuckets
 
 
 def bucket(**tensors):

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import numbered_tokenizer, tiny_qwen2
 
+from roll.core.weights.bucket import BucketFile, make_buckets, manifest_of
+from roll.core.weights.layout import MEMORY
 from roll.strategies.infer.vllm.weights import ReceivedWeights
-from roll.weights.bucket import BucketFile, make_buckets, manifest_of
-from roll.weights.directory import MemoryFolderStore, check_room
-from roll.weights.layout import MEMORY
-from roll.weights.staged import StagedWeights
+from roll.transports.directory import MemoryFolderStore, check_room
+from roll.transports.staged import StagedWeights
 
 pytestmark = pytest.mark.skipif(not MEMORY.is_dir(), reason="the machine has no /dev/shm")
 

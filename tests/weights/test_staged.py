@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from roll.weights.bucket import Bucket, make_buckets, manifest_of
-from roll.weights.staged import StagedWeights
+from roll.core.weights.bucket import Bucket, make_buckets, manifest_of
+from roll.transports.staged import StagedWeights
 
 
 def buckets_of(seed, size=64):

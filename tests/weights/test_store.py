@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 import torch
 
-from roll.distributed.local_backend import LocalBackend
-from roll.errors import Unreachable, VersionGone
-from roll.weights.bucket import BucketFile, WeightManifest, make_buckets, manifest_of
-from roll.weights.directory import MANIFEST, SERVER, DirectoryWeightStore, ServedWeightStore, WeightFolder
-from roll.weights.store import Buckets, KeptBucket, MemoryWeightStore
+from roll.core.errors import Unreachable, VersionGone
+from roll.core.weights.bucket import BucketFile, WeightManifest, make_buckets, manifest_of
+from roll.core.weights.store import Buckets, KeptBucket, MemoryWeightStore
+from roll.platform.local_backend import LocalBackend
+from roll.transports.directory import MANIFEST, SERVER, DirectoryWeightStore, ServedWeightStore, WeightFolder
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
 

@@ -7,12 +7,12 @@ from typing import get_args
 import pytest
 import torch
 
-from roll.configs.base import TRANSPORTS_APART, WeightTransport
-from roll.distributed.cluster import Cluster
-from roll.distributed.local_backend import LocalBackend
-from roll.weights.bucket import BucketFile, make_buckets, manifest_of
-from roll.weights.store import KeptBucket
-from roll.weights.transport import broadcast, followed_weights, published_weights, weight_store
+from roll.core.configs.base import TRANSPORTS_APART, WeightTransport
+from roll.core.distributed.cluster import Cluster
+from roll.core.weights.bucket import BucketFile, make_buckets, manifest_of
+from roll.core.weights.store import KeptBucket
+from roll.core.weights.transport import broadcast, followed_weights, published_weights, weight_store
+from roll.platform.local_backend import LocalBackend
 
 
 def configured(transport, folder):

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from roll.errors import WorkerDied
-from roll.weights.bucket import BucketFile, WeightManifest
-from roll.weights.store import KeptBucket
-from roll.weights.weight_broadcast import WeightBroadcast
+from roll.core.errors import WorkerDied
+from roll.core.weights.bucket import BucketFile, WeightManifest
+from roll.core.weights.store import KeptBucket
+from roll.transports.weight_broadcast import WeightBroadcast
 
 
 class Processes:

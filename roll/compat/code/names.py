@@ -15,19 +15,19 @@ from typing import Any
 
 _HERE = __name__.rpartition(".")[0]
 _WORKERS, _PROTOCOL = f"{_HERE}.workers", f"{_HERE}.reward_child"
-_BY_TURN = "roll.explorer.turn_managers"
+_BY_TURN = "roll.envs.turn_managers"
 _REWARDS = {
-    "code_sandbox_reward_worker": ("roll.rewards.code_rule", "CodeSandboxRewardWorker"),
-    "crossthinkqa_rule_reward_worker": ("roll.rewards.rules", "CrossThinkQARuleRewardWorker"),
-    "environment_reward_worker": ("roll.rewards.rules", "EnvironmentRewardWorker"),
-    "exact_match_reward_worker": ("roll.rewards.rules", "ExactMatchRewardWorker"),
-    "general_val_rule_reward_worker": ("roll.rewards.rules", "GeneralValRuleRewardWorker"),
-    "http_reward_worker": ("roll.rewards.service", "HTTPRewardWorker"),
-    "ifeval_rule_reward_worker": ("roll.rewards.instructions", "GeneralRuleRewardWorker"),
-    "llm_judge_reward_worker": ("roll.rewards.by_model", "LLMJudgeRewardWorker"),
-    "math_rule_reward_worker": ("roll.rewards.rules", "MathRuleRewardWorker"),
-    "multiple_choice_boxed_rule_reward_worker": ("roll.rewards.rules", "MultipleChoiceBoxedRuleRewardWorker"),
-    "reward_model_worker": ("roll.rewards.by_model", "RewardModelWorker"),
+    "code_sandbox_reward_worker": ("roll.graders.code_rule", "CodeSandboxRewardWorker"),
+    "crossthinkqa_rule_reward_worker": ("roll.graders.rules", "CrossThinkQARuleRewardWorker"),
+    "environment_reward_worker": ("roll.graders.rules", "EnvironmentRewardWorker"),
+    "exact_match_reward_worker": ("roll.graders.rules", "ExactMatchRewardWorker"),
+    "general_val_rule_reward_worker": ("roll.graders.rules", "GeneralValRuleRewardWorker"),
+    "http_reward_worker": ("roll.graders.service", "HTTPRewardWorker"),
+    "ifeval_rule_reward_worker": ("roll.graders.instructions", "GeneralRuleRewardWorker"),
+    "llm_judge_reward_worker": ("roll.graders.by_model", "LLMJudgeRewardWorker"),
+    "math_rule_reward_worker": ("roll.graders.rules", "MathRuleRewardWorker"),
+    "multiple_choice_boxed_rule_reward_worker": ("roll.graders.rules", "MultipleChoiceBoxedRuleRewardWorker"),
+    "reward_model_worker": ("roll.graders.by_model", "RewardModelWorker"),
 }
 """The reward workers that `worker_cls` names: ROLL's, and ours of that form."""
 NAMES: dict[str, tuple[str, str]] = {
@@ -37,16 +37,16 @@ NAMES: dict[str, tuple[str, str]] = {
     "roll.distributed.scheduler.protocol": (_PROTOCOL, "DataProto"),
     "roll.distributed.strategy.strategy": (_WORKERS, "InferenceStrategy TrainStrategy"),
     "roll.models.model_providers": (_WORKERS, "default_reward_model_provider default_tokenizer_provider"),
-    "roll.pipeline.agentic.agentic_pipeline": ("roll.pipeline.agentic_run", "AgenticPipeline"),
+    "roll.pipeline.agentic.agentic_pipeline": ("roll.prepare.agentic_run", "AgenticPipeline"),
     "roll.pipeline.agentic.env": ("", "gem"),
     "roll.pipeline.agentic.env_manager.agent_native_env_manager": (_BY_TURN, "AgentNativeStepEnvManager"),
     "roll.pipeline.agentic.env_manager.step_concat_env_manager": (_BY_TURN, "StepConcatEnvManager"),
     "roll.pipeline.agentic.env_manager.step_env_manager": (_BY_TURN, "StepEnvManager"),
-    "roll.pipeline.agentic.env_manager.traj_env_manager": ("roll.explorer.episode_managers", "TrajEnvManager"),
+    "roll.pipeline.agentic.env_manager.traj_env_manager": ("roll.envs.episode_managers", "TrajEnvManager"),
     "roll.pipeline.agentic.env.parse_action_utils": (_WORKERS, "default_parser_action_func"),
-    "roll.pipeline.rlvr.actor_pg_worker": ("roll.strategies.workers", "ActorPGWorker=TrainWorker"),
+    "roll.pipeline.rlvr.actor_pg_worker": ("roll.core.workers.workers", "ActorPGWorker=TrainWorker"),
     **{f"roll.pipeline.rlvr.rewards.{name}": place for name, place in _REWARDS.items()},
-    "roll.pipeline.rlvr.rlvr_pipeline": ("roll.pipeline.rlvr_run", "RLVRPipeline"),
+    "roll.pipeline.rlvr.rlvr_pipeline": ("roll.prepare.rlvr_run", "RLVRPipeline"),
     "roll.pipeline.rlvr.rlvr_config": (_WORKERS, "RewardConfig"),
     "roll.utils.constants": (_WORKERS, "EpisodeStopReason GenerateStopReason RAY_NAMESPACE"),
     "roll.utils.logging": (_WORKERS, "get_logger"),

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from roll.compat.code.workers import PipelineConfig, WorkerConfig, default_tokenizer_provider
-from roll.configs.dotted_path import import_object
+from roll.core.configs.dotted_path import import_object
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -7,12 +7,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from roll.configs.dotted_path import dotted_path
-from roll.data.sample import Sample
-from roll.distributed.child import START_LIMIT_S, ChildPool, same_imports
-from roll.distributed.user_code import SLIPS
-from roll.errors import CallFailed, ChildDied
-from roll.rewards.worker import Grade, RewardWorker
+from roll.core.configs.dotted_path import dotted_path
+from roll.core.data.sample import Sample
+from roll.core.distributed.user_code import SLIPS
+from roll.core.errors import CallFailed, ChildDied
+from roll.core.rewards.worker import Grade, RewardWorker
+from roll.platform.child import START_LIMIT_S, ChildPool, same_imports
 
 _NEEDED = ("worker_cls", "world_size", "tag_included", "timeout_s", "reward_args", "policy")
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.compat.roll.rule import value_at
-from roll.configs.agentic import AgenticConfig
-from roll.configs.derived import keeps_sampling_mask, old_logprobs_recomputed, optimizer_steps
-from roll.configs.losses import DECOUPLED_BOUND, POLICY_LOSSES, anchor_of
-from roll.configs.ppo import PPOConfig
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.derived import keeps_sampling_mask, old_logprobs_recomputed, optimizer_steps
+from roll.core.configs.losses import DECOUPLED_BOUND, POLICY_LOSSES, anchor_of
+from roll.core.configs.ppo import PPOConfig
 
 Written = Mapping[str, Any]
 """The file, before anything was read as something else."""

@@ -22,7 +22,7 @@ from roll.compat.roll.rule import (
     renamed,
     value_read_as,
 )
-from roll.configs.arguments import ModelArguments, StrategyArguments, TrainingArguments
+from roll.core.configs.arguments import ModelArguments, StrategyArguments, TrainingArguments
 
 _BY_TOKENS = "micro-batches are always cut by tokens: max_tokens_per_microbatch_in_train, max_tokens_per_microbatch_in_infer"
 _PACKED = "samples always stand in one row without padding, their common prefixes once (Megatron: padded to the longest)"

@@ -20,7 +20,7 @@ from roll.compat.roll.rule import (
     renamed,
     value_read_as,
 )
-from roll.configs.losses import PG_CLIP
+from roll.core.configs.losses import PG_CLIP
 
 _SETS_ITS_OWN_NORM = ("grpo", "gigpo")
 

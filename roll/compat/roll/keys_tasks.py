@@ -21,9 +21,9 @@ from roll.compat.roll.rule import (
     renamed,
     value_read_as,
 )
-from roll.configs.agentic import TRAJ_ENV_MANAGER
-from roll.configs.arguments import DataArguments, GeneratingArguments
-from roll.configs.problems import did_you_mean
+from roll.core.configs.agentic import TRAJ_ENV_MANAGER
+from roll.core.configs.arguments import DataArguments, GeneratingArguments
+from roll.core.configs.problems import did_you_mean
 
 _CPU_GRADER = "reward workers grade on CPUs and load no model"
 _CLASSIFIER = "roll.pipeline.base_worker.RewardWorker"

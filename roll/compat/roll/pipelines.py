@@ -8,10 +8,10 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
-from roll.configs.agentic import AgenticConfig, EnvConfig
-from roll.configs.fields import hints
-from roll.configs.problems import ConfigError, Problem, did_you_mean
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.agentic import AgenticConfig, EnvConfig
+from roll.core.configs.fields import hints
+from roll.core.configs.problems import ConfigError, Problem, did_you_mean
+from roll.core.configs.rlvr import RLVRConfig
 
 Pipeline = Literal["rlvr", "agentic"]
 

@@ -12,7 +12,7 @@ from math import isclose, isfinite, sqrt
 from typing import Any
 
 from roll.compat.roll.rule import DROP, value_at
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.rlvr import RLVRConfig
 
 Path = tuple[str, ...]
 Reads = Iterator[tuple[Path, Mapping[Path, Any]]]

@@ -11,11 +11,11 @@ from roll.compat.roll.differences import LOSS, Difference, Written, agentic, whe
 from roll.compat.roll.keys_tasks import QUESTIONS
 from roll.compat.roll.readings import MATH
 from roll.compat.roll.rule import value_at
-from roll.configs.agentic import AgenticConfig
-from roll.configs.estimators import STEP_ESTIMATORS
-from roll.configs.ppo import PPOConfig
-from roll.configs.problems import Note
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.estimators import STEP_ESTIMATORS
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.problems import Note
+from roll.core.configs.rlvr import RLVRConfig
 
 # Key, ROLL's default, why it matters.
 DEFAULTS: tuple[tuple[str, Any, str], ...] = (

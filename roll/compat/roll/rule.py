@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from roll.configs.fields import hints
+from roll.core.configs.fields import hints
 
 Kind = Literal["alias", "without effect", "lacking"]
 Siblings = Mapping[str, Any]

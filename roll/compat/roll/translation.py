@@ -17,9 +17,9 @@ from roll.compat.roll.keys_tasks import NOT_HERE, YOUR_OWN
 from roll.compat.roll.readings import Path, Reading
 from roll.compat.roll.readings_agentic import meant
 from roll.compat.roll.rule import DROP, KeyRule, remove, unshared, value_at, write_at
-from roll.configs.fields import default_of, hints
-from roll.configs.problems import Note, shown_value
-from roll.configs.rlvr import RLVRConfig
+from roll.core.configs.fields import default_of, hints
+from roll.core.configs.problems import Note, shown_value
+from roll.core.configs.rlvr import RLVRConfig
 
 RULES: tuple[KeyRule, ...] = (*keys_run.RULES, *keys_roles.RULES, *keys_tasks.RULES, *keys_verl.VERL)
 """Of several rules the first that fits counts."""

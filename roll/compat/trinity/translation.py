@@ -10,7 +10,7 @@ from roll.compat.roll.keys_verl import VERL
 from roll.compat.roll.rule import KeyRule, unshared, value_at, write_at
 from roll.compat.roll.translation import Translation
 from roll.compat.trinity.keys import BLOCKS, IDENTIFYING, LEFT_OUT, NEEDED, RULES, SCALARS, at
-from roll.configs.problems import Note
+from roll.core.configs.problems import Note
 
 _BY_PATH: dict[str, list[KeyRule]] = defaultdict(list)
 for _each in RULES:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from roll.envs.gateway.chat import stop_strings
-from roll.envs.gateway.dialect import TYPES, event, pieces
-from roll.errors import Refused
-from roll.rollout.chat.conversation import (
+from roll.chat.conversation import (
     Asked,
     Message,
     Reply,
@@ -20,7 +17,10 @@ from roll.rollout.chat.conversation import (
     text_of,
     tool_call,
 )
-from roll.rollout.chat.session import Session
+from roll.chat.session import Session
+from roll.core.errors import Refused
+from roll.envs.gateway.chat import stop_strings
+from roll.envs.gateway.dialect import TYPES, event, pieces
 
 
 class Messages:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from roll.envs.gateway.dialect import TYPES, event, pieces
-from roll.errors import Refused
-from roll.rollout.chat.conversation import (
+from roll.chat.conversation import (
     Asked,
     Message,
     Reply,
@@ -17,7 +15,9 @@ from roll.rollout.chat.conversation import (
     read_message,
     read_tool,
 )
-from roll.rollout.chat.session import Session
+from roll.chat.session import Session
+from roll.core.errors import Refused
+from roll.envs.gateway.dialect import TYPES, event, pieces
 
 DONE = b"data: [DONE]\n\n"
 

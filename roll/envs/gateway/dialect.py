@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from roll.errors import Refused
-from roll.rollout.chat.conversation import Asked, Reply
-from roll.rollout.chat.session import Session
+from roll.chat.conversation import Asked, Reply
+from roll.chat.session import Session
+from roll.core.errors import Refused
 
 PIECE = 256
 """Characters of an answer that an event of a stream carries."""

@@ -22,15 +22,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from roll.distributed.ports import family_of
+from roll.chat.conversation import Asked, Reply, whole_body
+from roll.chat.exchange import Sent
+from roll.chat.session import Call, Session
+from roll.core.errors import Refused
 from roll.envs.gateway.anthropic import Messages, counted
 from roll.envs.gateway.chat import ChatCompletions
 from roll.envs.gateway.dialect import Dialect
 from roll.envs.gateway.responses import Responses
-from roll.errors import Refused
-from roll.rollout.chat.conversation import Asked, Reply, whole_body
-from roll.rollout.chat.exchange import Sent
-from roll.rollout.chat.session import Call, Session
+from roll.platform.ports import family_of
 
 PING_S = 5.0
 

@@ -10,16 +10,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from roll.configs.dotted_path import import_object
-from roll.configs.problems import Problem
-from roll.configs.program import COMMAND, POSTED, ProgramConfig
-from roll.distributed.child import same_imports
-from roll.distributed.interpreters import inspect_interpreter
-from roll.rewards.sandbox.system_calls import MACHINES
+from roll.core.configs.dotted_path import import_object
+from roll.core.configs.problems import Problem
+from roll.core.configs.program import COMMAND, POSTED, ProgramConfig
+from roll.graders.sandbox.system_calls import MACHINES
+from roll.platform.child import same_imports
+from roll.platform.interpreters import inspect_interpreter
 
 TRY_S = 60.0
 _TRY = """import os, sys
-from roll.rewards.sandbox import namespaces
+from roll.graders.sandbox import namespaces
 if os.getuid() == 0 and (closed := namespaces.closed_to_others(True)):
     sys.exit(closed)
 namespaces.isolate(tmp_bytes=1 << 20)

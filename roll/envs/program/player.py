@@ -19,20 +19,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.configs.agentic import EnvConfig
-from roll.configs.program import POSTED, ProgramConfig
-from roll.data.sample import EpisodeEnd, Sample, reaches
-from roll.distributed.temp_folder import TempFolder, own_package
+from roll.chat.dialogue import Dialogue
+from roll.chat.samples import Outcome, episode_samples
+from roll.chat.score import Score
+from roll.chat.session import Limits, Session
+from roll.core.configs.agentic import EnvConfig
+from roll.core.configs.program import POSTED, ProgramConfig
+from roll.core.data.episode import Ask, EpisodeTask
+from roll.core.data.sample import EpisodeEnd, Sample, reaches
+from roll.core.errors import REFUSED, EpisodeFailed, StarterGone, Unanswered
 from roll.envs.gateway.server import Gateway
 from roll.envs.program.process import Command, Ending, Starter, base_environment
 from roll.envs.program.scoring import Scorer
-from roll.errors import REFUSED, EpisodeFailed, StarterGone, Unanswered
-from roll.rewards.sandbox.namespaces import NOBODY
-from roll.rollout.chat.samples import Outcome, episode_samples
-from roll.rollout.chat.score import Score
-from roll.rollout.chat.session import Limits, Session
-from roll.rollout.dialogue import Dialogue
-from roll.rollout.episode import Ask, EpisodeTask
+from roll.graders.sandbox.namespaces import NOBODY
+from roll.platform.temp_folder import TempFolder, own_package
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.configs.program import ProgramConfig
-from roll.distributed.child import end_process, start_process
+from roll.core.configs.program import ProgramConfig
+from roll.core.errors import EpisodeFailed, StarterGone
 from roll.envs.gateway.server import Gateway
 from roll.envs.program.starter import HEARD, READY
-from roll.errors import EpisodeFailed, StarterGone
-from roll.rewards.sandbox import usage
+from roll.graders.sandbox import usage
+from roll.platform.child import end_process, start_process
 
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "TZ")
 """Variables that programs need and that are no secrets."""

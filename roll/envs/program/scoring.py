@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from roll.configs.dotted_path import import_object
-from roll.configs.program import COMMAND, POSTED, ProgramConfig
-from roll.distributed.user_code import UserThreads
+from roll.chat.score import Score, read_score
+from roll.chat.session import Session
+from roll.core.configs.dotted_path import import_object
+from roll.core.configs.program import COMMAND, POSTED, ProgramConfig
+from roll.core.distributed.user_code import UserThreads
+from roll.core.errors import EpisodeFailed, TooManyStuck, boundary
 from roll.envs.program.process import Command, Starter
-from roll.errors import EpisodeFailed, TooManyStuck, boundary
-from roll.rollout.chat.score import Score, read_score
-from roll.rollout.chat.session import Session
 
 
 class Scorer:

@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from roll.rewards.sandbox import namespaces, system_calls, usage
+from roll.graders.sandbox import namespaces, system_calls, usage
 
 READY = b"ready"
 HEARD = b"heard"

@@ -8,8 +8,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from roll.core.errors import ToolFailed
 from roll.envs.tools.tool import Tool, text_argument, text_parameter
-from roll.errors import ToolFailed
 
 LONGEST = 1000
 """Characters of an expression."""

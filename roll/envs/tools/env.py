@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from roll.chat.answer_text import BEGIN, END
+from roll.chat.conversation import Message, Reply
+from roll.core.errors import EnvFailure, ToolFailed
+from roll.envs.environment import Info, Observation, Results
 from roll.envs.host import EnvHandle
 from roll.envs.tools.tool import Tool
 from roll.envs.tools.toolbox import Toolbox, Used, explained
-from roll.errors import EnvFailure, ToolFailed
-from roll.rollout.chat.answer_text import BEGIN, END
-from roll.rollout.chat.conversation import Message, Reply
-from roll.rollout.environment import Info, Observation, Results
 
 NO_CALL = f'a call is {BEGIN}{{"name": ..., "arguments": {{...}}}}{END}, and this is none'
 

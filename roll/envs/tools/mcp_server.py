@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from roll.core.errors import ToolFailed, boundary
 from roll.envs.tools.tool import Tool, Toolset
-from roll.errors import ToolFailed, boundary
 
 LIMIT_S = 30.0
 """For a server to start."""

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from roll.core.errors import GraderError, SandboxFailed, ToolFailed
 from roll.envs.tools.tool import Tool, text_argument, text_parameter
-from roll.errors import GraderError, SandboxFailed, ToolFailed
-from roll.rewards.code_judge import AFTER_S, state_here
-from roll.rewards.pool import TimedPool
-from roll.rewards.sandbox import control_groups
-from roll.rewards.sandbox.sandbox import BUILT_IN, checked
-from roll.rewards.sandbox.usage import Limits
+from roll.graders.code_judge import AFTER_S, state_here
+from roll.graders.pool import TimedPool
+from roll.graders.sandbox import control_groups
+from roll.graders.sandbox.sandbox import BUILT_IN, checked
+from roll.graders.sandbox.usage import Limits
 
 
 class PythonCode(Tool):
@@ -47,7 +47,7 @@ class PythonCode(Tool):
         self._limits = {"cpu_s": max(1, round(timeout)), **(limits or {}), "wall_s": timeout}
         self._told = tool_instruction
         self.patterns = tuple(patterns or self.patterns)
-        self._pool = TimedPool(processes or os.cpu_count() or 1, timeout + AFTER_S, "roll.rewards.code_judge:run_script")
+        self._pool = TimedPool(processes or os.cpu_count() or 1, timeout + AFTER_S, "roll.graders.code_judge:run_script")
 
     @property
     def instructions(self) -> str:

@@ -15,9 +15,9 @@ from typing import Any
 
 import httpx
 
-from roll.data.untrusted import open_regular
+from roll.core.data.untrusted import open_regular
+from roll.core.errors import ToolFailed
 from roll.envs.tools.tool import Tool, text_argument, text_parameter
-from roll.errors import ToolFailed
 
 K1, B = 1.2, 0.75
 _WORD = re.compile(r"\w+")

@@ -11,9 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from roll.data.untrusted import complaint
-from roll.errors import ToolFailed
-from roll.rollout.chat.conversation import Message
+from roll.chat.conversation import Message
+from roll.core.data.untrusted import complaint
+from roll.core.errors import ToolFailed
 
 
 class Tool(ABC):

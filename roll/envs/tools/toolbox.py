@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from roll.configs.dotted_path import import_failure, named_object
-from roll.configs.problems import Collector, ConfigError, Problem, did_you_mean
-from roll.configs.tools import ToolWrapperConfig
-from roll.data.untrusted import complaint
+from roll.chat.conversation import Message, ToolCall, assistant
+from roll.chat.dialogue import Dialogue
+from roll.core.configs.dotted_path import import_failure, named_object
+from roll.core.configs.problems import Collector, ConfigError, Problem, did_you_mean
+from roll.core.configs.tools import ToolWrapperConfig
+from roll.core.data.untrusted import complaint
+from roll.core.errors import TemplateRefusal, ToolFailed, boundary, reason
 from roll.envs.tools.tool import Tool, Toolset
-from roll.errors import TemplateRefusal, ToolFailed, boundary, reason
-from roll.rollout.chat.conversation import Message, ToolCall, assistant
-from roll.rollout.dialogue import Dialogue
 
 BUILT_IN = {
     name: f"roll.envs.tools.{path}"

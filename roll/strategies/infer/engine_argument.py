@@ -6,7 +6,7 @@ import ast
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from roll.configs.problems import did_you_mean
+from roll.core.configs.problems import did_you_mean
 
 LOAD_FORMATS = ("safetensors", "dummy")
 EXACT_LOGPROBS = "every token's log-prob must be that of the sampled policy"

@@ -16,17 +16,17 @@ from typing import Any
 
 from safetensors import safe_open
 
-from roll.data.extras import Extras
-from roll.data.sample import VersionSpan
-from roll.distributed.child import Child
-from roll.distributed.interpreters import environment
-from roll.distributed.temp_folder import own_package
-from roll.errors import CallFailed, ChildDied, EngineClosed, EngineError
-from roll.strategies.infer.engines import make_infer_strategy
-from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, SamplingParams, WeightUpdateMode
-from roll.weights.adapter import AdapterSource
-from roll.weights.bucket import Bucket, WeightManifest
-from roll.weights.node_files import node_file, path_of
+from roll.core.data.extras import Extras
+from roll.core.data.sample import VersionSpan
+from roll.core.errors import CallFailed, ChildDied, EngineClosed, EngineError
+from roll.core.weights.adapter import AdapterSource
+from roll.core.weights.bucket import Bucket, WeightManifest
+from roll.core.workers.infer_engines import make_infer_strategy
+from roll.core.workers.infer_interface import EngineStats, GenerateRequest, GenerateResult, SamplingParams, WeightUpdateMode
+from roll.platform.child import Child
+from roll.platform.interpreters import environment
+from roll.platform.temp_folder import own_package
+from roll.transports.node_files import node_file, path_of
 
 ERRORS: dict[str, type[Exception]] = {error.__name__: error for error in (ValueError, EngineError, EngineClosed)}
 """The errors that keep their type on the way."""

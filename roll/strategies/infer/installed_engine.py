@@ -9,9 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from roll.configs.arguments import StrategyArguments
-from roll.configs.engines import engine_of
-from roll.configs.problems import MISSING_VALUE, Problem
+from roll.core.configs.arguments import StrategyArguments
+from roll.core.configs.engines import engine_of
+from roll.core.configs.problems import MISSING_VALUE, Problem
 
 
 class EnginePackage(Protocol):

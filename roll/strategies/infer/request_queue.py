@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from roll.distributed.waiting_line import WaitingLine
-from roll.errors import Aborted
-from roll.strategies.infer.interface import EngineStats, GenerateRequest
+from roll.core.distributed.waiting_line import WaitingLine
+from roll.core.errors import Aborted
+from roll.core.workers.infer_interface import EngineStats, GenerateRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from roll.strategies.infer.response_text import Tokenizer
+from roll.core.workers.response_text import Tokenizer
 
 UNFINISHED = "\ufffd"
 """What decoding yields for a character whose bytes are not all there yet."""

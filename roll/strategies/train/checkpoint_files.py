@@ -29,7 +29,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.core_model_loading import revert_weight_conversion
 
 from roll.strategies.train.tensor_files import FilesOf, write_tensors
-from roll.weights.experts import FUSED, published
+from roll.transports.experts import FUSED, published
 
 MODEL = "model"
 OPTIMIZER = "optimizer"

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from roll.algorithms.loss_metrics import Metrics
-from roll.algorithms.value_loss import ValueLossSpec, value_loss
-from roll.data.token_batch import Padded, TokenBatch
+from roll.core.algorithms.loss_metrics import Metrics
+from roll.core.algorithms.value_loss import ValueLossSpec, value_loss
+from roll.core.data.token_batch import Padded, TokenBatch
+from roll.core.workers.train_interface import BatchTotals
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.hf_train import HFTrainStrategy
-from roll.strategies.train.interface import BatchTotals
 from roll.strategies.train.layout import Layout
 from roll.strategies.train.tensor_files import FilesOf
 from roll.strategies.train.value_head import load_value_model, write_value_model

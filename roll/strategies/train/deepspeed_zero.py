@@ -17,14 +17,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from roll.configs.backend_arguments import DeepSpeedConfig
+from roll.core.configs.backend_arguments import DeepSpeedConfig
+from roll.core.workers.train_interface import RankContext
+from roll.core.workers.train_spec import TrainSpec
 from roll.strategies.train.hf_train import HFTrainStrategy
-from roll.strategies.train.interface import RankContext
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.process import ensure_group_of_one
 from roll.strategies.train.scorer import Call
-from roll.strategies.train.spec import TrainSpec
-from roll.weights.experts import Fused
+from roll.transports.experts import Fused
 
 
 def prepare_deepspeed(device: torch.device) -> None:

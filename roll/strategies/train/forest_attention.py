@@ -18,7 +18,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from roll.data.transfer import to_device
+from roll.core.data.transfer import to_device
 
 FOREST_SDPA = "forest_sdpa"
 LONGEST_QUERY = 1024

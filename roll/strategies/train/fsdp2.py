@@ -9,18 +9,18 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from roll.algorithms.aggregation import divisor
-from roll.algorithms.loss import LossSpec, Metrics
-from roll.algorithms.loss_metrics import scaled
-from roll.configs.arguments import FSDP2Config
-from roll.data.token_batch import TokenBatch
+from roll.core.algorithms.aggregation import divisor
+from roll.core.algorithms.loss import LossSpec, Metrics
+from roll.core.algorithms.loss_metrics import scaled
+from roll.core.configs.arguments import FSDP2Config
+from roll.core.data.token_batch import TokenBatch
+from roll.core.workers.train_interface import BatchTotals
 from roll.strategies.train.hf_train import HFTrainStrategy
-from roll.strategies.train.interface import BatchTotals
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.scorer import Call
 from roll.strategies.train.sharding import local, reduce_gradients, reshard
 from roll.strategies.train.storage_offload import StorageOffload
-from roll.weights.experts import Fused
+from roll.transports.experts import Fused
 
 
 class FSDP2Strategy(HFTrainStrategy):

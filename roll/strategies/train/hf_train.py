@@ -17,23 +17,23 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from roll.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_metrics
-from roll.data.token_batch import Padded, TokenBatch
+from roll.core.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_metrics
+from roll.core.data.token_batch import Padded, TokenBatch
+from roll.core.weights.adapter import BaseWeights, with_base
+from roll.core.weights.bucket import Bucket, host_copies, make_buckets
+from roll.core.workers.train_interface import BatchTotals, RankContext
+from roll.core.workers.train_spec import Optimisation, TrainSpec, resolve_dtype
 from roll.strategies import model_folder
 from roll.strategies.train import checkpoint_files as files
 from roll.strategies.train.checkpoint_files import AllOnFirst, Share, Snapshot
-from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.layout import Layout, RankMicrobatch, rank_microbatches
 from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.optimizer import MOMENTS, RateScale, make_adamw, unscaled
 from roll.strategies.train.process import follow_cores, prepare_process
 from roll.strategies.train.scorer import Call, Scorer
 from roll.strategies.train.sharding import Ranks
-from roll.strategies.train.spec import Optimisation, TrainSpec, resolve_dtype
 from roll.strategies.train.tensor_files import FilesOf, ModelFiles, TensorFiles
-from roll.weights.adapter import BaseWeights, with_base
-from roll.weights.bucket import Bucket, host_copies, make_buckets
-from roll.weights.experts import Fused, published, published_moments
+from roll.transports.experts import Fused, published, published_moments
 
 if TYPE_CHECKING:
     from roll.strategies.train.lora import Adapters

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from roll.data.routes import unrouted
-from roll.data.token_batch import PER_SAMPLE, Padded, TokenBatch
-from roll.data.transfer import to_device
+from roll.core.data.routes import unrouted
+from roll.core.data.token_batch import PER_SAMPLE, Padded, TokenBatch
+from roll.core.data.transfer import to_device
 from roll.strategies.train.forest_attention import ForestAttention
 
 

@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from roll.configs.arguments import HEAD_COLUMNS
-from roll.data.kept_tokens import KeptSets
+from roll.core.configs.arguments import HEAD_COLUMNS
+from roll.core.data.kept_tokens import KeptSets
 
 EntropyMode = Literal["none", "detached", "differentiable"]
 ENTROPY_ROWS = 1024

@@ -2,7 +2,7 @@
 
 The model keeps its class and its paths; an adapted linear layer `<path>` holds `<path>.base_layer.*`,
 `<path>.lora_A.default.weight` and `<path>.lora_B.default.weight`. What leaves the trainer has the merged weights under the
-model's own names, or is the adapters alone (`roll.weights.adapter`).
+model's own names, or is the adapters alone (`roll.core.weights.adapter`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from roll.core.weights import adapter
 from roll.strategies.train.checkpoint_files import Share
 from roll.strategies.train.saved_adapters import ADAPTER, BASE, WEIGHTS, target_names
-from roll.weights import adapter
 
 _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
 _PEFT_PREFIX = "base_model.model."

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from roll.configs.arguments import TrainingArguments
+from roll.core.configs.arguments import TrainingArguments
 
 Moment = Literal["exp_avg", "exp_avg_sq"]
 MOMENTS: tuple[Moment, ...] = get_args(Moment)

@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from roll.distributed.cores import Cores
-from roll.distributed.ports import join_store, open_store
-from roll.distributed.process_setup import warn_if_not_deterministic
-from roll.strategies.train.interface import RankContext
+from roll.core.workers.train_interface import RankContext
+from roll.platform.cores import Cores
+from roll.platform.ports import join_store, open_store
+from roll.platform.process_setup import warn_if_not_deterministic
 
 
 def prepare_process(context: RankContext, device: torch.device) -> Cores:

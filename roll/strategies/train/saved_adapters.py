@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from roll.configs.arguments import ModelArguments
-from roll.errors import Misfit
-from roll.weights.adapter import BaseWeights
-from roll.weights.folder_files import read_json
+from roll.core.configs.arguments import ModelArguments
+from roll.core.errors import Misfit
+from roll.core.weights.adapter import BaseWeights
+from roll.core.weights.folder_files import read_json
 
 ADAPTER = "adapter"
 WEIGHTS = "adapter_model.safetensors"

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from roll.algorithms.loss import Metrics
-from roll.data.kept_tokens import KeptSets
-from roll.data.microbatches import Forest, plan_microbatches
-from roll.data.token_batch import Padded, TokenBatch
+from roll.core.algorithms.loss import Metrics
+from roll.core.data.kept_tokens import KeptSets
+from roll.core.data.microbatches import Forest, plan_microbatches
+from roll.core.data.token_batch import Padded, TokenBatch
 from roll.strategies.routers import Routers
 from roll.strategies.train.forest_attention import FOREST_SDPA, attends_by_forest, check_attended
 from roll.strategies.train.layout import Layout, forest_row, padded_rows

@@ -16,11 +16,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from roll.configs.arguments import FSDP2Config
-from roll.strategies.train.interface import RankContext
+from roll.core.configs.arguments import FSDP2Config
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.train.process import ensure_group_of_one, init_process_group
 from roll.strategies.train.value_head import ValueHead
-from roll.weights.experts import Fused
+from roll.transports.experts import Fused
 
 
 class Ranks:

@@ -12,8 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Size, Tensor
 
-from roll.weights.experts import Fused, whole_shapes
-from roll.weights.folder_files import CONFIG, WEIGHTS, read_header, read_json, weight_files, write_index
+from roll.core.weights.folder_files import CONFIG, WEIGHTS, read_header, read_json, weight_files, write_index
+from roll.transports.experts import Fused, whole_shapes
 
 SHARD_BYTES = 4 << 30
 """Files of a folder hold at most this much; a smaller model is one file."""

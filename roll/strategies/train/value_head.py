@@ -15,11 +15,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from roll.core.weights.folder_files import VALUE_HEAD, value_head
 from roll.strategies.model_folder import load_model
 from roll.strategies.train.checkpoint_files import write_model
 from roll.strategies.train.scorer import changed_after_the_head
 from roll.strategies.train.tensor_files import FilesOf
-from roll.weights.folder_files import VALUE_HEAD, value_head
 
 
 class ValueHead(nn.Linear):

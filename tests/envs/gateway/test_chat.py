@@ -7,8 +7,8 @@ import json
 import pytest
 from gateway_world import END, PRICE, STRICT, TEMPLATE, THINKING, World, call, user
 
-from roll.rollout.chat.samples import Outcome, episode_samples
-from roll.rollout.episode import EpisodeTask
+from roll.chat.samples import Outcome, episode_samples
+from roll.core.data.episode import EpisodeTask
 
 TASK = EpisodeTask(uid="train/shop/0", tag="shop", index=2, env_seed=7)
 OUTCOME = Outcome(reward=1.0, success=True, end="terminated", metrics={})

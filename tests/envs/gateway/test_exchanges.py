@@ -6,11 +6,11 @@ import json
 import pytest
 from gateway_world import PRICE, World, call, user
 
-from roll.data.sample import Prompt, SampleGroup
-from roll.record.group_log import SampleLog, as_row
-from roll.rollout.chat.exchange import MOST
-from roll.rollout.chat.samples import Outcome, episode_samples
-from roll.rollout.episode import EpisodeTask
+from roll.chat.exchange import MOST
+from roll.chat.samples import Outcome, episode_samples
+from roll.core.data.episode import EpisodeTask
+from roll.core.data.sample import Prompt, SampleGroup
+from roll.core.record.group_log import SampleLog, as_row
 
 TASK = EpisodeTask(uid="train/shop/0", tag="shop", index=2, env_seed=7)
 OUTCOME = Outcome(reward=1.0, success=True, end="terminated", metrics={})

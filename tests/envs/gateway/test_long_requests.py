@@ -6,9 +6,9 @@ import threading
 import pytest
 from gateway_world import World, user
 
-from roll.rollout.chat.aside import CHARACTERS_A_TOKEN, SHORT, too_long
-from roll.rollout.chat.session import Limits, Session
-from roll.rollout.dialogue import Dialogue
+from roll.chat.aside import CHARACTERS_A_TOKEN, SHORT, too_long
+from roll.chat.dialogue import Dialogue
+from roll.chat.session import Limits, Session
 
 LONG = "word " * SHORT
 

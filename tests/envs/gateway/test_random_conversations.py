@@ -6,8 +6,8 @@ import pytest
 from gateway_world import END, PRICE, STRICT, TEMPLATE, THINKING, World, call, user
 from random_conversations import check_paths, play
 
-from roll.rollout.chat.samples import Outcome, episode_samples
-from roll.rollout.episode import EpisodeTask
+from roll.chat.samples import Outcome, episode_samples
+from roll.core.data.episode import EpisodeTask
 
 TASK = EpisodeTask(uid="u", tag="t", index=0, env_seed=0)
 OUTCOME = Outcome(reward=1.0, success=None, end="terminated", metrics={})

@@ -10,10 +10,10 @@ import pytest
 from gateway_world import World
 from living import lives
 
-from roll.configs.agentic import EnvConfig
-from roll.configs.program import ProgramConfig
+from roll.core.configs.agentic import EnvConfig
+from roll.core.configs.program import ProgramConfig
+from roll.core.data.episode import EpisodeTask
 from roll.envs.program.player import Programs
-from roll.rollout.episode import EpisodeTask
 
 sys.path.append(str(Path(__file__).parent))  # rewards are named by dotted path
 TASK = EpisodeTask(uid="train/shop/3", tag="shop", index=1, env_seed=11)

@@ -11,9 +11,9 @@ import psutil
 import pytest
 from living import command_lines, lives
 
+from roll.core.errors import EpisodeFailed
 from roll.envs.program import process
 from roll.envs.program.process import Starter
-from roll.errors import EpisodeFailed
 
 ASKS_TWICE = "said = ask('one')\nopen('said.txt', 'w').write(said)\nask('two')"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.program import ProgramConfig
-from roll.distributed.child import same_imports
-from roll.errors import EpisodeFailed
+from roll.core.configs.program import ProgramConfig
+from roll.core.errors import EpisodeFailed
+from roll.platform.child import same_imports
 
 TRIES = """
 import socket
@@ -186,7 +186,7 @@ def test_set_up_and_scoring_are_shut_in_too_and_ask_nobody(play):
 def test_where_programs_cannot_be_shut_in_it_is_said_before_the_run():
     """Below here user namespaces are used up."""
     code = "from pathlib import Path; Path('/proc/sys/user/max_user_namespaces').write_text('0')\n"
-    code += "from roll.configs.program import ProgramConfig; from roll.envs.program.check import installed_problems\n"
+    code += "from roll.core.configs.program import ProgramConfig; from roll.envs.program.check import installed_problems\n"
     code += "config = ProgramConfig(command=['true'], reward='posted', isolated=True)\n"
     code += "print(*(f'{each.key}: {each.message}' for each in installed_problems(config, 'program')))"
     inside = ["unshare", "--user", "--map-root-user", sys.executable, "-c", code]

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from roll.configs.loading import load_config
-from roll.configs.problems import ConfigError
-from roll.configs.tools import ToolWrapperConfig
+from roll.core.configs.problems import ConfigError
+from roll.core.configs.tools import ToolWrapperConfig
 from roll.envs.tools.toolbox import Toolbox
+from roll.plan.rules.loading import load_config
 
 SERVER = """
 import os

@@ -8,15 +8,15 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import msgpack
 import pytest
 
-from roll.configs.loading import load_config
-from roll.configs.problems import Collector, ConfigError
-from roll.configs.tools import ToolWrapperConfig
+from roll.core.configs.problems import Collector, ConfigError
+from roll.core.configs.tools import ToolWrapperConfig
+from roll.core.errors import SandboxFailed, ToolFailed
 from roll.envs.tools.calculator import compute
 from roll.envs.tools.python_code import PythonCode
 from roll.envs.tools.search import Search
 from roll.envs.tools.tool import Tool, text_parameter
 from roll.envs.tools.toolbox import LONGEST, Toolbox
-from roll.errors import SandboxFailed, ToolFailed
+from roll.plan.rules.loading import load_config
 
 
 @pytest.mark.parametrize(

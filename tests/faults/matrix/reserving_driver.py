@@ -7,12 +7,12 @@ import asyncio
 import json
 import sys
 
-from roll.configs.problems import ConfigError
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.cluster import Cluster
-from roll.distributed.devices import place
-from roll.distributed.ray_backend import RayBackend
-from roll.errors import NodeLost, WorkerStartError
+from roll.core.configs.problems import ConfigError
+from roll.core.distributed.backend import WorkerSpec
+from roll.core.distributed.cluster import Cluster
+from roll.core.distributed.devices import place
+from roll.core.errors import NodeLost, WorkerStartError
+from roll.platform.ray_backend import RayBackend
 
 
 async def tell(backend: RayBackend, specs: list[WorkerSpec]) -> None:

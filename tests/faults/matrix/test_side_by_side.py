@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ray_heads import a_head
 
-from roll.distributed.temp_folder import TempFolder
+from roll.platform.temp_folder import TempFolder
 
 STEPS, BATCH, GROUP = 6, 4, 2
 
@@ -46,7 +46,7 @@ def start(launch, tmp_path):
 def players(temporary, table):
     """Processes that play, of those whose temporary files are there."""
     found = []
-    for pid in (pid for pid, (_, title) in table.items() if "roll.distributed.child" in title):
+    for pid in (pid for pid, (_, title) in table.items() if "roll.platform.child" in title):
         with contextlib.suppress(OSError):
             if str(temporary).encode() in Path(f"/proc/{pid}/environ").read_bytes():
                 found.append(pid)

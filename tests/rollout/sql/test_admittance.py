@@ -12,14 +12,14 @@ from types import SimpleNamespace
 import pytest
 from database_party import STEPS, B, Party, explore, run
 
-from roll.configs.problems import ConfigError
-from roll.distributed.processes import Process
-from roll.errors import ContractError, Expelled, TakenBack
-from roll.pipeline import shared_groups
-from roll.rollout.sql import admittance
-from roll.rollout.sql.admittance import Claim, check_may_join
-from roll.rollout.sql.connecting import reading
-from roll.rollout.sql.database import LAYOUT, check_layout
+from roll.core.configs.problems import ConfigError
+from roll.core.distributed.processes import Process
+from roll.core.errors import ContractError, Expelled, TakenBack
+from roll.topologies import shared_groups
+from roll.topologies.sql import admittance
+from roll.topologies.sql.admittance import Claim, check_may_join
+from roll.topologies.sql.connecting import reading
+from roll.topologies.sql.database import LAYOUT, check_layout
 
 
 def other_run(party):

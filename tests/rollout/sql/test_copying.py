@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from database_party import B, Party, explore, run
 
-from roll.errors import DatabaseDamaged, DatabaseFailed, TakenBack
-from roll.rollout.sql.connecting import open_engine, reading
-from roll.rollout.sql.copying import EMPTY, Fate, differs, restore_copy, write_copy
+from roll.core.errors import DatabaseDamaged, DatabaseFailed, TakenBack
+from roll.topologies.sql.connecting import open_engine, reading
+from roll.topologies.sql.copying import EMPTY, Fate, differs, restore_copy, write_copy
 
 AT = 1
 """The step of the checkpoint."""

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 from database_party import B, Party, explore, follow, roll_out, run
 
-from roll.errors import Alone, DatabaseFailed
-from roll.rollout.sql.admittance import LifeSigns
-from roll.rollout.sql.connecting import Limits, arguments_of, open_engine, url_of
-from roll.rollout.sql.outage import Outage
+from roll.core.errors import Alone, DatabaseFailed
+from roll.topologies.sql.admittance import LifeSigns
+from roll.topologies.sql.connecting import Limits, arguments_of, open_engine, url_of
+from roll.topologies.sql.outage import Outage
 
 STEPS, LONG = 4, 40
 COMMIT = b"COMMIT\0"

@@ -6,7 +6,7 @@ from database_party import explore, run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.rollout.sql.news import share
+from roll.topologies.sql.news import share
 
 some_devices = st.lists(st.integers(1, 64), min_size=1, max_size=8)
 

@@ -10,9 +10,9 @@ from collections import Counter
 import pytest
 from database_party import STEPS, B, Party, explore, follow, roll_out, run
 
-from roll.data.sample import Sample, VersionSpan
-from roll.errors import Closed, ContractError, DatabaseFailed, Expelled, TakenBack
-from roll.rollout.sql.joining import Leave
+from roll.core.data.sample import Sample, VersionSpan
+from roll.core.errors import Closed, ContractError, DatabaseFailed, Expelled, TakenBack
+from roll.topologies.sql.joining import Leave
 
 
 def test_what_an_explorer_completes_a_trainer_of_another_process_trains_to_the_last_bit(make_party):

@@ -18,9 +18,9 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from roll.core.weights.bucket import Bucket, WeightManifest, make_buckets, manifest_of
+from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, SamplingParams
 from roll.strategies.infer.hf.slot_engine import SlotEngine
-from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
-from roll.weights.bucket import Bucket, WeightManifest, make_buckets, manifest_of
 
 ARCHITECTURES: dict[str, tuple[Any, Any]] = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),

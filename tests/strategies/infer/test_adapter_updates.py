@@ -17,13 +17,13 @@ from tiny_models import FOR_VLLM, tiny_qwen2
 from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
-from roll.algorithms.loss import LossSpec
-from roll.data.token_batch import TokenBatch
-from roll.strategies.infer.engines import make_infer_strategy
+from roll.core.algorithms.loss import LossSpec
+from roll.core.data.token_batch import TokenBatch
+from roll.core.weights.adapter import BASE, A, AdapterSource, B, merge
+from roll.core.weights.bucket import Bucket, checksum, make_buckets, manifest_of
+from roll.core.workers.infer_engines import make_infer_strategy
+from roll.core.workers.train_interface import BatchTotals, RankContext
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import BatchTotals, RankContext
-from roll.weights.adapter import BASE, A, AdapterSource, B, merge
-from roll.weights.bucket import Bucket, checksum, make_buckets, manifest_of
 
 pytest.importorskip("peft", reason="needs requirements/lora.txt")
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("vllm")]

@@ -23,13 +23,13 @@ import torch
 from forked import Forks
 from programs import environment
 
-from roll.data.sample import VersionSpan
-from roll.distributed.child import _line
-from roll.distributed.interpreters import inspect_interpreter
-from roll.errors import CallFailed, EngineClosed, EngineError
+from roll.core.data.sample import VersionSpan
+from roll.core.errors import CallFailed, EngineClosed, EngineError
+from roll.core.weights.bucket import Bucket
+from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, SamplingParams
+from roll.platform.child import _line
+from roll.platform.interpreters import inspect_interpreter
 from roll.strategies.infer.foreign import OtherInterpreterStrategy, error_of, request_of, result_of
-from roll.strategies.infer.interface import GenerateRequest, GenerateResult, SamplingParams
-from roll.weights.bucket import Bucket
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.errors import Aborted
-from roll.strategies.infer.interface import EngineStats, GenerateRequest, SamplingParams
+from roll.core.errors import Aborted
+from roll.core.workers.infer_interface import EngineStats, GenerateRequest, SamplingParams
 from roll.strategies.infer.request_queue import BusyTime, RequestBounds, RequestQueue
 
 BOUNDS = RequestBounds(vocab_size=100, max_length=10)

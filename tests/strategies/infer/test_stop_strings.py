@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.strategies.infer.response_text import cut_at_stop
+from roll.core.workers.response_text import cut_at_stop
 from roll.strategies.infer.stop_strings import StopStringMatcher
 
 

@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from saving import save
 from train_specs import fsdp2_spec
 
-from roll.algorithms.value_loss import ValueLossSpec
+from roll.core.algorithms.value_loss import ValueLossSpec
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.train.critic import FSDP2Critic
-from roll.strategies.train.interface import RankContext
 
 _POLICY = runpy.run_path(str(Path(__file__).with_name("rank_program.py")))
 OPTIONS, SHARES, totals = _POLICY["OPTIONS"], _POLICY["SHARES"], _POLICY["totals"]

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from saving import save
 from train_specs import train_spec
 
-from roll.strategies.train.backends import make_critic
-from roll.strategies.train.interface import RankContext
+from roll.core.workers.train_backends import make_critic
+from roll.core.workers.train_interface import RankContext
 
 _CRITIC = runpy.run_path(str(Path(__file__).with_name("critic_program.py")))
 

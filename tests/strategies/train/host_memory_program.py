@@ -10,8 +10,8 @@ from pathlib import Path
 
 from train_specs import fsdp2_spec
 
-from roll.strategies.train.backends import make_train_strategy
-from roll.strategies.train.interface import RankContext, TrainStrategy
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import RankContext, TrainStrategy
 
 M_MMAP_THRESHOLD = -3
 

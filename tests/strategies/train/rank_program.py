@@ -14,11 +14,11 @@ from saving import save, write
 from torch.utils._python_dispatch import TorchDispatchMode
 from train_specs import train_spec
 
-from roll.algorithms.loss import LossSpec
-from roll.data.token_batch import TokenBatch
-from roll.strategies.train.backends import make_train_strategy
-from roll.strategies.train.interface import AccumulatingStrategy, BatchTotals, RankContext
-from roll.trainer.batch import totals_of
+from roll.core.algorithms.loss import LossSpec
+from roll.core.data.token_batch import TokenBatch
+from roll.core.trainer.batch import totals_of
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import AccumulatingStrategy, BatchTotals, RankContext
 
 OPTIONS = {
     "dtype": "fp32",

@@ -17,9 +17,9 @@ from safetensors.torch import save_file
 from saving import save
 from train_specs import train_spec
 
-from roll.record.checkpoint import TRAINER, CheckpointStore
-from roll.strategies.train.backends import make_train_strategy
-from roll.strategies.train.interface import RankContext
+from roll.core.record.checkpoint import TRAINER, CheckpointStore
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import RankContext
 
 SHARED = runpy.run_path(str(Path(__file__).with_name("rank_program.py")))
 OPTIONS, LOSS, make_batch, totals, SHARES = (SHARED[name] for name in ("OPTIONS", "LOSS", "make_batch", "totals", "SHARES"))

@@ -13,13 +13,13 @@ from safetensors.torch import save_file
 from saving import save
 from train_specs import fsdp2_spec
 
-from roll.configs.losses import POLICY_LOSSES
+from roll.core.configs.losses import POLICY_LOSSES
+from roll.core.weights.bucket import manifest_of
+from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.infer.hf.strategy import HFInferStrategy
-from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.train.critic import FSDP2Critic
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
-from roll.weights.bucket import manifest_of
 
 _HERE = Path(__file__).parent
 SHARED = runpy.run_path(str(_HERE / "rank_program.py"))

@@ -9,10 +9,10 @@ import torch
 from train_specs import fsdp2_spec
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from roll.distributed import cores
-from roll.distributed.cores import Contention, Cores
+from roll.core.workers.train_interface import RankContext
+from roll.platform import cores
+from roll.platform.cores import Contention, Cores
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
 
 
 @pytest.fixture

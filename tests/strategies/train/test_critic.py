@@ -20,16 +20,16 @@ from transformers import (
     Qwen2ForTokenClassification,
 )
 
-from roll.algorithms.returns import gae, on_last_token
-from roll.algorithms.value_loss import ValueLossSpec, value_loss
-from roll.data.token_batch import TokenBatch
-from roll.distributed.ports import free_port
+from roll.core.algorithms.returns import gae, on_last_token
+from roll.core.algorithms.value_loss import ValueLossSpec, value_loss
+from roll.core.data.token_batch import TokenBatch
+from roll.core.weights.folder_files import VALUE_HEAD
+from roll.core.workers.train_backends import make_critic
+from roll.core.workers.train_interface import BatchTotals, RankContext
+from roll.platform.ports import free_port
 from roll.strategies.model_folder import check_weights
-from roll.strategies.train.backends import make_critic
 from roll.strategies.train.critic import FSDP2Critic
-from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.value_head import load_value_model
-from roll.weights.folder_files import VALUE_HEAD
 
 pytestmark = pytest.mark.slow
 

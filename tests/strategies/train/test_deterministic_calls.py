@@ -7,9 +7,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from train_specs import fsdp2_spec
 
-from roll.configs.losses import POLICY_LOSSES
+from roll.core.configs.losses import POLICY_LOSSES
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
 
 aten = torch.ops.aten
 FLOATS_ONLY = {aten.cumsum, aten.cumsum_, aten.histc}

@@ -12,16 +12,16 @@ from tiny_models import numbered_tokenizer, tiny_qwen2
 from train_specs import fsdp2_spec, train_spec
 from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
-from roll.algorithms.loss import LossSpec, prepare_batch
-from roll.algorithms.pg_variants import get_policy_loss
-from roll.algorithms.policy_loss import traits_of
-from roll.algorithms.value_loss import ValueLossSpec
-from roll.configs.losses import POLICY_LOSSES
-from roll.data.token_batch import TokenBatch
+from roll.core.algorithms.loss import LossSpec, prepare_batch
+from roll.core.algorithms.pg_variants import get_policy_loss
+from roll.core.algorithms.policy_loss import traits_of
+from roll.core.algorithms.value_loss import ValueLossSpec
+from roll.core.configs.losses import POLICY_LOSSES
+from roll.core.data.token_batch import TokenBatch
+from roll.core.workers.train_backends import make_critic, make_train_strategy
+from roll.core.workers.train_interface import BatchTotals, RankContext
 from roll.strategies.train import forest_attention
-from roll.strategies.train.backends import make_critic, make_train_strategy
 from roll.strategies.train.forest_attention import ForestAttention
-from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.layout import forest_row
 
 PROMPT, SYSTEM, VOCABULARY = 9, 3, 37

@@ -11,10 +11,10 @@ from saving import contents, save
 from train_specs import fsdp2_spec
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 
-from roll.algorithms.loss import LossSpec, compute_loss
-from roll.configs.losses import LossAggregation
+from roll.core.algorithms.loss import LossSpec, compute_loss
+from roll.core.configs.losses import LossAggregation
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
 
 
 @pytest.fixture

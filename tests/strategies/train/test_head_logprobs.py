@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from alive import Alive
 
-from roll.data.kept_tokens import KeptSets, KeptTokens
+from roll.core.data.kept_tokens import KeptSets, KeptTokens
 from roll.strategies.train import logprobs as head
 from roll.strategies.train.logprobs import head_logprobs, row_logprobs
 

@@ -10,10 +10,10 @@ from tiny_models import numbered_tokenizer, tiny_qwen2
 from train_specs import train_spec
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from roll.distributed.ports import free_port
-from roll.strategies.train.backends import make_train_strategy
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import RankContext
+from roll.platform.ports import free_port
 from roll.strategies.train.checkpoint_files import TrainerState
-from roll.strategies.train.interface import RankContext
 
 PROGRAM = Path(__file__).with_name("host_memory_program.py")
 SIZES = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 6, "tie_word_embeddings": False}

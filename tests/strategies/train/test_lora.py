@@ -12,10 +12,10 @@ from saving import save
 from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
-from roll.algorithms.loss import LossSpec
-from roll.configs.arguments import ModelArguments
+from roll.core.algorithms.loss import LossSpec
+from roll.core.configs.arguments import ModelArguments
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
 from roll.strategies.train.saved_adapters import check_adapters
 
 RANK, ALPHA = 3, 12.0

@@ -7,9 +7,9 @@ import torch
 from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
-from roll.algorithms.loss import compute_loss
+from roll.core.algorithms.loss import compute_loss
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from train_specs import fsdp2_spec
 
+from roll.core.workers.train_interface import RankContext
 from roll.strategies import model_folder
 from roll.strategies.model_folder import stored_dtype
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
 
 
 @pytest.fixture

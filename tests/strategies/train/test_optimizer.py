@@ -1,6 +1,6 @@
 import pytest
 
-from roll.strategies.train.lr_schedule import lr_scale, warmup_length
+from roll.core.workers.lr_schedule import lr_scale, warmup_length
 
 
 def scales(total, kind, warmup, steps):

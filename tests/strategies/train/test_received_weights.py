@@ -6,11 +6,11 @@ import pytest
 import torch
 from train_specs import train_spec
 
-from roll.strategies.train.backends import make_train_strategy
-from roll.strategies.train.interface import RankContext
-from roll.weights.adapter import AdapterSource
-from roll.weights.bucket import WeightManifest
-from roll.weights.received import ReceivedWeights
+from roll.core.weights.adapter import AdapterSource
+from roll.core.weights.bucket import WeightManifest
+from roll.core.weights.received import ReceivedWeights
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import RankContext
 
 ADAPTED = {"lora_target": "all-linear", "lora_rank": 4, "learning_rate": 0.05}
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from saving import saved
 
-from roll.distributed.ports import free_port
-from roll.errors import CheckpointError
-from roll.record.checkpoint import CheckpointStore
+from roll.core.errors import CheckpointError
+from roll.core.record.checkpoint import CheckpointStore
+from roll.platform.ports import free_port
 
 PROGRAM = Path(__file__).with_name("resume_program.py")
 SETUP = SimpleNamespace(**runpy.run_path(str(PROGRAM)))

@@ -7,11 +7,11 @@ import torch
 from tiny_models import numbered_tokenizer, tiny_mixture
 from train_specs import train_spec
 
-from roll.algorithms.loss import LossSpec
-from roll.data.token_batch import TokenBatch
+from roll.core.algorithms.loss import LossSpec
+from roll.core.data.token_batch import TokenBatch
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import BatchTotals, RankContext
 from roll.strategies.routers import Routers
-from roll.strategies.train.backends import make_train_strategy
-from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.layout import _without_samples
 
 VOCABULARY, LAYERS, EXPERTS, EACH = 37, 3, 8, 2

@@ -10,9 +10,9 @@ from torch import Tensor
 from train_specs import fsdp2_spec, train_spec
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
-from roll.data.token_batch import Padded
-from roll.strategies.train.backends import make_train_strategy
-from roll.strategies.train.interface import RankContext
+from roll.core.data.token_batch import Padded
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.train.logprobs import EntropyMode, row_logprobs
 
 WIDE = 30_000

@@ -3,8 +3,8 @@
 import torch
 from train_specs import fsdp2_spec
 
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
 from roll.strategies.train.sharding import local
 
 

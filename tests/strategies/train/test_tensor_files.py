@@ -10,11 +10,11 @@ from saving import save
 from train_specs import fsdp2_spec, train_spec
 from transformers import AutoModelForCausalLM
 
-from roll.distributed.machine import process_memory
+from roll.core.distributed.machine import process_memory
+from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.model_folder import load_model
-from roll.strategies.train.backends import make_train_strategy
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
 from roll.strategies.train.tensor_files import ModelFiles, untouched
 
 EXPERT = "model.layers.0.mlp.experts.3.up_proj.weight"

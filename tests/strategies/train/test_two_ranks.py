@@ -11,10 +11,10 @@ from saving import contents, save, saved
 from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
-from roll.distributed.ports import free_port
+from roll.core.weights.adapter import BASE, A, B, BaseWeights, merge, weight_of
+from roll.core.workers.train_interface import RankContext
+from roll.platform.ports import free_port
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
-from roll.weights.adapter import BASE, A, B, BaseWeights, merge, weight_of
 
 NOISE = "k_proj.bias"
 """Softmax does not see it: its gradient is rounding error alone, and AdamW makes whole steps of that."""
@@ -251,8 +251,8 @@ def test_stage_0_in_bf16_is_refused_also_where_only_the_device_decides_the_type(
     pytest.importorskip("deepspeed", reason="needs requirements/deepspeed.txt")
     program = tmp_path / "program.py"
     program.write_text(
-        "import sys\nfrom train_specs import train_spec\nfrom roll.strategies.train.backends import make_train_strategy\n"
-        "from roll.strategies.train.interface import RankContext\n"
+        "import sys\nfrom train_specs import train_spec\nfrom roll.core.workers.train_backends import make_train_strategy\n"
+        "from roll.core.workers.train_interface import RankContext\n"
         "spec = train_spec('deepspeed_train', sys.argv[1], dtype='bf16', zero={'stage': 0})\n"
         "make_train_strategy(RankContext(), spec)"
     )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from roll.data.microbatches import common_prefix
+from roll.core.data.microbatches import common_prefix
 
 LEAST = 16
 """Tokens in common that are worth a copy."""

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roll.data.kept_tokens import Ints
-from roll.strategies.infer.interface import SamplingParams
+from roll.core.data.kept_tokens import Ints
+from roll.core.workers.infer_interface import SamplingParams
 
 _WHOLE = float(1 << 48)
 

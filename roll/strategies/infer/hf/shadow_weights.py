@@ -1,7 +1,7 @@
 """The second set of parameters an engine keeps: new weights are copied into it while the old ones generate, then swapped in.
 
 Invariant: the model never holds a mixture of versions. `flip` swaps every parameter or none, and only if exactly
-what the manifest names was received and it covers the model. Of adapters (`roll.weights.adapter`) it swaps the layers that have
+what the manifest names was received and it covers the model. Of adapters (`roll.core.weights.adapter`) it swaps the layers that have
 them, merged here with their base; the others are the base's in every version.
 """
 
@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from roll.weights.adapter import BASE, A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter, merge, weight_of
-from roll.weights.bucket import Bucket, WeightManifest
-from roll.weights.experts import published
-from roll.weights.received import ReceivedBuckets
+from roll.core.weights.adapter import BASE, A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter, merge, weight_of
+from roll.core.weights.bucket import Bucket, WeightManifest
+from roll.core.weights.received import ReceivedBuckets
+from roll.transports.experts import published
 
 
 class ShadowWeights:
@@ -42,7 +42,7 @@ class ShadowWeights:
             self._targets[canonical] = tensor
         self._required = {self._canonical[name] for name, _ in model.named_parameters()}
         self._parts: dict[str, frozenset[str]] = {}
-        """Canonical name -> the names that updates have for its parts (`roll.weights.experts`)."""
+        """Canonical name -> the names that updates have for its parts (`roll.transports.experts`)."""
         self._model_type = str(getattr(getattr(model, "config", None), "model_type", ""))
         for canonical, tensor in self._targets.items():
             if (parts := published(self._model_type, canonical, tensor)) and parts[0][0] != canonical:

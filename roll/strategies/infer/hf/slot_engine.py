@@ -17,19 +17,19 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from roll.data.sample import FinishReason
-from roll.distributed.process_setup import warn_if_not_deterministic
-from roll.distributed.waiting_line import WaitingLine
+from roll.core.data.sample import FinishReason
+from roll.core.distributed.waiting_line import WaitingLine
+from roll.core.weights.adapter import AdapterSource
+from roll.core.weights.bucket import WeightManifest
+from roll.core.workers.infer_interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.core.workers.response_text import Tokenizer
+from roll.platform.process_setup import warn_if_not_deterministic
 from roll.strategies.infer.hf.kept_rows import Beginning, KeptRows
 from roll.strategies.infer.hf.sampling import BatchSampling, draw_uniforms, sample, seeded_uniforms
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.strategies.infer.hf.slot_model import SlotModel
 from roll.strategies.infer.hf.slot_row import WHOLE, ContextKey, Row, split
-from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.strategies.infer.request_queue import BusyTime, RequestBounds
-from roll.strategies.infer.response_text import Tokenizer
-from roll.weights.adapter import AdapterSource
-from roll.weights.bucket import WeightManifest
 
 PREFILL_TOKENS = 8192
 """Padded tokens one prefill step may hold (a longer prompt goes alone): bounds a step's memory and duration."""

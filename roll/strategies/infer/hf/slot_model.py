@@ -27,8 +27,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from roll.configs.arguments import KV_GRANULE
-from roll.data.routes import Routes
+from roll.core.configs.arguments import KV_GRANULE
+from roll.core.data.routes import Routes
 from roll.strategies.routers import Routers
 
 

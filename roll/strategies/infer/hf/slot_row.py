@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from roll.data.extras import Extras
-from roll.data.kept_tokens import Ints, KeptTokens
-from roll.data.routes import Routes
-from roll.data.sample import FinishReason, VersionSpan
-from roll.strategies.infer.interface import GenerateRequest, GenerateResult
-from roll.strategies.infer.response_text import Tokenizer, response_text
+from roll.core.data.extras import Extras
+from roll.core.data.kept_tokens import Ints, KeptTokens
+from roll.core.data.routes import Routes
+from roll.core.data.sample import FinishReason, VersionSpan
+from roll.core.workers.infer_interface import GenerateRequest, GenerateResult
+from roll.core.workers.response_text import Tokenizer, response_text
 from roll.strategies.infer.stop_strings import StopStringMatcher
 
 ContextKey = tuple[tuple[int, ...], int]

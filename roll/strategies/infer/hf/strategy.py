@@ -21,14 +21,14 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from roll.distributed.cores import Cores, one_thread
-from roll.errors import EngineClosed
+from roll.core.errors import EngineClosed
+from roll.core.weights.adapter import AdapterSource
+from roll.core.weights.bucket import Bucket, WeightManifest
+from roll.core.workers.infer_interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.core.workers.response_text import Tokenizer
+from roll.platform.cores import Cores, one_thread
 from roll.strategies.infer.hf.slot_engine import SlotEngine
-from roll.strategies.infer.interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
-from roll.strategies.infer.response_text import Tokenizer
 from roll.strategies.model_folder import load_model, load_tokenizer
-from roll.weights.adapter import AdapterSource
-from roll.weights.bucket import Bucket, WeightManifest
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from roll.configs.problems import Problem
-from roll.distributed.interpreters import inspect_interpreter, usual
+from roll.core.configs.problems import Problem
+from roll.platform.interpreters import inspect_interpreter, usual
 from roll.strategies.infer import engine_argument
 from roll.strategies.infer.engine_argument import EXACT_LOGPROBS
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import httpx
 
-from roll.distributed.child import end_process, start_process
-from roll.distributed.devices import torch_indices, visible_devices
-from roll.distributed.interpreters import environment
-from roll.distributed.ports import free_port
-from roll.distributed.temp_folder import TempFolder, temporary_files_in
-from roll.errors import EngineError
+from roll.core.distributed.devices import torch_indices, visible_devices
+from roll.core.errors import EngineError
+from roll.platform.child import end_process, start_process
+from roll.platform.interpreters import environment
+from roll.platform.ports import free_port
+from roll.platform.temp_folder import TempFolder, temporary_files_in
 
 CPU_SHIMS = Path(__file__).parents[2] / "cpu_shims" / "sglang"
 LOG_LINES = 12

@@ -18,15 +18,15 @@ from typing import Any
 import httpx
 from transformers import AutoConfig, AutoTokenizer
 
-from roll.data.sample import FinishReason, VersionSpan
-from roll.errors import Aborted
-from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.core.data.sample import FinishReason, VersionSpan
+from roll.core.errors import Aborted
+from roll.core.weights.bucket import Bucket, WeightManifest
+from roll.core.workers.infer_interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.core.workers.response_text import Tokenizer, response_text
 from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
-from roll.strategies.infer.response_text import Tokenizer, response_text
 from roll.strategies.infer.sglang.arguments import INSTALL, STARTUP_TIMEOUT_S, interpreter, server_arguments
 from roll.strategies.infer.sglang.server import SGLangServer
-from roll.weights.bucket import Bucket, WeightManifest
-from roll.weights.staged import StagedWeights
+from roll.transports.staged import StagedWeights
 
 # What running requests go through. retract: back to the queue with their tokens, prefilled again; in_place: their KV cache stays.
 _PAUSE: dict[WeightUpdateMode, str] = {"interrupt": "retract", "in_flight": "in_place"}

@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from roll.configs.arguments import CACHE_BYTES, cpu_cache_tokens
-from roll.configs.engines import CACHE_GIB
-from roll.configs.problems import Problem
-from roll.configs.sizes import BYTES, TORCH_NAMES
-from roll.distributed.interpreters import inspect_interpreter
+from roll.core.configs.arguments import CACHE_BYTES, cpu_cache_tokens
+from roll.core.configs.engines import CACHE_GIB
+from roll.core.configs.problems import Problem
+from roll.core.configs.sizes import BYTES, TORCH_NAMES
+from roll.platform.interpreters import inspect_interpreter
 from roll.strategies.infer import engine_argument
 from roll.strategies.infer.engine_argument import EXACT_LOGPROBS
 

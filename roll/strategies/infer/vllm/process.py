@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.configs.arguments import EngineArguments
-from roll.distributed.devices import torch_indices, visible_devices
-from roll.distributed.garbage import collection_paused
-from roll.distributed.temp_folder import TempFolder, temporary_files_in
-from roll.errors import EngineError
+from roll.core.configs.arguments import EngineArguments
+from roll.core.distributed.devices import torch_indices, visible_devices
+from roll.core.errors import EngineError
+from roll.platform.garbage import collection_paused
+from roll.platform.temp_folder import TempFolder, temporary_files_in
 
 OWNER = "ROLL_ENGINE_OWNER"
 """Names the process without which the engine's are to end."""

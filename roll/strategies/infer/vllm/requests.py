@@ -10,11 +10,11 @@ from vllm import SamplingParams as VLLMSamplingParams
 from vllm import envs
 from vllm.sampling_params import RequestOutputKind
 
-from roll.data.sample import FinishReason, VersionSpan
-from roll.data.seeding import derive_seed
-from roll.errors import EngineError
-from roll.strategies.infer.interface import GenerateRequest, GenerateResult
-from roll.strategies.infer.response_text import Tokenizer, response_text
+from roll.core.data.sample import FinishReason, VersionSpan
+from roll.core.data.seeding import derive_seed
+from roll.core.errors import EngineError
+from roll.core.workers.infer_interface import GenerateRequest, GenerateResult
+from roll.core.workers.response_text import Tokenizer, response_text
 from roll.strategies.infer.stop_strings import StopStringMatcher
 
 

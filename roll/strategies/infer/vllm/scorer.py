@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roll.errors import EngineError
+from roll.core.errors import EngineError
 from roll.strategies.infer.vllm.arguments import pooling_arguments
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
 from roll.strategies.model_folder import classifier_config

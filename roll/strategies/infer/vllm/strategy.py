@@ -17,15 +17,15 @@ from typing import Any, get_args
 
 from transformers import AutoConfig, AutoTokenizer
 
-from roll.errors import Aborted, EngineClosed, EngineError
-from roll.strategies.infer.interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.core.errors import Aborted, EngineClosed, EngineError
+from roll.core.weights.adapter import AdapterSource
+from roll.core.weights.bucket import Bucket, WeightManifest
+from roll.core.workers.infer_interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.core.workers.response_text import Tokenizer
 from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
-from roll.strategies.infer.response_text import Tokenizer
 from roll.strategies.infer.vllm.arguments import engine_arguments
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
 from roll.strategies.infer.vllm.weights import ReceivedAdapters, ReceivedWeights, lora_request
-from roll.weights.adapter import AdapterSource
-from roll.weights.bucket import Bucket, WeightManifest
 
 
 @dataclass(slots=True, eq=False)

@@ -20,12 +20,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from roll.distributed.temp_folder import TempFolder
-from roll.weights.adapter import BASE, A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter
-from roll.weights.bucket import Bucket, WeightManifest, checksum
-from roll.weights.folder_files import weight_files
-from roll.weights.node_files import node_file, path_of, shared_file
-from roll.weights.received import ReceivedBuckets
+from roll.core.weights.adapter import BASE, A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter
+from roll.core.weights.bucket import Bucket, WeightManifest, checksum
+from roll.core.weights.folder_files import weight_files
+from roll.core.weights.received import ReceivedBuckets
+from roll.platform.temp_folder import TempFolder
+from roll.transports.node_files import node_file, path_of, shared_file
 
 HEAD = "lm_head.weight"
 

@@ -23,11 +23,11 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region, 
 from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
 
-from roll.algorithms.loss import Metrics
-from roll.data.kept_tokens import KeptSets
-from roll.data.microbatches import plan_microbatches
-from roll.data.routes import unrouted
-from roll.data.token_batch import Padded, TokenBatch
+from roll.core.algorithms.loss import Metrics
+from roll.core.data.kept_tokens import KeptSets
+from roll.core.data.microbatches import plan_microbatches
+from roll.core.data.routes import unrouted
+from roll.core.data.token_batch import Padded, TokenBatch
 from roll.strategies.routers import Routers
 from roll.strategies.train.layout import RankMicrobatch, rank_microbatches
 from roll.strategies.train.logprobs import EntropyMode

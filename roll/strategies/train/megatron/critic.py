@@ -13,17 +13,17 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from safetensors.torch import save_file
 from torch import Tensor
 
-from roll.algorithms.loss_metrics import Metrics
-from roll.algorithms.value_loss import ValueLossSpec, value_loss
-from roll.data.token_batch import Padded, TokenBatch
-from roll.strategies.train.interface import BatchTotals
+from roll.core.algorithms.loss_metrics import Metrics
+from roll.core.algorithms.value_loss import ValueLossSpec, value_loss
+from roll.core.data.token_batch import Padded, TokenBatch
+from roll.core.weights.folder_files import VALUE_HEAD
+from roll.core.workers.train_interface import BatchTotals
 from roll.strategies.train.megatron.context import Predictors
 from roll.strategies.train.megatron.model import ModelStage
 from roll.strategies.train.megatron.stage_weights import Read
 from roll.strategies.train.megatron.strategy import MegatronStrategy
 from roll.strategies.train.tensor_files import FilesOf, TensorFiles, write_tensors
 from roll.strategies.train.value_head import ValueHead, saved_head
-from roll.weights.folder_files import VALUE_HEAD
 
 _HEAD = "lm_head."
 """Where transformers' models have their head, and so what its moments are called in every back end."""

@@ -19,7 +19,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
-from roll.configs.arguments import TrainingArguments
+from roll.core.configs.arguments import TrainingArguments
 from roll.strategies.train.megatron.model import ModelStage
 from roll.strategies.train.megatron.parallel import ModelParallel
 from roll.strategies.train.optimizer import MOMENTS, Moment

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 from torch import Tensor
 
-from roll.strategies.train.interface import RankContext
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.train.megatron.convert import ShardPosition
 from roll.strategies.train.megatron.supported import ParallelLayout
 from roll.strategies.train.process import init_process_group

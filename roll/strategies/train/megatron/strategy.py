@@ -20,13 +20,15 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 from transformers import AutoConfig
 
-from roll.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_metrics
-from roll.configs.backend_arguments import MegatronConfig
-from roll.data.token_batch import Padded, TokenBatch
+from roll.core.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_metrics
+from roll.core.configs.backend_arguments import MegatronConfig
+from roll.core.data.token_batch import Padded, TokenBatch
+from roll.core.weights.bucket import Bucket, host_copies, make_buckets
+from roll.core.workers.train_interface import BatchTotals, RankContext
+from roll.core.workers.train_spec import TrainSpec, resolve_dtype
 from roll.strategies.model_folder import check_model_folder, load_tokenizer
 from roll.strategies.train import checkpoint_files as files
 from roll.strategies.train.checkpoint_files import Share, Snapshot
-from roll.strategies.train.interface import BatchTotals, RankContext
 from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.megatron import cpu_shim
 from roll.strategies.train.megatron.context import ContextShare, OfRows, PipelineSchedule, Predictors
@@ -38,10 +40,8 @@ from roll.strategies.train.megatron.stage_weights import Read, StageWeights
 from roll.strategies.train.megatron.supported import ParallelLayout
 from roll.strategies.train.optimizer import MOMENTS, RateScale, scale_to_norm, unscaled
 from roll.strategies.train.process import prepare_process
-from roll.strategies.train.spec import TrainSpec, resolve_dtype
 from roll.strategies.train.storage_offload import StorageOffload
 from roll.strategies.train.tensor_files import FilesOf, TensorFiles, write_tensors
-from roll.weights.bucket import Bucket, host_copies, make_buckets
 
 
 class MegatronStrategy:

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from roll.configs.backend_arguments import MegatronConfig
+from roll.core.configs.backend_arguments import MegatronConfig
 
 DENSE = ("llama", "qwen2", "qwen3")
 MIXTURES = ("qwen2_moe", "qwen3_moe")

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roll.core.workers.infer_interface import SamplingParams
 from roll.strategies.infer.hf.sampling import BatchSampling, inverse_cdf, running_sum, sample, seeded_uniforms, truncate
-from roll.strategies.infer.interface import SamplingParams
 
 CPU = torch.device("cpu")
 

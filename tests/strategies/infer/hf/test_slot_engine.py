@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from roll.weights.bucket import WeightManifest
+from roll.core.weights.bucket import WeightManifest
 
 
 def prompts(count: int, seed: int = 0, longest: int = 30) -> list[tuple[int, ...]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from roll.errors import EngineClosed
+from roll.core.errors import EngineClosed
 from roll.strategies.infer.hf.strategy import HFInferStrategy
 
 

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from tiny_models import tiny_qwen2
 from roll.strategies.infer.hf.strategy import HFInferStrategy
-from roll.strategies.infer.interface import GenerateRequest, SamplingParams
-from roll.weights.bucket import make_buckets, manifest_of
+from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
+from roll.core.weights.bucket import make_buckets, manifest_of
 
 LARGE = dict(hidden_size=512, intermediate_size=1024)  # torch divides operations of 32,768 elements and more
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from roll.weights.bucket import Bucket, checksum, make_buckets, manifest_of
+from roll.core.weights.bucket import Bucket, checksum, make_buckets, manifest_of
 
 
 def load(engine: Any, buckets: list[Bucket], version: int) -> None:

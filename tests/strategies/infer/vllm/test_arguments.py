@@ -13,13 +13,13 @@ import pytest
 from forked import Forks
 from transformers import Qwen2Config
 
-from roll.configs.arguments import StrategyArguments
-from roll.configs.loading import load_config
-from roll.configs.rlvr import RLVRConfig
-from roll.configs.validation import check_config
-from roll.distributed import interpreters
+from roll.core.configs.arguments import StrategyArguments
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
+from roll.plan.rules.loading import load_config
+from roll.plan.rules.validation import check_config
+from roll.platform import interpreters
 from roll.strategies.infer.installed_engine import engine_problems
-from roll.strategies.infer.interface import GenerateRequest, SamplingParams
 from roll.strategies.infer.vllm import arguments as vllm_arguments
 from roll.strategies.infer.vllm.arguments import OURS, argument_names, check_argument, check_installed, engine_arguments
 from roll.strategies.infer.vllm.process import refusal

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 import torch
 
-from roll.distributed.backend import WorkerSpec
-from roll.distributed.cluster import Cluster
-from roll.distributed.devices import Placement
-from roll.distributed.local_backend import LocalBackend
-from roll.rollout.rollout import RolloutClient
-from roll.rollout.router import Router
+from roll.core.distributed.backend import WorkerSpec
+from roll.core.distributed.cluster import Cluster
+from roll.core.distributed.devices import Placement
+from roll.core.engines.rollout_client import RolloutClient
+from roll.core.engines.router import Router
+from roll.platform.local_backend import LocalBackend
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("vllm"), pytest.mark.usefixtures("forked_engines")]
@@ -34,7 +34,7 @@ def test_the_explorer_finds_out_how_many_responses_the_cache_holds(lab, tmp_path
     }
     spec = WorkerSpec(
         "actor_infer-0",
-        "roll.strategies.workers.InferWorker",
+        "roll.core.workers.workers.InferWorker",
         Placement(0, 1, (0,), 0, (0,), 1),
         {"strategy_name": "vllm", "options": options},
     )

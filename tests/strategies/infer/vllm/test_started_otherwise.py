@@ -6,7 +6,7 @@ import asyncio
 import pytest
 import torch
 
-from roll.errors import EngineError
+from roll.core.errors import EngineError
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
 pytestmark = [
@@ -22,7 +22,7 @@ PROMPT, LONG = [1, 2, 3], 60
 @pytest.fixture
 def before_and_after(lab, tmp_path):
     """Of an engine with these options: a response, an update to other weights, a response; and the models of both versions."""
-    from roll.strategies.infer.engines import make_infer_strategy
+    from roll.core.workers.infer_engines import make_infer_strategy
 
     models = [lab.model("qwen3", seed, head_dim=32) for seed in (0, 1)]
     models[0].save_pretrained(tmp_path)

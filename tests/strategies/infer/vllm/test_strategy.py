@@ -23,10 +23,10 @@ from safetensors.torch import save_file
 from tiny_models import FOR_VLLM, tiny_qwen2
 from transformers import DynamicCache
 
-from roll.errors import EngineError
-from roll.strategies.infer.interface import GenerateResult
+from roll.core.errors import EngineError
+from roll.core.weights.bucket import WeightManifest, make_buckets, manifest_of
+from roll.core.workers.infer_interface import GenerateResult
 from roll.strategies.infer.vllm.weights import ReceivedWeights
-from roll.weights.bucket import WeightManifest, make_buckets, manifest_of
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("vllm")]
@@ -109,7 +109,7 @@ def served(lab: Any, tmp_path_factory: Any) -> Iterator[Served]:
 
 
 def serve(lab: Any, folder: Path) -> Iterator[Served]:
-    from roll.strategies.infer.engines import make_infer_strategy
+    from roll.core.workers.infer_engines import make_infer_strategy
 
     environment = dict(os.environ)
     options = {"model_path": str(folder), "max_running_requests": SLOTS, "max_length": LONGEST, "threads": 1, "seed": 7}

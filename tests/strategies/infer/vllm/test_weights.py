@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from roll.core.weights.bucket import Bucket, checksum, make_buckets, manifest_of
 from roll.strategies.infer.vllm.weights import ReceivedWeights
-from roll.weights.bucket import Bucket, checksum, make_buckets, manifest_of
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from saving import save
 from train_specs import train_spec
 
-from roll.strategies.train.interface import RankContext
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.train.megatron.critic import MegatronCritic
 from roll.strategies.train.megatron.strategy import MegatronStrategy
 

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import save_file
 from train_specs import train_spec
 
-from roll.algorithms.loss import LossSpec
-from roll.data.token_batch import TokenBatch
-from roll.strategies.train.interface import BatchTotals, RankContext
+from roll.core.algorithms.loss import LossSpec
+from roll.core.data.token_batch import TokenBatch
+from roll.core.workers.train_interface import BatchTotals, RankContext
 from roll.strategies.train.megatron.strategy import MegatronStrategy
 
 LAYERS, EXPERTS, EACH = {"qwen3_moe": 2, "qwen2_moe": 1, "qwen3_moe_of_three": 3}, 4, 2

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from saving import save
 from train_specs import fsdp2_spec, train_spec
 
-from roll.strategies.train.backends import make_critic
+from roll.core.workers.train_backends import make_critic
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.train.critic import FSDP2Critic
-from roll.strategies.train.interface import RankContext
 from roll.strategies.train.value_head import VALUE_HEAD
 
 pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")

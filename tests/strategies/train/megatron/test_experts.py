@@ -4,7 +4,7 @@ import pytest
 import torch
 from train_specs import train_spec
 
-from roll.strategies.train.interface import RankContext
+from roll.core.workers.train_interface import RankContext
 
 pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")
 from roll.strategies.train.megatron import model as experts

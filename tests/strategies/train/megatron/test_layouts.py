@@ -13,11 +13,11 @@ from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 from transformers.core_model_loading import revert_weight_conversion
 
-from roll.algorithms.loss import compute_loss
-from roll.distributed.ports import free_port
+from roll.core.algorithms.loss import compute_loss
+from roll.core.workers.lr_schedule import lr_scale
+from roll.core.workers.train_interface import RankContext
+from roll.platform.ports import free_port
 from roll.strategies.train.critic import FSDP2Critic
-from roll.strategies.train.interface import RankContext
-from roll.strategies.train.lr_schedule import lr_scale
 from roll.strategies.train.value_head import VALUE_HEAD
 
 pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")

@@ -9,10 +9,10 @@ from saving import contents, save
 from train_specs import fsdp2_spec, train_spec
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from roll.algorithms.loss import LossSpec
-from roll.data.kept_tokens import KeptSets, KeptTokens
+from roll.core.algorithms.loss import LossSpec
+from roll.core.data.kept_tokens import KeptSets, KeptTokens
+from roll.core.workers.train_interface import RankContext
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder, check_model
 
 pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from train_specs import fsdp2_spec, train_spec
 
-from roll.distributed.ports import free_port
+from roll.core.workers.train_interface import RankContext
+from roll.platform.ports import free_port
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.interface import RankContext
 
 pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow, pytest.mark.xdist_group("megatron")]

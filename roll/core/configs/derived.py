@@ -1,0 +1,290 @@
+"""Numbers derived from a configuration. The user's own values are never overwritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from roll.core.configs.arguments import EngineArguments, HFInferConfig
+from roll.core.configs.backend_arguments import DeepSpeedConfig
+from roll.core.configs.engines import engine_of
+from roll.core.configs.losses import POLICY_LOSSES, PolicyLossArgs, loss_args
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.sizes import BYTES, compute_dtype
+from roll.core.configs.staleness import staleness_bound
+from roll.core.configs.worker import TrainedConfig, WorkerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """Numbers derived from a configuration; all lengths are in tokens."""
+
+    prompt_length: int
+    response_length: int
+    sequence_length: int
+    max_new_tokens: int
+    """Longest training response: `max_new_tokens` of `actor_infer.generating_args`, else `response_length`."""
+    samples_per_step: int
+    """Rollouts per step; an episode may become more than one sample, or none."""
+    optimizer_batch_size: int
+    """Maximum rollouts of one optimiser step over all ranks; 0 in an explorer's process, as are the numbers of steps."""
+    optimizer_steps_per_epoch: int
+    """Optimiser steps of one pass over a pipeline step's samples, independent of the number of samples."""
+    total_optimizer_steps: int
+    """Optimiser steps of the policy in the whole run."""
+    critic_steps_per_epoch: int
+    """Optimiser steps of the critic in a pipeline step; 0 without a critic."""
+    critic_total_steps: int
+    staleness_bound: int
+    """No token is trained more than this many versions after it was sampled: ⌈async_generation_ratio⌉."""
+    requests_per_engine: int
+    """`max_running_requests`, or fewer where the engine's KV cache holds fewer whole sequences."""
+    policy_loss: PolicyLossArgs
+    recompute_old_logprobs: bool
+    """True if log-probs are recomputed at the start of a step, as the denominator of ratios."""
+    old_logprobs_reason: str
+    keeps_sampling_mask: bool
+    """True if samples carry the sets kept by top_p and top_k; all log-probs are then taken over these sets."""
+    replays_routing: bool
+    """True if samples carry the engine's experts for each token; the policy is then trained with the same experts."""
+    log_prob_lag: int
+    """Versions by which actor_log_prob lags behind the newest published one when it scores a step's groups."""
+    scored_ahead: tuple[str, ...]
+    """Roles that score the next step's groups while a step trains."""
+    adapter_updates: bool
+    """True if weight updates are adapters alone."""
+    adapter_updates_reason: str
+    engines_start_empty: bool
+    """True if engines start with random weights, and get their first real ones from the trainer."""
+    domain_shares: Mapping[str, float]
+    """Share of each domain in a batch; they sum to 1."""
+    tag_to_domain: Mapping[str, str]
+    trackers: tuple[str, ...]
+    """Trackers besides metrics.jsonl."""
+    run_dir: str
+
+
+def optimizer_batch_size(worker: TrainedConfig) -> int:
+    """Samples of one optimiser step: per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks."""
+    training = worker.training_args
+    return training.per_device_train_batch_size * training.gradient_accumulation_steps * worker.data_parallel_size
+
+
+def optimizer_steps(config: PPOConfig, worker: TrainedConfig) -> int:
+    """Returns the optimiser steps of one pass over a pipeline step's samples. A partial batch counts; it occurs only if each turn
+    of an episode is a sample, so that the number of samples is not known in advance."""
+    return -(-config.rollouts_per_step // optimizer_batch_size(worker))
+
+
+def derive(config: PPOConfig) -> Derived:
+    """Derives the numbers of a configuration without problems (`check_config`)."""
+    prompt_length, response_length, sequence_length = config.lengths()
+    samples = config.rollouts_per_step
+    trains = "actor_train" in config.roles()
+    steps = optimizer_steps(config, config.actor_train) if trains else 0
+    critic = config.critic if trains and config.uses_critic else None
+    critic_steps = optimizer_steps(config, critic) if critic is not None else 0
+    recompute, reason = old_logprobs_recomputed(config)
+    adapters, adapters_reason = adapter_updates(config)
+    engine = config.actor_infer.strategy_args.options
+    return Derived(
+        prompt_length=prompt_length,
+        response_length=response_length,
+        sequence_length=sequence_length,
+        max_new_tokens=config.actor_infer.generating_args.max_new_tokens or response_length,
+        samples_per_step=samples,
+        optimizer_batch_size=-(-samples // steps) if steps else 0,
+        optimizer_steps_per_epoch=steps,
+        total_optimizer_steps=steps * config.ppo_epochs * (config.max_steps - config.critic_warmup),
+        critic_steps_per_epoch=critic_steps,
+        critic_total_steps=critic_steps * config.ppo_epochs * config.max_steps,
+        staleness_bound=staleness_bound(config.async_generation_ratio),
+        requests_per_engine=_requests_per_engine(config, sequence_length),
+        policy_loss=_policy_loss(config),
+        recompute_old_logprobs=recompute,
+        old_logprobs_reason=reason,
+        keeps_sampling_mask=keeps_sampling_mask(config),
+        replays_routing=replays_routing(config),
+        log_prob_lag=_log_prob_lag(config),
+        scored_ahead=_scored_ahead(config),
+        adapter_updates=adapters,
+        adapter_updates_reason=adapters_reason,
+        engines_start_empty=isinstance(engine, EngineArguments) and engine.starts_empty,
+        domain_shares=_domain_shares(config.domain_weights),
+        tag_to_domain=config.tag_to_domain,
+        trackers=_trackers(config),
+        run_dir=config.run_dir,
+    )
+
+
+def _trackers(config: PPOConfig) -> tuple[str, ...]:
+    names = [config.track_with] if isinstance(config.track_with, str) else config.track_with
+    return tuple(name for name in names if name != "none")
+
+
+def _policy_loss(config: PPOConfig) -> PolicyLossArgs:
+    low, high = config.pg_clip if isinstance(config.pg_clip, list) else (config.pg_clip, config.pg_clip)
+    return loss_args(config.actor_train, low, high, config.dual_clip_c)
+
+
+def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
+    """Returns True if log-probs are recomputed at the start of a step, and the reason."""
+    variant = config.actor_train.pg_variant
+    loss = POLICY_LOSSES.get(variant)
+    if config.old_logprobs != "auto":
+        return config.old_logprobs == "recompute", f"old_logprobs: {config.old_logprobs}"
+    if loss is not None and loss.needs_proximal:
+        return True, f"pg_variant {variant} needs them"
+    if loss is not None and not loss.takes_ratio:
+        return False, f"pg_variant {variant} takes no ratio to them"
+    if config.train_infer_correction.is_weight.enabled:
+        return True, f"is_weight weighs them against the sampler's, pg_variant {variant} takes its ratio to them"
+    engine = config.actor_infer.strategy_args.strategy_name
+    if loss is not None and loss.clips_noise and config.async_generation_ratio == 0 and not engine_of(engine).computes_as_trainer:
+        return True, f"pg_variant {variant} would clip what {engine} and the trainer differ by"
+    return False, f"pg_variant {variant} takes its ratio to the sampler's"
+
+
+def keeps_sampling_mask(config: PPOConfig) -> bool:
+    """True if samples carry the sets kept by top_p and top_k."""
+    able = engine_of(config.actor_infer.strategy_args.strategy_name).sampling_mask
+    return able and config.actor_infer.generating_args.truncates and config.keep_sampling_mask is not False
+
+
+def replays_routing(config: PPOConfig) -> bool:
+    """True if samples carry the experts chosen by the engine."""
+    return config.actor_train.router_replay.mode == "R3"
+
+
+def scores_ahead(config: PPOConfig) -> bool:
+    """True if the next step's groups can be complete while a step trains; below a ratio of 1 they never are."""
+    return config.async_generation_ratio >= 1
+
+
+def _log_prob_lag(config: PPOConfig) -> int:
+    role = config.actor_log_prob
+    if role is None:
+        return 0
+    return int(scores_ahead(config)) if role.lag == "auto" else role.lag
+
+
+def _scored_ahead(config: PPOConfig) -> tuple[str, ...]:
+    roles = config.roles()
+    if not scores_ahead(config) or "actor_train" not in roles:
+        return ()
+    policy = set(roles["actor_train"].devices)
+    names = ("reference", "critic", *["actor_log_prob"] * _log_prob_lag(config))
+    return tuple(name for name in names if name in roles and policy.isdisjoint(roles[name].devices))
+
+
+def _requests_per_engine(config: PPOConfig, sequence_length: int) -> int:
+    options = config.actor_infer.strategy_args.options
+    if isinstance(options, HFInferConfig) and options.kv_cache_tokens is not None:
+        return min(config.max_running_requests, options.kv_cache_tokens // sequence_length)
+    return config.max_running_requests
+
+
+def _domain_shares(weights: Mapping[str, float]) -> dict[str, float]:
+    total = sum(weights.values())
+    return {domain: weight / total for domain, weight in weights.items()}
+
+
+def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
+    """Returns the bytes of one number in the role's number type."""
+    options = worker.strategy_args.options
+    dtype = worker.model_args.dtype
+    if isinstance(options, DeepSpeedConfig):
+        dtype = options.computed_in(dtype)
+    return BYTES[compute_dtype(dtype, accelerators)]
+
+
+C = TypeVar("C", bound=PPOConfig)
+
+
+def shared_out(devices: int) -> tuple[list[int], list[int]]:
+    """Returns the devices of trainer and engines: half for each, or both times the only one, used in turns."""
+    half = devices // 2
+    return (list(range(half)), list(range(half, devices))) if half else ([0], [0])
+
+
+def with_default_devices(config: C, accelerators: int) -> C:
+    """Assigns devices to the trainer and the engines if they are the only roles and name none. `accelerators`: those of this
+    machine; on CPUs each role gets one slot."""
+    roles = config.configured_roles()
+    if config.mode != "both" or config.num_nodes != 1 or roles.keys() != {"actor_train", "actor_infer"}:
+        return config
+    if any(role.device_mapping is not None for role in roles.values()):
+        return config
+    train, infer = shared_out(config.num_gpus_per_node or accelerators or 2)
+    return replace(
+        config,
+        actor_train=replace(config.actor_train, device_mapping=train),
+        actor_infer=replace(config.actor_infer, device_mapping=infer),
+    )
+
+
+def needed_on_accelerators(config: PPOConfig) -> dict[str, tuple[str, str]]:
+    """Returns the engine arguments that must be true on accelerators, each with the reason and the alternative."""
+    engine = engine_of(config.actor_infer.strategy_args.strategy_name)
+    needed: dict[str, tuple[str, str]] = {}
+    if config.engines_share_devices:
+        why = "the engines take turns with other roles on their devices, and have to give the memory back meanwhile"
+        needed |= dict.fromkeys(engine.sleep_arguments, (why, "devices that no other role has"))
+    if engine.in_flight_argument is not None and config.weight_update_mode == "in_flight":
+        argument, why = engine.in_flight_argument
+        needed[argument] = (why, "weight_update_mode: interrupt")
+    return needed
+
+
+def adapter_updates(config: PPOConfig) -> tuple[bool, str]:
+    """Returns True if weight updates are adapters alone, and the reason."""
+    trained = config.actor_train.model_args
+    if trained.lora_target is None:
+        return False, "all weights are trained"
+    if config.mode == "bench":
+        return False, "what is evaluated are merged weights"
+    if trained.lora_update != "auto":
+        return trained.lora_update == "adapter", f"lora_update: {trained.lora_update}"
+    if reason := adapter_obstacle(config):
+        return False, reason
+    name = config.actor_infer.strategy_args.strategy_name
+    if engine_of(name).adapters == "beside":
+        return (
+            False,
+            f"{name} computes adapters beside their base: shorter updates, slower tokens; lora_update: adapter takes it",
+        )
+    return True, f"{name} merges them with the base that it has"
+
+
+def adapter_obstacle(config: PPOConfig) -> str:
+    """Returns the reason that the engines cannot take adapters; empty if they can."""
+    name, rank = config.actor_infer.strategy_args.strategy_name, config.actor_train.model_args.adapter_rank
+    engine = engine_of(name)
+    if engine.adapters == "none":
+        return f"{name} is not wired to take adapters"
+    if engine.largest_rank is not None and rank > engine.largest_rank:
+        return f"{name} serves adapters of rank {engine.largest_rank} at most, lora_rank is {rank}"
+    base, served = config.model_folder(config.actor_train), config.model_folder(config.actor_infer)
+    if base != served:
+        return f"the engines start from '{served}', the trainer from '{base}'"
+    return ""
+
+
+def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
+    """Yields the choices made for the user, with their reasons."""
+    if config.only_evaluates:
+        return
+    chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
+    if config.actor_log_prob is not None:
+        behind = "with the newest version" if derived.log_prob_lag == 0 else "with the version before"
+        chosen = f"recomputed by actor_log_prob, {behind}"
+    yield f"old log-probs: {chosen} ({derived.old_logprobs_reason})"
+    if derived.scored_ahead:
+        yield f"{' and '.join(derived.scored_ahead)}: one step ahead of actor_train, on devices of their own"
+    if config.actor_train.model_args.lora_target is not None:
+        yield f"weight updates: {'adapters' if derived.adapter_updates else 'merged weights'} ({derived.adapter_updates_reason})"
+    if config.reference is not None and not config.uses_reference:
+        yield "reference: not started (neither use_kl_loss nor add_token_level_kl is set)"
+    if derived.engines_start_empty:
+        yield "actor_infer: its first weights are the trainer's (load_format: dummy)"

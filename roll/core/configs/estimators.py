@@ -1,0 +1,88 @@
+"""The built-in advantage estimators: name, traits and formula of each. A new one is an entry here and a function of its name in
+`roll.core.algorithms.sequence_advantages` or `step_advantages`.
+
+In the formulas R is the reward of a sequence, A its advantage, G the return of a turn, N a normalisation over returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from roll.core.configs.dotted_path import DOTTED_PATH
+from roll.core.configs.losses import POLICY_LOSSES
+from roll.core.configs.problems import Problem, did_you_mean
+
+Scope = Literal["batch", "group", "running"]
+"""The set of rewards for a normalisation; running: all so far."""
+TurnScope = Literal["batch", "group"]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    formula: str
+    """The formula; `roll.plan.formulas` fills in the fields in braces."""
+    group_relative: bool = False
+    """It compares the rollouts of a group."""
+    per_turn: bool = False
+    """It gives each turn of an episode its own advantage."""
+    whitened: bool = False
+    """Its definition includes whitening over the trained tokens of the batch."""
+    of_batch: bool = False
+    """It compares the groups of a batch."""
+    needs_critic: bool = False
+    needs_greedy: bool = False
+    """It compares each response with the greedy one to the same prompt."""
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "reinforce": Estimator("A = R"),
+    "grpo": Estimator("A = (R − group mean) / (group std + 1e-6)", group_relative=True),
+    "rloo": Estimator("A = R − mean of the others of the group", group_relative=True),
+    "dr_grpo": Estimator("A = R − group mean", group_relative=True),
+    "reinforce_plus_plus": Estimator("A = R", whitened=True),
+    "reinforce_plus_plus_baseline": Estimator("A = R − group mean", group_relative=True, whitened=True),
+    "opo": Estimator("A = R − Σ length·R / Σ length over the group", group_relative=True),
+    "gpg": Estimator("A = (R − group mean)·samples / samples of groups that differ", group_relative=True, of_batch=True),
+    "gae": Estimator(
+        "A_t = δ_t + {decay:g}·A_next, δ_t = r_t + {gamma}V_next − V_t, next of the policy's tokens", needs_critic=True
+    ),
+    "remax": Estimator("A = R − reward of the greedy response", needs_greedy=True),
+    "step_reinforce": Estimator("A = N(G), {returns}, {normed}", per_turn=True),
+    "agentic_reinforce": Estimator("A = G, {returns}", per_turn=True),
+    "gigpo": Estimator(
+        "A = {episode:g}·N(R of the episode) + {step:g}·N(G among equal states), {returns}, {normed}",
+        group_relative=True,
+        per_turn=True,
+    ),
+}
+
+OWN_FUNCTION = Estimator("")
+"""The traits of a user's own estimator."""
+
+if TYPE_CHECKING:
+    AdvantageEstimator: TypeAlias = str
+else:
+    AdvantageEstimator = Literal[*ESTIMATORS]  # the names once: they stand in the table, and in no type of their own
+
+STEP_ESTIMATORS = tuple(name for name, entry in ESTIMATORS.items() if entry.per_turn)
+GROUP_RELATIVE = tuple(name for name, entry in ESTIMATORS.items() if entry.group_relative)
+WHITENED = tuple(name for name, entry in ESTIMATORS.items() if entry.whitened)
+
+
+def usable_estimators(refused: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in ESTIMATORS if name not in refused)
+
+
+def unusable_estimator(estimator: str, refused: Mapping[str, str]) -> Iterator[Problem]:
+    """Yields a problem for an unusable estimator. `refused`: see `PPOConfig.refused_estimators`."""
+    known = usable_estimators(refused)
+    if estimator in refused:
+        yield Problem("adv_estimator", estimator, refused[estimator], "e.g. grpo or rloo")
+    elif estimator not in known and not DOTTED_PATH.fullmatch(estimator):
+        fix = did_you_mean(estimator, known, f"one of {', '.join(known)}, or the dotted path of your own function")
+        if estimator in POLICY_LOSSES:
+            critic = ", or gae for PPO with a critic" if estimator == "ppo" else ""
+            fix = f"actor_train.pg_variant: {estimator}, with adv_estimator: grpo{critic}"
+        yield Problem("adv_estimator", estimator, "is not an advantage estimator", fix)

@@ -1,0 +1,276 @@
+"""The algorithm of a pipeline and its roles."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from roll.core.configs.arguments import GeneratingArguments
+from roll.core.configs.base import BaseConfig
+from roll.core.configs.estimators import ESTIMATORS, OWN_FUNCTION, AdvantageEstimator, Estimator, usable_estimators
+from roll.core.configs.fields import Bounds, option
+from roll.core.configs.losses import (
+    DUAL_CLIP,
+    PG_CLIP,
+    POLICY_LOSSES,
+    KLEstimator,
+    KLLossEstimator,
+    LossAggregation,
+    TrainInferCorrectionConfig,
+)
+from roll.core.configs.staleness import StalenessTuningConfig
+from roll.core.configs.worker import (
+    ActorInferConfig,
+    ActorLogProbConfig,
+    ActorTrainConfig,
+    CriticConfig,
+    ReferenceConfig,
+    RoleConfig,
+    WorkerConfig,
+)
+
+MAIN_SET = "validation"
+"""The validation set of the keys `validation` and `val_env_manager`; it comes first, and others have their own name."""
+
+AUDITS = "roll-audits"
+"""The folder of audits, relative to the working directory of commands."""
+AUDITED = "audits.json"
+"""The file in a run's folder with the run's audits."""
+
+POSITIVE = Bounds(gt=0)
+SHARE = Bounds(ge=0, le=1)
+
+
+class Lengths(NamedTuple):
+    """Lengths in tokens."""
+
+    prompt: int
+    response: int
+    sequence: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(BaseConfig, ABC):
+    refused_estimators: ClassVar[Mapping[str, str]]
+    """The advantage estimators that the pipeline cannot use, with the reasons."""
+
+    audit: Literal["optional", "required"] = option(
+        "optional",
+        f"What roll env audit --config_name has kept in {AUDITS}, in the folder where the run is started.\n"
+        "optional: roll check tells it.\n"
+        "required: no run without an audit of each of its environments, or rewards, as it is now, that finds nothing wrong.",
+    )
+
+    # Rewards to advantages.
+    adv_estimator: AdvantageEstimator | str = option(
+        "grpo", "How advantages come from rewards; your own function by its dotted path, my_package.my_module.my_estimator."
+    )
+    reward_clip: float | None = option(
+        None,
+        "Rewards are clipped to ± this after normalisation, adv_estimator's included; so is the KL penalty of each token.",
+        bounds=POSITIVE,
+    )
+    gamma: float = option(
+        1.0, "Discount of later rewards. RLVR: per response token. Agentic: per turn.", bounds=Bounds(gt=0, le=1)
+    )
+    add_token_level_kl: bool = option(False, "Subtract the KL divergence from the reference policy from each token's reward.")
+    kl_penalty: KLEstimator = option("k1", "Its estimator.")
+    init_kl_coef: float = option(0.2, "Its weight, or the first one with target_kl.", bounds=Bounds(ge=0))
+    target_kl: float | None = option(None, "Adapt the weight to this mean KL divergence of a token.", bounds=POSITIVE)
+    kl_horizon: int = option(10000, "target_kl: samples in which the weight changes by at most a fifth.", bounds=Bounds(ge=1))
+    whiten_rewards: bool = option(False, "Divide token rewards by their deviation over the trained tokens of the batch.")
+    advantage_clip: float | None = option(None, "Advantages are clipped to ± this.", bounds=POSITIVE)
+    lambd: float = option(
+        0.95, "gae: λ; the smaller, the more the critic's errors bias advantages, and the less they vary.", bounds=SHARE
+    )
+    whiten_advantages: bool = option(
+        False, "Shift and scale advantages to mean 0, deviation 1 over the tokens of the batch; RLVR: each domain on its own."
+    )
+
+    # Loss.
+    ppo_epochs: int = option(1, "Passes over each batch.", bounds=Bounds(ge=1))
+    max_grad_norm: float = option(1.0, "The gradient is clipped to this global norm.", bounds=Bounds(gt=0, infinite=True))
+    pg_clip: float | list[float] = option(
+        PG_CLIP, "PPO: the ratio is clipped to 1 ± this; [low, high]: to [1 - low, 1 + high].", bounds=POSITIVE
+    )
+    dual_clip_c: float | None = option(
+        None, "PPO, gspo: the loss of negative advantages is at most -this times the advantage; null: no bound.", bounds=DUAL_CLIP
+    )
+    loss_agg_mode: LossAggregation = option("seq-mean-token-mean", "How token losses become one number.")
+    entropy_loss_coef: float = option(0.0, "Weight of the entropy bonus.", bounds=Bounds(ge=0))
+    use_kl_loss: bool = option(False, "Add an estimate of the KL divergence from the reference policy to the loss.")
+    kl_loss_coef: float = option(0.0, "Its weight.", bounds=Bounds(ge=0))
+    kl_loss_type: KLLossEstimator = option("k3", "Its estimator; with + it has the gradient of k2, the unbiased one on-policy.")
+    kl_loss_clamp: float | None = option(
+        None,
+        "The estimate of each token is limited to ± this, beyond which it does not pull any more: k3 grows as e^d. 10 is common; "
+        "null is no limit.",
+        bounds=POSITIVE,
+    )
+    value_clip: float | None = option(
+        None, "gae: within a step a value moves by no more than this; null is no limit.", bounds=POSITIVE
+    )
+    critic_warmup: int = option(
+        0, "gae: the first steps, in which only the critic is trained and the policy stays as it is.", bounds=Bounds(ge=0)
+    )
+    old_logprobs: Literal["auto", "bypass", "recompute"] = option(
+        "auto",
+        "What ratios are taken to.\n"
+        "bypass: the sampler's log-probs.\n"
+        "recompute: those recomputed at the start of a step, with the loss weighted for the difference (decoupled).\n"
+        "auto: bypass, unless pg_variant or is_weight needs the others. gspo does at async_generation_ratio 0, unless the engine "
+        "is hf_infer.",
+    )
+    keep_sampling_mask: bool | None = option(
+        None,
+        "What log-probs are of where top_p or top_k cut the distribution that is sampled.\n"
+        "true: the cut distribution. The engine says which tokens it kept, and policy, old and reference log-probs are taken "
+        "over the same tokens (hf_infer only).\n"
+        "false: the whole distribution, as in ROLL; then the gradient is not that of the policy which sampled.\n"
+        "null: true where the engine can.",
+    )
+    train_infer_correction: TrainInferCorrectionConfig = option(
+        TrainInferCorrectionConfig(), "What to do about the distance between the policy that is trained and the one that sampled."
+    )
+    staleness_tuning: StalenessTuningConfig = option(
+        StalenessTuningConfig(), "What follows the measured effective sample size (ESS) of the importance weights."
+    )
+    mismatch_alarm: float | None = option(
+        0.1,
+        "Warn if an engine's log-probs differ from the trainer's, for the same weights, by more than this many nats a token on "
+        "average over a step. null: never.",
+        bounds=POSITIVE,
+    )
+
+    # Roles.
+    actor_train: ActorTrainConfig = option(ActorTrainConfig(), "The policy that is trained.")
+    actor_infer: ActorInferConfig = option(
+        ActorInferConfig(), "The engines that sample from it: one a device, or one for tensor x pipeline parallel devices."
+    )
+    actor_log_prob: ActorLogProbConfig | None = option(
+        None, "A copy of the policy on devices of its own, which recomputes old log-probs; null: actor_train does."
+    )
+    reference: ReferenceConfig | None = option(
+        None, "The frozen policy of the KL terms; started only with use_kl_loss or add_token_level_kl."
+    )
+    critic: CriticConfig | None = option(None, "The value model that adv_estimator: gae needs, and nothing else.")
+
+    @property
+    def uses_reference(self) -> bool:
+        return self.use_kl_loss or self.add_token_level_kl
+
+    @property
+    def estimator(self) -> Estimator:
+        """The traits of adv_estimator."""
+        return ESTIMATORS.get(self.adv_estimator, OWN_FUNCTION)
+
+    @property
+    def compares_in_groups(self) -> bool:
+        """True if a group whose rewards are all equal teaches nothing."""
+        return self.estimator.group_relative
+
+    @property
+    def uses_critic(self) -> bool:
+        return self.estimator.needs_critic
+
+    @property
+    def uses_greedy_baseline(self) -> bool:
+        return self.estimator.needs_greedy
+
+    def configured_roles(self) -> dict[str, RoleConfig]:
+        """Returns the configured roles of this process's half by name, started or not."""
+        roles: dict[str, RoleConfig | None] = {
+            "actor_train": self.actor_train,
+            "actor_infer": self.actor_infer,
+            "actor_log_prob": self.actor_log_prob,
+            "reference": self.reference,
+            "critic": self.critic,
+        }
+        half = {"both": roles.keys(), "explore": {"actor_infer"}, "bench": {"actor_infer"}}
+        here = half.get(self.mode, roles.keys() - {"actor_infer"})
+        return {name: role for name, role in roles.items() if role is not None and name in here}
+
+    def roles(self) -> dict[str, RoleConfig]:
+        """Returns the roles that a run starts, by name."""
+        unused = {"reference": not self.uses_reference, "critic": not self.uses_critic}
+        return {name: role for name, role in self.configured_roles().items() if not unused.get(name)}
+
+    @property
+    def engines_share_devices(self) -> bool:
+        """True if another role uses some of the engines' devices, in turns with them."""
+        roles = self.roles()
+        others = {device for name, role in roles.items() if name != "actor_infer" for device in role.devices}
+        return "actor_infer" in roles and not others.isdisjoint(self.actor_infer.devices)
+
+    def model_folder(self, role: WorkerConfig) -> str:
+        """Returns the folder of the role's initial Hugging Face checkpoint; empty if none is named."""
+        return role.model_args.model_name_or_path or self.pretrain or ""
+
+    def contract(self) -> dict[str, Any]:
+        """Returns the values that all processes of a run must share, by key: admission, and the trainer's use of the samples. The
+        number of steps is the trainer's alone."""
+        return {
+            "rollout_batch_size": self.rollout_batch_size,
+            "samples of a group": self.group_size,
+            "async_generation_ratio": self.async_generation_ratio,
+            "staleness_policy": self.staleness_policy,
+            "weight_push_interval": self.weight_push_interval,
+            "model_update_transport": self.model_update_transport,
+            "sequence_length": self.lengths().sequence,
+            "actor_infer.generating_args.temperature": self.actor_infer.generating_args.temperature,
+            "actor_train.router_replay.mode": self.actor_train.router_replay.mode,
+        }
+
+    # What a pipeline's own keys mean to the parts that all pipelines share.
+
+    @property
+    @abstractmethod
+    def group_size(self) -> int:
+        """Rollouts of one group: answers to one prompt, episodes of one environment."""
+
+    @property
+    @abstractmethod
+    def groups_per_step(self) -> int: ...
+
+    @property
+    def rollouts_per_step(self) -> int:
+        return self.groups_per_step * self.group_size
+
+    @property
+    def samples_per_rollout(self) -> int:
+        """The maximum number of samples from a rollout: more than one if every turn of an episode is a sample."""
+        return 1
+
+    @abstractmethod
+    def lengths(self) -> Lengths:
+        """Returns the lengths. Raises `ValueError` if the keys do not fit together."""
+
+    @property
+    @abstractmethod
+    def domain_weights(self) -> dict[str, float]:
+        """Returns the relative sampling weight of each domain (RLVR) or tag (agentic)."""
+
+    @property
+    @abstractmethod
+    def tag_to_domain(self) -> dict[str, str]:
+        """Returns the domain of each tag; an environment's tag is its own domain."""
+
+    @property
+    @abstractmethod
+    def validation_sampling(self) -> dict[str, GeneratingArguments]:
+        """Returns the sampling of each validation set, by the set's name."""
+
+
+def names_or_path(cls: type[PPOConfig], key: str) -> tuple[str, ...]:
+    """Returns the built-in names of a key that also takes the dotted path of a user's own function; empty for other keys. For
+    editors and shells; the rules refuse invalid values."""
+    if key == "adv_estimator":
+        return usable_estimators(cls.refused_estimators)
+    return tuple(POLICY_LOSSES) if key == "pg_variant" else ()
+
+
+def set_key(name: str) -> str:
+    """Returns the key that describes a validation set."""
+    return name if name == MAIN_SET else f"validation_sets.{name}"

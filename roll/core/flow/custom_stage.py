@@ -1,0 +1,235 @@
+"""Stages of a user's own, between those of a run or in the place of one.
+
+A stage between two others hands on its item, changed in place, or drops a group with a reason. Anything else would leave a group,
+or a step, on its way for ever, and is an error that names the stage. `on_error` sets the response to an error. A stage in the
+place of another returns the same type as that one, and may call it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import logging
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, get_args
+
+from roll.core.configs.dotted_path import import_object
+from roll.core.configs.flow import CustomStageConfig, FlowConfig, OnError
+from roll.core.configs.problems import OWN_CODE, Collector
+from roll.core.data.numbers import read_number
+from roll.core.data.sample import SampleGroup
+from roll.core.errors import Closed, boundary, contained, escapes, reason
+from roll.core.flow.stage import AnyStage, Parallel, Stage
+from roll.core.groups.groups import Groups
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Returned by a stage of groups: this one is not to be trained."""
+
+    reason: str
+    """One word or a few, equal for all groups dropped for this reason: it is counted."""
+    detail: str = ""
+    """More of it, for people."""
+
+
+class Dropping(Protocol):
+    """The owner of the groups of a stage: an explorer."""
+
+    groups: Groups
+
+    async def drop(self, group: SampleGroup, reason: str, detail: str) -> None: ...
+
+
+class CustomStage(AnyStage):
+    def __init__(self, work: AnyStage, after: str | None) -> None:
+        """`work`: whose `process` is the work; `after`: the name of the stage that this one follows, None: it does the work of
+        the one of its own name."""
+        super().__init__(work.name, role=work.role, lanes=work.lanes)
+        self.work = work
+        self.after = after
+        self.explorer: Dropping | None = None
+        """The owner of the items, if they are groups."""
+        self.on_error: OnError = "fail"
+        self.errors = Counter[str]()
+        """Errors that have not ended the run, by type; one counter for all places of the stage."""
+
+    def placed(self, explorer: Dropping | None) -> CustomStage:
+        """Returns a copy of the stage that is placed in a half."""
+        placed = CustomStage(self.work, self.after)
+        placed.explorer, placed.on_error, placed.errors = explorer, self.on_error, self.errors
+        return placed
+
+    async def process(self, item: Any) -> Any:
+        explorer = self.explorer if isinstance(item, SampleGroup) else None
+        if explorer is not None and not explorer.groups.is_live(item.group_id):
+            return None  # it has met its fate meanwhile
+        result = await self._despite_errors(item)
+        if explorer is not None and isinstance(result, Drop):
+            await explorer.drop(item, result.reason, result.detail)
+            return None
+        return result
+
+    async def _despite_errors(self, item: Any) -> Any:
+        """Returns the item, or a `Drop`, as `on_error` says if the stage fails."""
+        before = await asyncio.to_thread(_contents, item) if self.on_error == "skip" else {}
+        try:
+            return _checked(item, await self._worked(item))
+        except Exception as error:  # boundary: a user's stage may raise anything
+            if self.on_error == "fail" or isinstance(error, Closed):
+                raise
+            self._count(item, error)
+            for name, value in before.items():
+                setattr(item, name, value)
+            return item if self.on_error == "skip" else Drop(f"{self.name}_failed", reason(error))
+
+    def _count(self, item: Any, error: Exception) -> None:
+        if not self.errors:
+            does = "is left out there" if self.on_error == "skip" else "drops it"
+            label = getattr(item, "label", type(item).__name__)
+            logger.warning(
+                "stage %s fails at %s and %s (on_error: %s; said once, summary.json counts): %s",
+                *(self.name, label, does, self.on_error, " ".join(reason(error).split())),
+            )
+        self.errors[type(error).__name__] += 1
+
+    async def _worked(self, item: Any) -> object:
+        with escapes():
+            result: object = await self.work.process(item)
+        return result
+
+    async def in_place(self, of: AnyStage, item: Any) -> Any:
+        """The work of the stage `of`."""
+        result: object = await self._worked(item)
+        if isinstance(item, SampleGroup) and self.explorer is not None:
+            if isinstance(result, Drop):
+                await self.explorer.drop(item, result.reason, result.detail)
+                return None
+            if result is None and of.outputs is not None and self.explorer.groups.is_live(item.group_id):
+                raise TypeError("it must return the group that it was given, or a Drop, not None")
+        return result
+
+
+def _contents(item: Any) -> dict[str, Any]:
+    """Copies the parts of a group, or of a step, that a stage may change."""
+    return {
+        name: copy.deepcopy(getattr(item, name)) for name in ("samples", "baseline", "batch", "metrics") if hasattr(item, name)
+    }
+
+
+def _checked(item: Any, result: object) -> object:
+    """Returns `result`. Raises `TypeError` or `ValueError` if a stage between two others may not return it."""
+    if not isinstance(item, SampleGroup):
+        if result is not item:
+            raise TypeError(f"it must return the {type(item).__name__} that it was given")
+        return result
+    if result is not item and not isinstance(result, Drop):
+        raise TypeError(f"it must return the group that it was given, or a Drop, not {result!r}"[:200])
+    for sample in item.samples:
+        try:
+            sample.reward = None if sample.reward is None else read_number(sample.reward)
+        except ValueError as error:
+            raise ValueError(f"it gave a sample of group {item.group_id} a reward that {error}") from None
+    return result
+
+
+class BuiltIn(AnyStage):
+    """Does the work of the stage that it replaces: to be subclassed."""
+
+    async def process(self, item: Any) -> Any:
+        assert self.built_in is not None, "it stands for no stage of a run"
+        return await self.built_in(item)
+
+
+def make_stage(
+    name: str,
+    worker: Callable[..., Any] = BuiltIn,
+    *,
+    after: str | None = None,
+    lanes: int | None = None,
+    args: Mapping[str, Any] | None = None,
+    on_error: OnError = "fail",
+) -> CustomStage:
+    """See `create_role_state_machine`. Raises `ValueError`."""
+    if on_error not in get_args(OnError):
+        raise ValueError(f"on_error is {on_error!r}, not one of {', '.join(get_args(OnError))}")
+    if after is None and on_error != "fail":
+        raise ValueError(f"{name} stands in the place of a stage, which cannot be left out: give after, or leave on_error out")
+    if after is None and lanes is not None:
+        raise ValueError(f"the lanes of {name} are those of the stage that it stands for: leave them out")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a stage: small letters, digits and _")
+    if isinstance(worker, type):
+        stage = _made(worker, args or {})
+        stage.name, stage.lanes = name, lanes or stage.lanes
+    elif callable(worker):
+        _check_takes_one(partial(worker, **(args or {})), args)
+        work = worker if inspect.iscoroutinefunction(worker) else partial(asyncio.to_thread, contained, worker)
+        stage = Stage(name, partial(work, **(args or {})), lanes=lanes)
+    else:
+        raise ValueError(f"{worker!r} is neither a function nor a subclass of Stage")
+    made = CustomStage(stage, after)
+    made.on_error = on_error
+    return made
+
+
+def custom_stages(flow: FlowConfig, collect: Collector) -> tuple[CustomStage, ...]:
+    """Returns the user's own stages; their places are not checked here."""
+    made = [collect(f"flow.stages.{block.name}", block.worker, partial(_own_stage, block), OWN_CODE) for block in flow.stages]
+    return tuple(stage for stage in made if stage is not None)
+
+
+def _own_stage(block: CustomStageConfig) -> CustomStage:
+    worker = import_object(block.worker)
+    return make_stage(block.name, worker, after=block.after, lanes=block.lanes, args=block.args, on_error=block.on_error)
+
+
+def insert(half: list[AnyStage], own: Iterable[CustomStage], explorer: Dropping | None = None) -> list[AnyStage]:
+    """The half with those of the stages that follow one of it, each made again, or stand for one. Several that follow the same
+    keep their order."""
+    stages = list(half)
+    for stage in own:
+        if stage.after is None:
+            for replaced in (each for place in half for each in singles(place) if each.name == stage.name):
+                replaced.taken_over_by(stage.work, partial(stage.placed(explorer).in_place, replaced))
+            continue
+        places = [place for place, other in enumerate(stages) if stage.after in names(other)]
+        places += [place for place, other in enumerate(stages) if isinstance(other, CustomStage) and other.after == stage.after]
+        if places:
+            stages.insert(max(places) + 1, stage.placed(explorer))
+    return stages
+
+
+def singles(stage: AnyStage) -> list[AnyStage]:
+    """Returns the stages at a place of a half: stages side by side share one."""
+    return [stage, *stage.stages] if isinstance(stage, Parallel) else [stage]
+
+
+def names(stage: AnyStage) -> list[str]:
+    return [each.name for each in singles(stage)]
+
+
+def _made(cls: type[Any], args: Mapping[str, Any]) -> AnyStage:
+    if not issubclass(cls, Stage) or cls.process is Stage.process or not inspect.iscoroutinefunction(cls.process):
+        raise ValueError(f"{cls.__qualname__} is no subclass of Stage with a coroutine `async def process(self, item)`")
+    with boundary(ValueError, f"{cls.__qualname__} cannot be made"):
+        stage = cls(**args)
+    _check_takes_one(stage.process, args)
+    return stage
+
+
+def _check_takes_one(work: Callable[..., Awaitable[Any]], args: Mapping[str, Any] | None) -> None:
+    try:
+        inspect.signature(work).bind(None)
+    except TypeError as error:
+        given = f" and {', '.join(args)}" if args else ""
+        raise ValueError(f"it cannot be called with an item{given}: {error}") from error

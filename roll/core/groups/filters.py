@@ -1,0 +1,59 @@
+"""Filters, by which groups are worth training: functions of a group's rewards, built in (pure) or the user's own."""
+
+from __future__ import annotations
+
+import inspect
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from roll.core.configs.dotted_path import import_object
+from roll.core.data.numbers import are_equal
+from roll.core.data.sample import reaches
+from roll.core.errors import boundary, contained
+
+GroupFilter = Callable[[Sequence[float]], str | None]
+"""Rewards of a group -> the reason to drop it, or None to keep it."""
+
+
+def mean_filter(threshold_down: float | None, threshold_up: float | None) -> GroupFilter:
+    """Drops groups whose mean reward is at or outside the thresholds (all wrong, all right: no advantage to learn from)."""
+
+    def apply(rewards: Sequence[float]) -> str | None:
+        mean = statistics.fmean(rewards)
+        if threshold_down is not None and reaches(-mean, -threshold_down):
+            return "filter_mean_low"
+        if threshold_up is not None and reaches(mean, threshold_up):
+            return "filter_mean_high"
+        return None
+
+    return apply
+
+
+def std_filter(threshold: float) -> GroupFilter:
+    """Drops groups whose rewards deviate (population standard deviation) by no more than the threshold."""
+
+    def apply(rewards: Sequence[float]) -> str | None:
+        return "filter_std" if (0.0 if are_equal(rewards) else statistics.pstdev(rewards)) <= threshold else None
+
+    return apply
+
+
+def equal_rewards(rewards: Sequence[float]) -> str | None:
+    """A `GroupFilter` without thresholds: drops groups whose rewards are all the same."""
+    return "equal_rewards" if are_equal(rewards) else None
+
+
+def own_filter(path: str) -> GroupFilter:
+    """A function of a group's rewards, or a class whose instances are one."""
+    found: Any = import_object(path)
+    made: Any = found() if inspect.isclass(found) else found
+
+    def checked(rewards: Sequence[float]) -> str | None:
+        if isinstance(verdict := contained(made, rewards), str | None):
+            return verdict
+        raise ValueError(f"{path} must return the reason to drop a group (text) or None, not {verdict!r}")
+
+    with boundary(ValueError, "it fails on the rewards [0.0, 1.0]"):
+        checked([0.0, 1.0])
+    return checked

@@ -1,0 +1,347 @@
+"""The groups of a run, with their contents and states. One owner, from the moment of admission to the one fate.
+
+    start ──▶ in flight ──complete──▶ buffered ──lease──▶ leased ──trained──▶ (journal)
+                  └──────────────── drop(reason) ───────────────────────▶ (journal)
+
+A group that was trained may be leased and trained again (`max_reuse`); each such use is a row of the journal, too.
+
+`Admission` decides about the groups; here are their samples, the tasks that are still to be served, and the journal with the
+fate of each. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where no
+other process can intervene; `roll.topologies.sql.groups.SqlGroups` keeps them in a database that several processes share. After
+each change the accounts must balance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, TypeVar
+
+from roll.core.data.sample import SampleGroup
+from roll.core.errors import Closed
+from roll.core.groups.admission import Admission
+from roll.core.groups.changes import Changes
+from roll.core.groups.lease import Lease
+from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.one_process import OneProcess
+from roll.core.groups.progress import Progress
+from roll.core.groups.sample_reuse import Trained
+from roll.core.groups.tasks import TaskSource
+from roll.core.groups.ticket import GroupState, Selection
+from roll.core.record.group_log import GroupLog
+from roll.core.record.trace import Trace
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+START, LEASE = "admit", "lease"
+"""Names of the waiters in `Changes.waits`."""
+
+
+class Groups(OneProcess):
+    def __init__(
+        self,
+        admission: Admission,
+        depth: PipelineDepth,
+        source: TaskSource,
+        journal: GroupLog | None,
+        trace: Trace,
+        progress: Progress,
+        clock: Callable[[], float],
+    ) -> None:
+        """`journal`: None where another process writes it. `depth`: the depth of rollouts, within admission's limit; learns from
+        the trainer's measurements. `trace` shows each group's way. `progress` ends a run that drops groups without end."""
+        self.admission = admission
+        self.depth = depth
+        self.changes = Changes()
+        self._source, self._journal, self._trace = source, journal, trace
+        self._progress, self._clock = progress, clock
+        self._live: dict[int, SampleGroup] = {}
+        """Live groups, and those that may be trained again."""
+        self._work: dict[int, asyncio.Future[Any]] = {}
+        """Group -> its running work, which is cancelled when the group is dropped."""
+        self._leased: dict[int, tuple[SampleGroup, ...]] = {}
+        """Step -> the groups that it has: one step trains, and the next may have groups already."""
+        self._leased_ids: frozenset[int] = frozenset()
+        self._complete_since: float | None = None
+        """Time since which all groups that the next step lacks lie ready."""
+        self.stop_asked = False  # by this process, which may be the only one that ends
+        self.hurried = False
+        """True if the run stops and gives up all work that only serves a run that goes on."""
+
+    async def until(self, predicate: Callable[[], T], who: str = "", what: str = "") -> T:
+        """Waits as `Changes.until`: the predicate is called now and after every change of any group."""
+        return await self.changes.until(predicate, who, what)
+
+    # -- the explorer's verbs -------------------------------------------------------------------------------------------
+
+    async def start(self) -> SampleGroup:
+        """Starts a group with the next task, as soon as admission lets one start. Raises `Closed` after `stop`."""
+        while True:
+            await self.until(lambda: self.stopped or self._may_start())
+            self.changes.waits.pop(START, None)
+            if self.stopped:
+                raise Closed
+            async with self._transaction():
+                if self.stopped or not self._has_room():  # another process was faster
+                    continue
+                ticket = self.admission.start()
+                group = SampleGroup(ticket.group_id, ticket.start_version, self._source.next())
+                self._live[group.group_id] = group
+                self._trace.enter_phase(group.group_id, "rollout")
+                self._started(group)
+                self._changed()
+            return group
+
+    async def while_live(self, group_id: int, work: Coroutine[object, object, T]) -> T | None:
+        """Returns the result of `work`; None if the group is dropped before, which cancels it."""
+        if not self.is_live(group_id):
+            work.close()
+            return None
+        task = self._work[group_id] = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        finally:
+            del self._work[group_id]
+        return None if task.cancelled() else task.result()
+
+    async def complete(self, group: SampleGroup) -> None:
+        """Buffers a complete group, which can be trained. One that has met its fate already keeps it."""
+        async with self._transaction():
+            if not self.is_live(group.group_id):
+                return
+            self.admission.complete(group.group_id)
+            self._live[group.group_id] = group
+            self._trace.enter_phase(group.group_id, "buffered")
+            self._completed(group)
+            self._progress.finished()
+            self._changed()
+
+    async def drop(self, group_id: int, reason: str, detail: str = "") -> None:
+        """The group will not be trained; its ticket is free again. One that has met its fate already keeps it. `detail`: more of
+        the reason, for people. Raises `NoProgress` if too many groups are dropped."""
+        async with self._transaction():
+            if self.is_live(group_id):
+                self._drop(group_id, reason, detail)
+                self._changed()
+
+    def is_live(self, group_id: int) -> bool:
+        return group_id in self.admission.live
+
+    # -- the trainer's verbs --------------------------------------------------------------------------------------------
+
+    async def lease(self, step: int, on_arrival: bool = False) -> Lease:
+        """The groups that `step` trains, as soon as admission lets it have them; `on_arrival`: those that it may have by now, at
+        least one. Raises `Closed` after `stop`, and when `step` is beyond the last."""
+        lacking = self.admission.batch_groups - len(self._leased.get(step, ()))
+        if not lacking:
+            raise RuntimeError(f"step {step} asks for groups, and has all")
+        if step >= self.admission.max_steps:
+            raise Closed
+        asked, some = self._clock(), lacking if on_arrival else None
+        while True:
+            await self.until(lambda: self.stopped or self._offers(step, some))
+            self.changes.waits.pop(LEASE, None)
+            if self.stopped:
+                raise Closed
+            await self._fetch(self._select(step, some).take)
+            async with self._transaction():
+                lease = await self._take(step, some, asked)
+            if lease is not None:
+                return lease
+
+    async def observe_step(self, wait_s: float, train_s: float, slack_s: float, replayed: float, ess: float | None) -> None:
+        """Records the trainer's measurements of a step: see `PipelineDepth.observe`."""
+        async with self._transaction():
+            self.depth.observe(wait_s, train_s, slack_s, replayed, ess)
+            self._changed()
+
+    async def trained(self, lease: Lease) -> None:
+        """Marks the lease's groups trained."""
+        async with self._transaction():
+            first = {group_id for group_id in lease.group_ids if self.is_live(group_id)}
+            self.admission.train(lease.group_ids)
+            self._progress.trained()
+            del self._leased[lease.step]
+            self._leased_ids -= frozenset(lease.group_ids)
+            for group in lease.groups:
+                oldest = min(sample.oldest_version for sample in group.samples)
+                fate = "trained" if group.group_id in first else "replayed"
+                self._ended(group, fate, "", lease.step + 1, lease.step - oldest)
+            self._source.settle()
+            self._let_go()
+            self._changed()
+
+    # -- policy versions ------------------------------------------------------------------------------------------------
+
+    async def set_published(self, version: int) -> None:
+        """Records that `version` is published; the engines take it later."""
+        async with self._transaction():
+            self.admission.set_published(version)
+            self._changed()
+
+    async def set_served(self, version: int) -> None:
+        """Records that all engines serve `version`, or a newer one, from now on."""
+        async with self._transaction():
+            self.admission.set_served(version)
+            self._changed()
+
+    @property
+    def wait_for_weights(self) -> bool:
+        """True if no group may start, and one could if the engines served the newest version."""
+        return self.admission.waits_for_weights(self.depth.depth)
+
+    # -- the end, and checkpoints ---------------------------------------------------------------------------------------
+
+    @property
+    def stopped(self) -> bool:
+        return self.stop_asked or self.ended is not None
+
+    def stop(self, hurried: bool = False) -> None:
+        """Lets no further group or step begin; those under way are finished, unless somebody was `hurried`."""
+        self.stop_asked, self.hurried = True, self.hurried or hurried
+        self._changed()
+
+    def go_synchronous(self) -> None:
+        """Lets no group start before the engines serve the weights of the step before its own."""
+        self.admission.go_synchronous()
+        self._changed()
+
+    async def drop_all(self, reason: str) -> None:
+        """Drops the groups that are left when the run is over."""
+        async with self._transaction():
+            for group_id in list(self.admission.live):
+                self._drop(group_id, reason)
+            self._changed()
+
+    def state(self) -> dict[str, Any]:
+        """Returns the state for a checkpoint besides `buffered`; tasks of groups in flight are served again after `restore`."""
+        live = self.admission.live
+        outstanding = [self._live[i].prompt for i in sorted(live) if live[i].state is GroupState.IN_FLIGHT]
+        return {"admission": self.admission.state(), "cursor": self._source.cursor(outstanding)}
+
+    def buffered(self) -> list[dict[str, Any]]:
+        """Returns the complete groups, leased ones included, as JSON values; with `uses`, those that may be trained again."""
+        live, trained = self.admission.live, self.admission.replay.groups
+        complete = [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
+        return complete + [self._live[i].to_json() | {"uses": trained[i].uses} for i in sorted(trained)]
+
+    def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
+        """Continues from `state` and `buffered`; the source was set to its cursor before."""
+        groups = sorted((SampleGroup.from_json(row) for row in buffered), key=lambda group: group.group_id)
+        self._live = {group.group_id: group for group in groups}
+        uses = {row["group_id"]: row["uses"] for row in buffered if "uses" in row}
+        complete = {group.group_id: group.start_version for group in groups if group.group_id not in uses}
+        for group_id in complete:
+            self._trace.enter_phase(group_id, "buffered")
+        trained = [Trained(group_id, self._live[group_id].start_version, count) for group_id, count in uses.items()]
+        self.admission.restore(state["admission"], complete, trained=trained)
+        self._let_go()
+        self._changed()
+
+    # -- what an owner in a database does otherwise ---------------------------------------------------------------------
+
+    def _transaction(self) -> AbstractAsyncContextManager[None]:
+        """While open, no other process changes groups, and earlier changes by others are known here. All changes are kept, or
+        none."""
+        return nullcontext()
+
+    def _started(self, group: SampleGroup) -> None:
+        """Records that the group is in flight."""
+
+    def _completed(self, group: SampleGroup) -> None:
+        """Records that the group has its samples."""
+
+    def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
+        """Records that the group has met its fate, or was trained again (`replayed`). Steps count from 1."""
+        row: dict[str, Any] = {"prompt_uid": group.prompt.uid, "fate": fate, "reason": reason, "step": step}
+        row |= {"start_version": group.start_version, "lag": lag}
+        if fate != "replayed":
+            self._source.ended(group)
+        if self._journal is not None:
+            rewards = [sample.reward for sample in group.samples if sample.begins_rollout]
+            tokens = sum(len(sample.response_ids) for sample in group.samples)
+            self._journal.write(group_id=group.group_id, **row, rewards=rewards, tokens=tokens)
+        self._trace.end_group(group.group_id, {**row, "tokens_by_version": group.tokens_by_version})
+
+    async def _fetch(self, group_ids: Sequence[int]) -> None:
+        """Fetches groups that `_contents` is about to read."""
+
+    async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
+        """Returns groups with their samples; those that cannot be read are dropped, or not trained again, and left out."""
+        return [self._live[group_id] for group_id in group_ids]
+
+    # -- how ------------------------------------------------------------------------------------------------------------
+
+    def _may_start(self) -> bool:
+        admission = self.admission
+        self.changes.waits[START] = f"{len(admission.live)} groups outstanding under version {admission.version}"
+        return self._has_room()
+
+    def _has_room(self) -> bool:
+        """True if one more group may start here."""
+        return self.admission.may_start(self.depth.depth)
+
+    def _select(self, step: int, some: int | None) -> Selection:
+        return self.admission.select(step, self._leased_ids, some)
+
+    def _offers(self, step: int, some: int | None) -> Selection | None:
+        """Returns the groups that the step may take, or has to drop."""
+        selection = self._select(step, some)
+        self.changes.waits[LEASE] = selection.waiting_for
+        return selection if selection.take or selection.drop else None
+
+    async def _take(self, step: int, some: int | None, asked: float) -> Lease | None:
+        """Gives the step its groups, if they are there, and all of them can be read."""
+        selection = self._select(step, some)
+        for group_id, reason in selection.drop.items():
+            self._drop(group_id, reason)
+        groups = await self._contents(selection.take)
+        lease = None
+        if groups and len(groups) == len(selection.take):
+            replays = sum(not self.is_live(group_id) for group_id in selection.take)
+            now, complete = self._clock(), self._complete_since
+            self._leased[step] = (*self._leased.get(step, ()), *groups)
+            self._leased_ids |= frozenset(selection.take)
+            last = len(self._leased[step]) == self.admission.batch_groups
+            lease = Lease(step, tuple(groups), asked, now if complete is None else complete, now, last, replays)
+            self._complete_since = None
+            self.admission.replay.lease(selection.take)
+            for group in groups:
+                self._trace.enter_phase(group.group_id, "training")
+        self._changed()
+        return lease
+
+    def _drop(self, group_id: int, reason: str, detail: str = "") -> None:
+        self.admission.drop(group_id, reason)
+        self._ended(self._live.pop(group_id), "dropped", reason, self.admission.version + 1, None)
+        self._forget(group_id, reason, detail)
+
+    def _let_go(self) -> None:
+        """Releases samples that are no longer needed."""
+        trained = self.admission.replay.groups
+        self._live = {group_id: group for group_id, group in self._live.items() if self.is_live(group_id) or group_id in trained}
+
+    def _forget(self, group_id: int, reason: str, detail: str = "") -> None:
+        """Ends the work for a dropped group."""
+        if group_id in self._work:
+            self._work[group_id].cancel()
+        if warning := self._progress.dropped(reason, detail):
+            logger.warning(warning)
+
+    def _changed(self) -> None:
+        """Raises `AccountingError` at the first change after which the accounts do not balance."""
+        self.admission.check()
+        step, batch = self.admission.next_step, self.admission.batch_groups
+        ready = self.admission.buffered - sum(map(len, self._leased.values())) + self.admission.replay.under_way
+        if ready < batch - len(self._leased.get(step, ())):
+            self._complete_since = None
+        elif self._complete_since is None:
+            self._complete_since = self._clock()
+        self.changes.notify()

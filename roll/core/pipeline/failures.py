@@ -1,0 +1,144 @@
+"""Decides the response to failures, on plain values: a restart of the trainer, the synchronous schedule, an explorer's wait.
+
+A rank of the trainer dies: the trainer restarts from the newest checkpoint, within the same run. Later steps are taken back,
+exactly as when the whole run is resumed. The rank's peers, which may wait for it in a collective, restart with it, and so does
+everything that shares their devices. Engines on devices of their own stay, and load the checkpoint's version from the trainer.
+
+Rollouts fail again and again: the run goes on in the synchronous schedule, until it is resumed. Groups under way are rolled out
+and trained: nothing is dropped, and no step is lost. From then on groups start as with `async_generation_ratio: 0`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+
+from roll.core.configs.ppo import PPOConfig
+from roll.core.distributed.clock import monotonic
+from roll.core.distributed.cluster import Cluster
+from roll.core.errors import BackendLost, Missed, VersionGone, WorkerDied, WorkersLost, WorkerStartError
+from roll.core.pipeline.roles import TRAINER
+from roll.core.pipeline.state import RunState
+
+RETRY_S = 0.5
+"""Seconds before the first attempt to rejoin a run that waits at all."""
+SELDOM_S = 30.0
+"""Most seconds between two attempts to rejoin a run."""
+
+logger = logging.getLogger(__name__)
+
+
+def restarted_roles(devices: Mapping[str, Collection[int]]) -> frozenset[str]:
+    """Returns the roles that restart when a rank of the trainer dies. `devices`: the devices of each role."""
+    taken = {device for role, held in devices.items() if role in TRAINER for device in held}
+    return frozenset(role for role, held in devices.items() if taken.intersection(held))
+
+
+class TrainerRestarts:
+    def __init__(self, config: PPOConfig, isolated: bool) -> None:
+        """`isolated`: workers are processes of their own, which can die."""
+        self.seconds: list[float] = []
+        """Seconds of each restart, from the moment in which a rank was found dead until the run went on."""
+        self.resumed_from: list[int] = []
+        """First step of each restart."""
+        self.roles = restarted_roles({role: worker.devices for role, worker in config.roles().items()})
+        self._most = config.max_trainer_restarts if isolated else 0
+        self._begun = 0
+        self._found_at: float | None = None
+        """Time at which the dead rank was found whose restart is under way."""
+
+    async def begin(self, clusters: Mapping[str, Cluster], error: Exception) -> str:
+        """Handles `error`, which has ended both halves, or the restart before. If a rank of the trainer is dead, that is the
+        cause: ends everything that restarts, and returns a sentence about the dead rank. Raises `error` otherwise, and
+        `WorkersLost`."""
+        found_at = monotonic()
+        died = isinstance(error, WorkerDied | WorkerStartError)
+        again = self._most and (died or self._found_at is None)
+        what = await dead_rank(clusters) if again else None
+        if what is None:
+            raise error
+        reason = " ".join(str(error).split())
+        if self._begun == self._most:
+            raise WorkersLost(f"{what}, and max_trainer_restarts ({self._most}) are used up; the last time: {reason}") from error
+        self._begun += 1
+        self._found_at = self._found_at or found_at
+        logger.warning("%s (%s)", what, reason)
+        await asyncio.gather(*(clusters[role].end() for role in self.roles))
+        return what
+
+    def done(self, step: int) -> None:
+        """Records that the run goes on from this step, for the first time or again."""
+        if self._found_at is not None:
+            self.resumed_from.append(step)
+            self.seconds.append(monotonic() - self._found_at)
+            self._found_at = None
+
+
+async def dead_rank(clusters: Mapping[str, Cluster]) -> str | None:
+    """Returns a sentence about a dead rank of the trainer; None if there is none, or no worker can be reached."""
+    for role in sorted(TRAINER & clusters.keys()):
+        try:
+            silent = await clusters[role].silent()
+        except BackendLost:
+            return None
+        for rank, why in silent.items():
+            if isinstance(why, WorkerDied):
+                return f"worker {clusters[role].workers[rank].name} of role {role} died"
+    return None
+
+
+class Fallback:
+    def __init__(self, after: int) -> None:
+        """`after`: number of replaced workers that makes the run synchronous (`synchronous_after_failures`); 0: none does."""
+        self.since: int | None = None
+        """The step after which the schedule is synchronous."""
+        self._after = after
+
+    def is_due(self, restarts: Mapping[str, int]) -> bool:
+        """True if the run becomes synchronous. `restarts`: number of replaced workers of each role."""
+        failures = sum(count for role, count in restarts.items() if role not in TRAINER)
+        return self.since is not None or 0 < self._after <= failures
+
+    async def watch(self, clusters: Mapping[str, Cluster], state: RunState) -> None:
+        """Runs as long as the run does. A run that goes back to a checkpoint stays synchronous."""
+        await state.groups.until(lambda: self.is_due({role: cluster.restarts for role, cluster in clusters.items()}))
+        if self.since is None:
+            self.since = state.record.step
+            state.note(
+                f"{self._after} workers had to be replaced (synchronous_after_failures): what is under way is trained, then the "
+                f"run goes on synchronously; resumed, it has async_generation_ratio {state.groups.admission.ratio:g} again"
+            )
+        state.groups.go_synchronous()
+        await asyncio.Event().wait()
+
+
+def lost_versions(error: Exception) -> bool:
+    """True if an explorer fails because the trainer was started again, and no longer has the version that it serves."""
+    return isinstance(error, VersionGone) or isinstance(error.__cause__, VersionGone)
+
+
+def was_missed(error: Exception) -> bool:
+    """True if an explorer fails because it was silent for so long that the others took it for dead."""
+    return isinstance(error, Missed) or isinstance(error.__cause__, Missed)
+
+
+class Rejoining:
+    """Waits of an explorer before it restarts because the version that it needs is gone. Its trainer publishes another in a
+    moment; if that does not come, attempts become rarer, until `patience_s` has passed. Pure."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._at: object = None
+        self._waited_s = self._next_s = 0.0
+
+    def wait_s(self, at: object) -> float | None:
+        """`at`: the state of the run; a change of it is a sign that the trainer goes on. None: there is nothing to hope for."""
+        if at != self._at:
+            self._at, self._waited_s, self._next_s = at, 0.0, RETRY_S
+            return 0.0
+        if self._waited_s >= self._patience_s:
+            return None
+        wait_s = min(self._next_s, self._patience_s - self._waited_s)
+        self._waited_s, self._next_s = self._waited_s + wait_s, min(2 * self._next_s, SELDOM_S)
+        return wait_s

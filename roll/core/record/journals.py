@@ -1,0 +1,72 @@
+"""Line-by-line output of a run: metrics.jsonl, groups.jsonl and samples.jsonl."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from roll.core.configs.derived import Derived
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.redact import redact
+from roll.core.record.group_log import GroupLog, SampleLog
+from roll.core.record.journal import JournalFile, RotatedJournal, check_prefix, write_atomically
+
+logger = logging.getLogger(__name__)
+
+
+class MetricsLog:
+    """`metrics.jsonl`: `{"step": 3, "<metric>": value, ...}` a line, on disk as soon as it is logged. A step may have several."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.journal = JournalFile(run_dir / "metrics.jsonl")
+
+    def log(self, step: int, metrics: Mapping[str, object]) -> None:
+        self.journal.append({"step": step, **metrics})
+
+    def rewind(self, position: int, step: int, digest: str | None = None) -> int:
+        """Back to the checkpoint of `step`, which recorded `position` and `digest`: keeps the lines of steps up to `step`, of
+        which some (a validation that ended late) may stand behind the position. The others, and lines that are no metrics, go to
+        `metrics.rolled-back.jsonl`. Returns their number. Lines that were lost or changed cost the run nothing but a warning."""
+        try:
+            check_prefix(self.journal.path, position, digest)
+        except ValueError as error:
+            logger.warning("%s; the run goes on, it needs none of them", error)
+        return self.journal.retain(lambda row: isinstance(row.get("step"), int) and row["step"] <= step)
+
+
+class Journals:
+    def __init__(self, config: PPOConfig, derived: Derived, written: dict[str, Any], resumed: Mapping[str, Any] | None) -> None:
+        """Opens the journals and writes config.yaml. `written`, `resumed`: see `RunRecord`; rows written after the checkpoint are
+        rolled back."""
+        run_dir, at = Path(derived.run_dir), resumed or {}
+        step, digests = at.get("step", 0), at.get("digests", {})
+        self.groups = GroupLog(run_dir)
+        self.samples = SampleLog(run_dir, config.rollout_log_per_step, config.seed, round(config.rollout_log_limit_gb * 1e9))
+        self.metrics = MetricsLog(run_dir)
+        self.metrics.rewind(at.get("metrics", 0), step if resumed is not None else -1, digests.get("metrics"))
+        write_atomically(run_dir / "config.yaml", yaml.safe_dump(redact(written), sort_keys=False).encode())
+        self.groups.rewind(at.get("groups", 0), digests.get("groups"))
+        self.samples.journal.rewind(at.get("samples", 0), digests.get("samples"))
+
+    def state(self) -> dict[str, Any]:
+        """Returns the positions of the journals, for a checkpoint."""
+        positions = {name: journal.position() for name, journal in self._wound_back.items()}
+        return {**positions, "digests": {name: journal.digest() for name, journal in self._wound_back.items()}}
+
+    def sync(self) -> None:
+        """Syncs all rows written so far to disk; a checkpoint is committed after it. May be called on any thread."""
+        for journal in self._wound_back.values():
+            journal.sync()
+
+    @property
+    def _wound_back(self) -> dict[str, JournalFile | RotatedJournal]:
+        return {"groups": self.groups.journal, "samples": self.samples.journal, "metrics": self.metrics.journal}
+
+    def close(self) -> None:
+        self.metrics.journal.close()
+        self.groups.close()
+        self.samples.close()

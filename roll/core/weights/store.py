@@ -1,0 +1,184 @@
+"""The WeightStore: holds policy versions between the trainer and the engines."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from roll.core.configs.sizes import WINDOW
+from roll.core.errors import VersionGone
+from roll.core.weights.bucket import Described, Readable, WeightManifest
+
+
+class BucketRef(Described, Protocol):
+    """A reference to a bucket in a worker's memory, in a file, or on a server."""
+
+    @property
+    def argument(self) -> Readable:
+        """The argument that the receiver's worker gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBucket:
+    """A bucket that the back end keeps on the trainer rank that made it."""
+
+    rank: int
+    reference: Any
+    """The back end's reference; the receiver gets the bucket itself."""
+    names: tuple[str, ...]
+    checksum: int
+    nbytes: int
+
+    @property
+    def argument(self) -> Any:
+        return self.reference
+
+
+Receive = Callable[[int, BucketRef], Coroutine[object, object, None]]
+"""`receive(version, bucket)`: delivers a bucket to one receiver."""
+
+
+class Buckets:
+    """The buckets of a version: all of them, or those made so far with more to come."""
+
+    def __init__(self, version: int, made: Iterable[BucketRef] | None = None) -> None:
+        """`made`: all buckets; None: they are added by `add`, and `end` marks the end."""
+        self.version = version
+        self.whole = made is not None
+        self._made = list(made or ())
+        self._ended = self.whole
+        self._changed = asyncio.Event()
+
+    def add(self, bucket: BucketRef) -> None:
+        self._made.append(bucket)
+        self._notify()
+
+    def end(self, whole: bool) -> None:
+        self._ended, self.whole = True, whole
+        self._notify()
+
+    async def hand_over(self, into: Receive) -> None:
+        """Sends the buckets to one receiver in their order, `WINDOW` at a time. After a failure no other bucket is begun, and the
+        failure is raised when none is under way: nothing arrives late."""
+        places, goes_on = itertools.count(), True
+
+        async def carry() -> None:
+            nonlocal goes_on
+            try:
+                for place in places:
+                    while goes_on and not self._ended and place >= len(self._made):
+                        await self._changed.wait()
+                    if not goes_on or place >= len(self._made):
+                        break
+                    await into(self.version, self._made[place])
+            finally:
+                goes_on = False
+                self._notify()
+
+        ended = await asyncio.gather(*(carry() for _ in range(WINDOW)), return_exceptions=True)
+        for failure in filter(None, ended):
+            raise failure
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A version's place in its chain of deltas."""
+
+    version: int
+    base: int | None
+    """The version that this delta applies to; None: the version is whole."""
+
+
+class WeightSource(Protocol):
+    """A source from which engines pull versions."""
+
+    async def pull(self, version: int, into: Receive) -> WeightManifest:
+        """Hands every bucket of `version` to the receiver (`Buckets.hand_over`). Raises `VersionGone`."""
+
+    def manifest(self, version: int) -> WeightManifest:
+        """Returns the manifest of a version. Raises `VersionGone`."""
+
+    async def retain(self, versions: Collection[int]) -> None:
+        """Retains these versions; the store may delete all others."""
+
+
+class WeightStore(WeightSource, Protocol):
+    """A store to which a trainer publishes versions."""
+
+    def begin(self, version: int) -> Path | None:
+        """Returns the folder that the trainer's ranks write their buckets to, as `BucketFile`s; None: they leave them with the
+        back end."""
+
+    def link(self, version: int) -> Link | None:
+        """Returns the version's place in its chain; None: the store has no chains."""
+
+    async def publish(self, manifest: WeightManifest, buckets: Sequence[BucketRef]) -> None:
+        """Publishes a complete version, which can be pulled from now on."""
+
+    def has(self, version: int) -> bool:
+        """True if the version can be pulled."""
+
+    def close(self) -> None:
+        """Closes the store at the trainer's end. Versions in a folder that outlives the trainer stay."""
+
+
+class Broadcast(Protocol):
+    """Sends a version to all engines of the same driver at once."""
+
+    sent: int
+    failed: int
+    """Counts of versions that reached all engines they were sent to, and of versions that did not."""
+
+    async def send(self, store: WeightSource, version: int, engines: Sequence[int]) -> bool:
+        """Returns True if all these engines have all buckets of the version; otherwise each has to pull it."""
+
+
+class MemoryWeightStore:
+    """Keeps references to the buckets of the retained versions; the back end holds the bytes (shared memory under
+    Ray)."""
+
+    def __init__(self) -> None:
+        self._latest = -1
+        self._held: dict[int, tuple[WeightManifest, Sequence[BucketRef]]] = {}
+
+    def begin(self, version: int) -> None:
+        return None
+
+    def link(self, version: int) -> None:
+        return None
+
+    async def publish(self, manifest: WeightManifest, buckets: Sequence[BucketRef]) -> None:
+        if manifest.version <= self._latest:
+            raise ValueError(f"version {manifest.version} published after version {self._latest}")
+        self._held[manifest.version] = (manifest, buckets)
+        self._latest = manifest.version
+
+    async def pull(self, version: int, into: Receive) -> WeightManifest:
+        manifest, buckets = self._of(version)
+        await Buckets(version, buckets).hand_over(into)
+        return manifest
+
+    def manifest(self, version: int) -> WeightManifest:
+        return self._of(version)[0]
+
+    def has(self, version: int) -> bool:
+        return version in self._held
+
+    def close(self) -> None:
+        self._held.clear()
+
+    async def retain(self, versions: Collection[int]) -> None:
+        self._held = {version: held for version, held in self._held.items() if version in versions}
+
+    def _of(self, version: int) -> tuple[WeightManifest, Sequence[BucketRef]]:
+        if version not in self._held:
+            raise VersionGone(f"version {version} is not kept any more")
+        return self._held[version]

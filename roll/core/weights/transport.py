@@ -1,0 +1,139 @@
+"""Gathers a version from the trainer's ranks, each of which exports its share of the buckets, and chooses its transport to the
+engines from `model_update_transport`; nothing else makes that choice. A transport's code is imported only when it is used.
+
+                   engines of the same driver, whole            explorers as separate processes, whole or as deltas
+object_store       references to the ranks' buckets             from the trainer's memory, over TCP
+shared_memory      files in this machine's memory
+checkpoint_dir     files in the run's folder                    the same
+collective, nccl   broadcast (`BROADCAST_DEVICES`); an engine
+                   that misses it pulls as with object_store
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roll.core.configs.base import BaseConfig
+from roll.core.distributed.backend import Backend
+from roll.core.distributed.cluster import Cluster
+from roll.core.weights.bucket import BucketFile, WeightManifest, manifest_of
+from roll.core.weights.store import Broadcast, BucketRef, Buckets, KeptBucket, MemoryWeightStore, WeightSource, WeightStore
+
+if TYPE_CHECKING:
+    from roll.transports.ends import ReceivingEnd, SendingEnd
+
+WEIGHTS = "weights"
+"""The folder of versions inside the run's folder."""
+BROADCAST_DEVICES = {"collective": "", "nccl": "cuda:0"}
+"""The device that versions are broadcast through, by each worker's own numbering; empty: host memory."""
+
+
+def weight_store(config: BaseConfig) -> WeightStore:
+    """Returns the store for versions that engines of the same driver use."""
+    from roll.transports.directory import DirectoryWeightStore, MemoryFolderStore
+
+    if config.model_update_transport == "checkpoint_dir":
+        return DirectoryWeightStore(_folder(config))
+    return MemoryFolderStore() if config.model_update_transport == "shared_memory" else MemoryWeightStore()
+
+
+def published_weights(config: BaseConfig, backend: Backend, newest: int, run_id: str, host: str, port: int = 0) -> WeightStore:
+    """Returns the store for versions that explorers use. `newest`: versions up to this one stay from an earlier process of the
+    run. `host`, `port`: the address that serves them."""
+    from roll.transports.directory import DirectoryWeightStore, ServedWeightStore
+
+    every = config.weight_anchor_interval
+    if config.model_update_transport == "checkpoint_dir":
+        return DirectoryWeightStore(_folder(config), newest, run_id, every)
+    return ServedWeightStore(_folder(config), newest, host, backend, run_id, every, port)
+
+
+def followed_weights(config: BaseConfig, run_id: str, backend: Backend) -> WeightSource:
+    """Returns an explorer's source of the versions in `published_weights`. A manifest says whether its buckets are files or
+    served, and whether they are whole."""
+    from roll.transports.assembled import AssembledWeights
+
+    return AssembledWeights(_folder(config), run_id, config.peer_timeout, backend)
+
+
+def broadcast(config: BaseConfig, backend: Backend, trainers: Cluster | None, engines: Cluster) -> Broadcast | None:
+    """Returns the broadcast, or None if engines pull versions. `trainers`: None in a process that has engines alone."""
+    device = BROADCAST_DEVICES.get(config.model_update_transport)
+    if device is None or trainers is None or not backend.isolated:
+        return None
+    from roll.transports.weight_broadcast import WeightBroadcast
+
+    return WeightBroadcast(trainers, engines, backend.driver_address(), config.engine_health_timeout_s, device)
+
+
+def sending_end() -> SendingEnd:
+    """Returns the sending end, for the worker of a trainer's rank."""
+    from roll.transports.ends import SendingEnd
+
+    return SendingEnd()
+
+
+def receiving_end() -> ReceivingEnd:
+    """Returns the receiving end, for an engine's worker."""
+    from roll.transports.ends import ReceivingEnd
+
+    return ReceivingEnd()
+
+
+def _folder(config: BaseConfig) -> Path:
+    return Path(config.shared_dir).resolve() / WEIGHTS
+
+
+@dataclass(frozen=True, slots=True)
+class NewWeights:
+    """Weights that are gathered but not sent yet."""
+
+    manifest: WeightManifest
+    buckets: list[BucketRef]
+
+    @property
+    def label(self) -> str:
+        return f"version {self.manifest.version}"
+
+
+async def gather_weights(
+    cluster: Cluster, store: WeightStore, version: int, bucket_bytes: int, coming: Buckets | None = None
+) -> NewWeights:
+    """Gathers the trainer's weights as buckets that stay with the ranks or in their files; only names and checksums come here.
+    `coming`: gets the buckets as they are made."""
+    coming = Buckets(version) if coming is None else coming
+    try:
+        weights = await _gathered(cluster, store, coming, bucket_bytes)
+    except BaseException:
+        coming.end(whole=False)
+        raise
+    coming.end(whole=True)
+    return weights
+
+
+async def _gathered(cluster: Cluster, store: WeightStore, coming: Buckets, bucket_bytes: int) -> NewWeights:
+    folder, link = store.begin(coming.version), store.link(coming.version)
+    how = (bucket_bytes,) if link is None else (bucket_bytes, link)
+    async with asyncio.TaskGroup() as group:
+        shares = [group.create_task(_share(cluster, rank, folder, coming, *how)) for rank in range(len(cluster))]
+    # In turns, as they were made: engines that pull them in this order ask one node after the other.
+    turns = itertools.zip_longest(*(share.result() for share in shares))
+    buckets = [bucket for turn in turns for bucket in turn if bucket is not None]
+    return NewWeights(manifest_of(coming.version, buckets, None if link is None else link.base), buckets)
+
+
+async def _share(cluster: Cluster, rank: int, folder: Path | None, coming: Buckets, *how: object) -> list[BucketRef]:
+    """Returns the buckets that a rank exports."""
+    await cluster.call(rank, "begin_export", *how)
+    share: list[BucketRef] = []
+    while True:
+        path = str(folder / f"{rank:03}-{len(share):05}.safetensors") if folder is not None else ""
+        reference, made = await cluster.call_for_reference(rank, "next_bucket", *filter(None, [path]))
+        if made is None:
+            return share
+        share.append(BucketFile(path, *made) if path else KeptBucket(rank, reference, *made))
+        coming.add(share[-1])

@@ -1,0 +1,69 @@
+"""Keeps a test from running in the tester's process what a solution has written: text, or a pickle. It would be its own judge.
+
+What a test evaluates itself has to stand in it (`statements.runs_text`). What libraries do for it is heard of by Python's audit
+events: names in pickles, and code that comes from no file.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+_LIBRARY = sysconfig.get_paths()["stdlib"]
+_WRITERS = tuple(f"{_LIBRARY}/{name}" for name in ("collections/__init__.py", "dataclasses.py", "unittest/mock.py"))
+"""They run text that they make of names."""
+_PACKAGES = tuple(f"/site-packages/{name}/" for name in ("numpy", "torch", "attr", "_pytest"))
+_PICKLED = {
+    "builtins": "bool bytearray bytes complex dict float frozenset int list object range set slice str tuple",
+    "collections": "Counter OrderedDict defaultdict deque",
+    "copyreg": "_reconstructor",
+    "datetime": "date datetime time timedelta timezone",
+    "decimal": "Decimal",
+    "fractions": "Fraction",
+    "uuid": "UUID",
+    "roll.graders.sandbox.proxies": "_read_again",
+}
+"""What a pickle may name: it does nothing but make a value. Names of the solution's are proxies."""
+
+
+def stand_guard(cannot: Callable[[str], None], own: frozenset[str], evaluates: bool) -> None:
+    """For good. `cannot` raises; `own`: texts that stand in the tests; `evaluates`: whether they run some of them."""
+
+    def heard(event: str, given: tuple[Any, ...]) -> None:
+        if event == "pickle.find_class":
+            module, name = given
+            if module != "solution" and name not in _PICKLED.get(module, "").split():
+                cannot(f"read a pickle that names {module}.{name}")
+        elif event == "exec" and not _is_from_a_file(given[0]) and not _may_run(sys._getframe(1), own, evaluates):
+            cannot("run text that does not stand in it")
+
+    sys.addaudithook(heard)
+
+
+def _is_from_a_file(code: CodeType) -> bool:
+    return code.co_filename == "tests.py" or code.co_filename.startswith(("/", "<frozen "))
+
+
+def _may_run(frame: FrameType | None, own: frozenset[str], evaluates: bool) -> bool:
+    """True if the code that runs text writes it itself, or was given one of the test's."""
+    caller = frame.f_code.co_filename if frame is not None else ""
+    if caller in _WRITERS or any(each in caller for each in _PACKAGES):
+        return True
+    if caller == "tests.py":
+        return evaluates
+    while frame is not None and frame.f_code.co_filename != "tests.py":
+        place, values = (frame.f_code.co_filename, frame.f_code.co_name), frame.f_locals
+        if place == (f"{_LIBRARY}/timeit.py", "__init__"):
+            return all(
+                type(values[name]) is not str or values[name] in own | {"pass", "_stmt()", "_setup()"}
+                for name in ("stmt", "setup")
+            )
+        if place == (f"{_LIBRARY}/typing.py", "_evaluate"):
+            return values["self"].__forward_arg__ in own
+        if place[0].endswith("/sympy/parsing/sympy_parser.py") and place[1] == "parse_expr":
+            return values["s"] in own
+        frame = frame.f_back
+    return False

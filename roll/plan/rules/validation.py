@@ -1,0 +1,326 @@
+"""Rules that join several keys. Each problem names the key, the value, the rule with its arithmetic, and a fix."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from glob import escape
+from itertools import islice
+
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.arguments import EngineArguments
+from roll.core.configs.base import PRETRAIN, AlarmConfig
+from roll.core.configs.derived import keeps_sampling_mask, old_logprobs_recomputed, optimizer_batch_size, replays_routing
+from roll.core.configs.fields import all_range_problems
+from roll.core.configs.losses import POLICY_LOSSES, anchor_of
+from roll.core.configs.ppo import MAIN_SET, PPOConfig
+from roll.core.configs.problems import MISSING_VALUE, Problem, did_you_mean
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.configs.worker import TrainedConfig
+from roll.plan.rules.agentic_rules import agentic_problems
+from roll.plan.rules.loss_rules import loss_problems
+from roll.plan.rules.rlvr_rules import rlvr_problems
+from roll.plan.rules.role_rules import device_problems, role_problems, unreadable_devices
+from roll.plan.rules.schedule_rules import schedule_problems
+
+_SPREAD = ("mean", "max", "min")
+_OPTIMISER = ("grad_norm", "lr", "skipped_steps", "optimiser_steps")
+
+OF_EVERY_RUN = (
+    *(f"{name}/{part}" for name in ("critic/score", "critic/rewards", "critic/advantages", "rewards") for part in _SPREAD),
+    *(f"tokens/response_length/{part}" for part in ("mean", "max", "clip")),
+    *(f"staleness/{name}" for name in ("max", "mean", "token_mean", "engines_behind")),
+    *(f"scheduler/{name}" for name in ("pipeline_depth", "buffered_groups", "in_flight_groups")),
+    *(f"scheduler/{name}" for name in ("dropped_groups", "replayed_groups")),
+    *("throughput/response_tokens_per_s", "time/*_s", "memory/*_rss_mb", "memory/*_device_peak_mb"),
+    *(f"actor_train/{name}" for name in _OPTIMISER),
+    *(f"actor/{name}" for name in ("ratio_mean", "ratio_max", "approxkl", "behaviour_kl", "ess", "pg_loss", "total_loss")),
+    *(f"actor/train_infer_{name}" for name in ("kl", "k3", "chi2_token", "chi2_sequence", "ppl_ratio", "prob_diff_mean")),
+    *(f"actor/train_infer_{name}" for name in ("prob_diff_max", "pearson", "ess_token", "ess_sequence", "ratio_token_mean")),
+    *("actor/engine_mismatch", "actor/engine_mismatch_max", "actor/engine_mismatch_k3", "actor/engine_mismatch/[0-9]*"),
+    *("actor/behaviour_not_finite", "actor/entropy", "actor/gradient_left/*"),
+)
+"""Patterns of the names of metrics."""
+OF_SOME_RUNS: dict[str, tuple[str, ...]] = {
+    "use_kl_loss or add_token_level_kl": ("actor/kl_loss",),
+    "add_token_level_kl": ("critic/kl", "critic/kl_coef"),
+    "an adv_estimator that compares the rollouts of a group": ("rewards/groups_without_signal",),
+    "adv_estimator gae": (
+        *("critic/value_loss", "critic/values/mean", "critic/returns/mean", "critic/explained_variance"),
+        *(f"critic/{name}" for name in _OPTIMISER),
+    ),
+    "value_clip": ("critic/value_clipfrac",),
+    "train_infer_correction or recomputed log-probs": (
+        *("actor/is_weight_mean", "actor/is_weight_max", "actor/is_weight_ess", "actor/train_infer_final_mask_mean"),
+    ),
+    "actor_log_prob": ("staleness/proximal_lag",),
+    "keep_sampling_mask with top_p or top_k": ("tokens/kept_set/mean",),
+    "router_replay": ("actor/router_replay_changed",),
+    "a validation set": ("val/*", "val_correct/*", "eval/*"),
+    "an agentic run": ("env/*",),
+    "mode train": ("scheduler/explorers",),
+}
+"""What a run needs to have them -> patterns."""
+
+
+def alarm_problems(config: PPOConfig) -> Iterator[Problem]:
+    names = [*OF_EVERY_RUN, *_of_this(config)]
+    for index, alarm in enumerate(config.alarms):
+        yield from _range(alarm, f"alarms[{index}]")
+        if not _among(alarm.metric, names):
+            yield _unknown(alarm.metric, f"alarms[{index}].metric", names)
+
+
+def _range(alarm: AlarmConfig, key: str) -> Iterator[Problem]:
+    above, below = alarm.above, alarm.below
+    if above is None and below is None:
+        yield Problem(key, MISSING_VALUE, f"{alarm.metric} has no range to leave", "above: <number>, or below: <number>")
+    elif above is not None and below is not None and below >= above:
+        message = f"every value is below {below:g} or above {above:g}: in range is what lies from below to above"
+        yield Problem(f"{key}.below", below, message, f"less than {above:g}")
+
+
+def _of_this(config: PPOConfig) -> Iterator[str]:
+    correction = config.train_infer_correction
+    decoupled = old_logprobs_recomputed(config)[0] and anchor_of(config.actor_train.pg_variant) == "step"
+    corrects = correction.is_weight.enabled or any(each.enabled for each in correction.filters)
+    has = {
+        "use_kl_loss or add_token_level_kl": config.uses_reference,
+        "add_token_level_kl": config.add_token_level_kl,
+        "an adv_estimator that compares the rollouts of a group": config.compares_in_groups,
+        "adv_estimator gae": config.uses_critic,
+        "value_clip": config.uses_critic and config.value_clip is not None,
+        "train_infer_correction or recomputed log-probs": decoupled or corrects or correction.veto_threshold is not None,
+        "actor_log_prob": config.actor_log_prob is not None,
+        "keep_sampling_mask with top_p or top_k": keeps_sampling_mask(config),
+        "router_replay": replays_routing(config),
+        "a validation set": bool(config.validation_sampling),
+        "an agentic run": isinstance(config, AgenticConfig),
+        "mode train": config.mode != "both",
+    }
+    for need, patterns in OF_SOME_RUNS.items():
+        if has[need]:
+            yield from patterns
+    own = POLICY_LOSSES.get(config.actor_train.pg_variant)
+    yield from ("actor/*",) if own is None else (f"actor/{name}" for name in own.metrics)
+    domains = [escape(domain) for domain in dict.fromkeys(config.tag_to_domain.values())]
+    yield from (f"rewards/{domain}/*" for domain in domains)
+    yield from (f"staleness/{domain}/mean" for domain in domains if len(domains) > 1)
+
+
+def _among(name: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _unknown(name: str, key: str, known: list[str]) -> Problem:
+    for need, patterns in OF_SOME_RUNS.items():
+        if _among(name, [*patterns]):
+            return Problem(key, name, f"no step of this run will have it: it needs {need}", f"{need}, or another metric")
+    if losses := [loss for loss, entry in POLICY_LOSSES.items() if name.removeprefix("actor/") in entry.metrics]:
+        return Problem(
+            key,
+            name,
+            "the loss of this run does not have it",
+            f"actor_train.pg_variant: {' or '.join(losses)}, or another metric",
+        )
+    fix = did_you_mean(name, [each for each in known if "*" not in each], "a name from metrics.jsonl of a run like this one")
+    return Problem(key, name, "no step of this run will have it", fix)
+
+
+OF_THE_RUN = frozenset({"messages", "add_generation_prompt"})
+"""Variables of a chat template that are not for the user to set."""
+
+
+def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
+    """Everything that would go wrong later and can be known now. `device_count`: devices of the whole cluster."""
+    problems = [*all_range_problems(config)]
+    if unreadable := [*unreadable_devices(config)]:
+        return problems + unreadable
+    problems += device_problems(config, device_count)
+    for rule in (
+        _run,
+        _deterministic,
+        _lengths,
+        _batch,
+        _evaluation,
+        alarm_problems,
+        schedule_problems,
+        loss_problems,
+        role_problems,
+        _sampling,
+        _template_variables,
+    ):
+        problems += rule(config)
+    if isinstance(config, RLVRConfig):
+        problems += rlvr_problems(config)
+    if isinstance(config, AgenticConfig):
+        problems += agentic_problems(config)
+    return problems
+
+
+def _template_variables(config: PPOConfig) -> Iterator[Problem]:
+    data, key = config.actor_train.data_args, "actor_train.data_args.chat_template_kwargs"
+    if data.chat_template_kwargs and data.template != "native":
+        yield Problem(
+            key,
+            data.chat_template_kwargs,
+            f"is never read: template is {data.template}",
+            "actor_train.data_args.template: native",
+        )
+    for name in data.chat_template_kwargs:
+        if not name.isidentifier() or name in OF_THE_RUN:
+            message = "is given by the run" if name in OF_THE_RUN else "is no name of a variable"
+            yield Problem(f"{key}.{name}", data.chat_template_kwargs[name], message, "remove it")
+
+
+def _run(config: PPOConfig) -> Iterator[Problem]:
+    if config.exp_name in ("", ".", "..") or "/" in config.exp_name:
+        yield Problem(
+            "exp_name",
+            config.exp_name,
+            "must be a plain folder name",
+            f"{'-'.join(re.findall(r'[^/.]+', config.exp_name)) or 'my_run'}",
+        )
+    elif not config.exp_name.isprintable():
+        yield Problem("exp_name", config.exp_name, "has line ends or control characters", "letters, digits, - and _")
+    if config.resume_from_checkpoint == "":
+        yield Problem("resume_from_checkpoint", "", "is empty", "write true, false, auto or a path")
+    if isinstance(config.track_with, list) and "none" in config.track_with and len(config.track_with) > 1:
+        yield Problem("track_with", config.track_with, "has none beside other trackers", "remove none")
+
+
+def _deterministic(config: PPOConfig) -> Iterator[Problem]:
+    """What depends on timing, or on which requests share a batch."""
+    ratio, engine = config.async_generation_ratio, config.actor_infer.strategy_args
+    excluded = (
+        (ratio > 0, f"needs async_generation_ratio 0, not {ratio:g}: timing decides otherwise", "async_generation_ratio: 0"),
+        (config.redundant_groups > 0, "excludes redundant_groups: timing decides which groups are used", "redundant_groups: 0"),
+        (config.mode in ("explore", "train"), f"timing decides otherwise with mode: {config.mode}", "mode: both"),
+        (
+            config.train_on_arrival and config.mode != "explore",
+            "train_on_arrival adds gradients up in the order in which groups come: timing decides",
+            "train_on_arrival: false",
+        ),
+        (
+            "actor_infer" in config.roles() and isinstance(engine.options, EngineArguments),
+            f"{engine.strategy_name} batches requests as they come, and another batch rounds otherwise",
+            "actor_infer.strategy_args.strategy_name: hf_infer",
+        ),
+    )
+    for excludes, message, instead in excluded:
+        if config.deterministic and excludes:
+            yield Problem("deterministic", True, message, f"false, or {instead}")
+
+
+def _lengths(config: PPOConfig) -> Iterator[Problem]:
+    try:
+        sequence_length = config.lengths().sequence
+    except ValueError:  # reported by the pipeline's own rules, which know its keys
+        return
+    cache = config.actor_infer.strategy_args.strategy_config.get("kv_cache_tokens")
+    if isinstance(cache, int) and cache < sequence_length:
+        yield Problem(
+            "actor_infer.strategy_args.strategy_config.kv_cache_tokens",
+            cache,
+            f"{cache} < sequence_length {sequence_length}: no request fits",
+            f"at least {sequence_length}",
+        )
+
+
+def _group_key(config: PPOConfig) -> str:
+    return "num_return_sequences_in_group" if isinstance(config, RLVRConfig) else "train_env_manager.group_size"
+
+
+def _sampling(config: PPOConfig) -> Iterator[Problem]:
+    generating, key = config.actor_infer.generating_args, "actor_infer.generating_args"
+    size, asked = config.group_size, generating.num_return_sequences
+    if generating.temperature == 0:
+        yield Problem(f"{key}.temperature", 0.0, "greedy responses of a group are all equal", "a temperature > 0, e.g. 1.0")
+    if "" in generating.stop_strings:
+        yield Problem(f"{key}.stop_strings", generating.stop_strings, "an empty text stops nothing", "remove it")
+    if asked is not None and asked != size:
+        yield Problem(
+            f"{key}.num_return_sequences",
+            asked,
+            f"{asked} != {_group_key(config)} {size}",
+            f"remove it, or {_group_key(config)}: {asked}",
+        )
+    for name, role in config.configured_roles().items():
+        if isinstance(role, TrainedConfig) and role.training_args.warmup_ratio > 0 and role.training_args.warmup_steps > 0:
+            ratio, steps = role.training_args.warmup_ratio, role.training_args.warmup_steps
+            message = f"warmup_steps {steps} is given too"
+            yield Problem(f"{name}.training_args.warmup_ratio", ratio, message, "keep one of them")
+
+
+def _batch(config: PPOConfig) -> Iterator[Problem]:
+    if "actor_train" not in config.configured_roles():
+        return
+    yield from _whole_batches(config, config.actor_train, "optimiser batch")
+    if config.uses_critic and config.critic is not None:
+        yield from _whole_batches(config, config.critic, "critic's optimiser batch")
+
+
+def _whole_batches(config: PPOConfig, worker: TrainedConfig, name: str) -> Iterator[Problem]:
+    batch = optimizer_batch_size(worker)
+    training, ranks = worker.training_args, worker.data_parallel_size
+    groups, size, samples = config.groups_per_step, config.group_size, config.rollouts_per_step
+    units = ("prompts", "responses") if isinstance(config, RLVRConfig) else ("groups", "episodes")
+    if batch > 0 and groups > 0 and samples % batch and config.samples_per_rollout == 1:
+        message = (
+            f"{groups} {units[0]} x {size} {units[1]} = {samples} samples, not a multiple of the {name}: "
+            f"per_device_train_batch_size {training.per_device_train_batch_size} x gradient_accumulation_steps "
+            f"{training.gradient_accumulation_steps} x {ranks} data-parallel ranks = {batch}"
+        )
+        yield Problem("rollout_batch_size", config.rollout_batch_size, message, _batch_fix(config, worker, batch))
+
+
+def _batch_fix(config: PPOConfig, worker: TrainedConfig, batch: int) -> str:
+    """The nearest numbers of groups whose samples divide into whole optimiser batches, the policy's and the critic's, as
+    rollout_batch_size counts them; and the largest smaller batches into which these samples divide."""
+    role = "" if worker is config.actor_train else "critic.training_args."
+    trained = [config.actor_train, *([config.critic] if config.uses_critic and config.critic is not None else [])]
+    whole = math.lcm(batch, *(optimizer_batch_size(each) or 1 for each in trained))
+    unit = whole // math.gcd(whole, config.group_size)
+    counted = config.rollout_batch_size // config.groups_per_step
+    below = config.groups_per_step // unit * unit
+    fixes = [f"rollout_batch_size {f'{below * counted} or ' if below else ''}{(below + unit) * counted}"]
+    for key in ("per_device_train_batch_size", "gradient_accumulation_steps"):
+        given = getattr(worker.training_args, key)
+        smaller = (size for size in range(given - 1, 0, -1) if config.rollouts_per_step % (batch // given * size) == 0)
+        fixes += [f"{role}{key} {size}" for size in islice(smaller, 1)]
+    return ", or ".join(fixes)
+
+
+RESERVED = ("train", MAIN_SET)
+"""What the tasks of training and of the first set are called."""
+
+
+def _evaluation(config: PPOConfig) -> Iterator[Problem]:
+    if isinstance(config, RLVRConfig | AgenticConfig):
+        yield from _set_names(config.validation_sets)
+    checkpoints = config.bench_checkpoints
+    if config.mode != "bench":
+        if checkpoints != [PRETRAIN]:
+            yield Problem(
+                "bench_checkpoints", checkpoints, f"has no effect with mode: {config.mode}", "remove it, or mode: bench"
+            )
+        return
+    if not config.validation_sampling:
+        fix = "validation_sets: {<name>: ...}"
+        yield Problem("validation_sets", MISSING_VALUE, "mode: bench evaluates validation sets, and there is none", fix)
+    if not checkpoints:
+        yield Problem("bench_checkpoints", [], "names no model", f"[{PRETRAIN}], or a list of folders of runs and checkpoints")
+    if config.resume_from_checkpoint not in (False, "auto"):
+        message = "an evaluation resumes nothing: its models are those of bench_checkpoints"
+        yield Problem("resume_from_checkpoint", config.resume_from_checkpoint, message, "false")
+
+
+def _set_names(names: Iterable[str]) -> Iterator[Problem]:
+    """`names`: of `validation_sets`."""
+    for name in names:
+        if name in RESERVED:
+            yield Problem(f"validation_sets.{name}", name, "is the name of other tasks", "another name")
+        elif not name or not name.isprintable() or {"/", "."} & {*name}:
+            yield Problem("validation_sets", name, "is no name of a set", 'no "/", no ".", not empty')

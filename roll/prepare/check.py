@@ -1,0 +1,158 @@
+"""How a configuration meets this machine: its contradictions, its plan, and what may be wrong here though it is right. Nothing
+starts, and nothing heavy is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from roll.core.configs.arguments import CACHE_BYTES, StrategyArguments
+from roll.core.configs.derived import element_bytes
+from roll.core.configs.engines import engine_of
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.problems import Problem
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.configs.sizes import BYTES, GIB
+from roll.core.distributed.machine import Machine
+from roll.core.errors import PromptFileError
+from roll.plan.memory import Model
+from roll.plan.model_shape import shape_of
+from roll.plan.plan import Plan, make_plan, model_folders
+from roll.plan.rules.validation import check_config
+from roll.prepare.fitting import read_model_folder
+from roll.prepare.packaged import missing_model
+from roll.prompts.hub import cached, is_hub_name, where_from
+from roll.prompts.prompt_file import read_rows
+from roll.strategies.infer.installed_engine import engine_remarks
+from roll.strategies.run_models import models_here
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A configuration without problems, and how it meets the machine."""
+
+    plan: Plan
+    machine: Machine
+    misfits: tuple[Problem, ...]
+    """Reasons why the model folders on this machine cannot be those of one run."""
+    remarks: tuple[str, ...]
+    """What may be wrong here though the configuration is right: files and devices that are not on this machine, memory."""
+
+
+def planned_devices(config: PPOConfig, machine: Machine) -> int:
+    """The devices that the configuration names, else the devices of this machine (`roll.core.distributed.devices.detect`)."""
+    return config.num_nodes * (config.num_gpus_per_node or len(machine.accelerators) or max(2, machine.cpus))
+
+
+def contradictions(config: PPOConfig, machine: Machine) -> list[Problem]:
+    """The problems of a configuration that do not depend on whether torch uses the accelerators of this machine: torch may be a
+    build for CPUs, which is known only after its import (`roll.core.distributed.devices.detect`)."""
+    problems = check_config(config, planned_devices(config, machine))
+    if problems and machine.accelerators and not check_config(config, planned_devices(config, replace(machine, accelerators=()))):
+        return []
+    return problems
+
+
+def check(config: PPOConfig, machine: Machine, device_memory: int | None = None) -> Checked:
+    """Plans a configuration without problems. `device_memory`: bytes of the planned accelerators, if not this machine's."""
+    devices = planned_devices(config, machine)
+    # Roles on more devices than this machine has cores cannot be on its CPU slots.
+    used = {device for role in config.roles().values() for device in role.devices}
+    accelerators = bool(machine.accelerators) or device_memory is not None or len(used) > config.num_nodes * max(2, machine.cpus)
+    config, remarks = _in_steps(config)
+    config = config if accelerators else _with_cache_of_environment(config)
+    models: dict[str, Model | str] = {}
+    for folder in model_folders(config):
+        models[folder], found = _model(folder)
+        remarks += found
+    fit = models_here(config)
+    remarks += [*fit.warnings, *fit.remarks]
+    there = device_memory or min(machine.accelerators, default=None)
+    plan = make_plan(config, devices, models, accelerators, there)
+    remarks += _devices_here(plan, machine, devices // config.num_nodes)
+    remarks += _memory_here(plan, machine, there)
+    remarks += [] if accelerators else _precision_here(config, machine)
+    remarks += [line for key, chosen in engines(config) for line in engine_remarks(key, chosen, bool(machine.accelerators))]
+    return Checked(plan, machine, tuple(fit.problems), tuple(remarks))
+
+
+def _with_cache_of_environment(config: PPOConfig) -> PPOConfig:
+    """As the engine reads it on a CPU: its variable for the KV cache, in GiB, counts more than the argument."""
+    chosen = config.actor_infer.strategy_args
+    space = os.environ.get(engine_of(chosen.strategy_name).cpu_cache_variable, "")
+    if not space.isdecimal():
+        return config
+    given = chosen.strategy_config | {CACHE_BYTES: int(space) * GIB}
+    return replace(config, actor_infer=replace(config.actor_infer, strategy_args=replace(chosen, strategy_config=given)))
+
+
+def _in_steps(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
+    """With the steps that its epochs have, if its prompts are here."""
+    if not isinstance(config, RLVRConfig) or config.total_epochs is None or config.only_evaluates:
+        return config, []
+    data = config.actor_train.data_args
+    try:
+        prompts = sum(1 for _ in read_rows(data, only_tag=""))
+    except PromptFileError as error:
+        return config, [f"{error}: the number of steps is not known"]
+    counted = f"{prompts:,} rows, those that prompt_length leaves out included"
+    return config.in_steps(prompts), [f"total_epochs {config.total_epochs:g}: the steps are those of {counted}"]
+
+
+def _model(folder: str) -> tuple[Model | str, list[str]]:
+    if is_hub_name(folder):
+        in_cache = cached(folder)
+        if in_cache is None:
+            return f"unknown: {where_from(folder)}", [f"{where_from(folder)}: no memory figures"]
+        folder = str(in_cache)
+    files = read_model_folder(folder)
+    if unmade := missing_model(folder):
+        return f"unknown: {files.note}", [f"{files.note}: {unmade[0].fix}"]
+    if files.config is None:
+        return f"unknown: {files.note}", [f"{files.note}: no memory figures"]
+    try:
+        shape = shape_of(files.config)
+    except ValueError as error:
+        return f"unknown: {error}", [f"{folder}: {error}: no memory figures"]
+    return Model(shape, files.stored_parameters or shape.parameters), [files.note] if files.note else []
+
+
+def _devices_here(plan: Plan, machine: Machine, per_node: int) -> Iterator[str]:
+    if plan.accelerators and len(machine.accelerators) < per_node:
+        found = f"{len(machine.accelerators)} accelerators" if machine.accelerators else "no accelerator"
+        yield f"the plan is for {per_node} accelerators a node; this machine has {found}, {machine.cpus} CPU cores"
+    if not plan.accelerators and plan.nodes == 1 and plan.device_count > machine.cpus:
+        yield f"{plan.device_count} CPU slots share {machine.cpus} cores"
+
+
+def _precision_here(config: PPOConfig, machine: Machine) -> Iterator[str]:
+    slow = [f"{name}.model_args.dtype" for name, role in config.roles().items() if element_bytes(role, False) == BYTES["bf16"]]
+    if slow and machine.bf16 == "":
+        yield f"{' and '.join(slow)} = bf16: these processors have no instructions for it (AMX, AVX512-BF16): fp32 may be faster"
+
+
+def engines(config: PPOConfig) -> Iterator[tuple[str, StrategyArguments]]:
+    """Key and value of the `strategy_args` of each engine."""
+    if "actor_infer" in config.roles():
+        yield "actor_infer.strategy_args", config.actor_infer.strategy_args
+    for domain, reward in config.rewards.items() if isinstance(config, RLVRConfig) else ():
+        for name, model in reward.models.items():
+            yield f"rewards.{domain}.{name}.strategy_args", model.strategy_args
+
+
+def _memory_here(plan: Plan, machine: Machine, there: int | None) -> Iterator[str]:
+    if plan.accelerators:
+        for group in plan.devices:
+            if there is not None and group.bytes > there:
+                names = " and ".join(group.roles)
+                yield f"{names}: about {group.bytes / GIB:.1f} GiB a device, but a device has {there / GIB:.1f} GiB"
+        return
+    yield from (f"{role.role} would not start: {role.fault}" for role in plan.memory if role.fault)
+    needed = sum(group.bytes * len(group.devices) for group in plan.devices) + sum(part.bytes for part in plan.host)
+    if needed > machine.memory:
+        parts = [(part.bytes, role.role, part.name) for role in plan.memory for part in role.resident]
+        size, role, name = max(parts, default=(0, "", ""))
+        most = f"; the largest part: {name} of {role}, {size / GIB:.1f} GiB"
+        fix = " (max_running_requests or sequence_length)" if name == "KV cache" else ""
+        yield f"all roles together: about {needed / GIB:.1f} GiB, but this machine has {machine.memory / GIB:.1f} GiB{most}{fix}"

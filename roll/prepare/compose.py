@@ -1,0 +1,330 @@
+"""Composes YAML files and `key=value` overrides to a configuration, by Hydra."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import GrammarParseError, InterpolationResolutionError
+
+import roll
+from roll.compat.code.names import place_of
+from roll.compat.roll.pipelines import Pipeline, of_others, pipeline_of, references_in, variables_of
+from roll.compat.roll.report import differences_of, other_defaults
+from roll.compat.roll.translation import Translation, not_read_as_roll, read_as_roll, translate
+from roll.compat.trinity import translation as trinity
+from roll.compat.trinity.translation import words_of
+from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.derived import with_default_devices
+from roll.core.configs.fields import count_keys
+from roll.core.configs.plain import to_mapping
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.problems import ConfigError, LoadReport, Note, Problem, origin
+from roll.core.configs.program import PROGRAM
+from roll.core.configs.redact import hide_values
+from roll.core.configs.rlvr import RLVRConfig
+from roll.core.distributed.machine import this_machine
+from roll.plan.rules.loading import load_config, load_lenient
+from roll.prepare.fitting import fill_in
+from roll.prepare.yaml_files import COMMAND_LINE, check_files, check_references, files, origins, said
+from roll.prompts.paths import from_home
+
+Config = TypeVar("Config", bound=PPOConfig)
+ROLLS_DEVICES_PER_NODE = 8
+_OF_HYDRA = "is about Hydra's own folders, logs and launchers; a run's files are in <output_dir>/<exp_name>"
+
+__all__ = ["compose", "load", "load_to_start", "to_mapping"]
+
+
+def compose(config_path: str | Path, config_name: str, overrides: Sequence[str] = ()) -> dict[str, object]:
+    """The composed YAML as plain values, with `${...}` resolved and without Hydra's own node.
+
+    An override is `key=value`, `+key=value` or `~key`; a value that is no Hydra value (`0-3,6`, `list(range(0,4))`) is text.
+    Raises `ConfigError` with one problem for a missing file, an override that cannot be read, or a reference to nothing."""
+    return _compose(config_path, config_name, overrides)[0]
+
+
+def load(
+    config_path: str | Path,
+    config_name: str,
+    overrides: Sequence[str] = (),
+    *,
+    compat: bool = False,
+    pipeline: Pipeline | None = None,
+    keys: Mapping[str, Any] | None = None,
+    fetch: bool = False,
+) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
+    """The configuration of an RLVR or an agentic run, and what became of every key. `pipeline`: the one that the user named; it
+    decides where no key does. `keys`: Python's keywords, laid over the file. `fetch`: what is left out may be derived from a
+    model that the hub has to send.
+
+    ROLL's names and values are read as compat/roll says, Trinity-RFT's as compat/trinity/keys.py does. `compat`: the file
+    is ROLL's and keeps ROLL's meaning (compat/roll/readings.py); what is unknown, lacking or other than in ROLL is reported, not
+    refused. Raises `ConfigError` with every problem, each with its file and line; `check_config` is the caller's next step."""
+    hide_values({name: value for name, value in os.environ.items() if not os.path.exists(value)})  # a path is no secret
+    mapping, references = _compose(config_path, config_name, overrides)
+    mapping = laid_over(mapping, keys or {})
+    folder, name = Path(config_path).resolve(), config_name.removesuffix(".yaml")
+    included = set[str]().union(*list(files(folder, name).values())[1:])
+    where = origins(folder, name, overrides) | dict.fromkeys(keys or (), "keywords")
+    config, report = understand(mapping, references, included, where, compat, pipeline)
+    config = with_default_devices(config, len(this_machine().accelerators))
+    if isinstance(config, RLVRConfig):
+        config, derived = fill_in(config, mapping, fetch)
+        report = replace(report, derived=derived)
+    hydras = [Note(*each.partition("=")[::2], _OF_HYDRA, COMMAND_LINE) for each in overrides if _is_hydras(each)]
+    file = str(folder / f"{name}.yaml")
+    return config, replace(report, file=file, without_effect=[*report.without_effect, *hydras])
+
+
+def understand(
+    mapping: dict[str, object],
+    references: set[str],
+    included: set[str],
+    where: dict[str, str],
+    compat: bool,
+    pipeline: Pipeline | None = None,
+) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
+    """`load` of a composed file. `references`: top-level keys that `${...}` names. `included`: those that the files of the
+    defaults list write. `where`: `file:line` by key."""
+    theirs = trinity.translate(mapping) if trinity.is_trinity(mapping) else None
+    given, words, of_roll = mapping, dict[str, str](), compat and theirs is None
+    mapping = theirs.mapping if theirs is not None else mapping
+    try:
+        cls: type[RLVRConfig | AgenticConfig] = AgenticConfig if pipeline_of(mapping, pipeline) == "agentic" else RLVRConfig
+        variables = variables_of(mapping, cls, references, included)
+        written = {key: value for key, value in mapping.items() if key not in variables}
+        first = read_as_roll(written, cls) if of_roll else Translation(written)
+        made = translate(first.mapping, cls, has_class=_has_class, has_environment=_has_environment, written_for_roll=compat)
+        made = made.after(first) if theirs is None else made.after(first).after(theirs)
+        where |= {target: origin(where, source) for target, source in made.moved.items()}
+        words |= words_of(made.moved, given, made.mapping, theirs is not None)
+        config, unknown, not_offered = _load(cls, made, compat)
+    except ConfigError as error:
+        raise ConfigError(LoadReport(origins=where, words=words).located(error.problems)) from error
+    config = _with_machines(from_home(config), made.aliased) if compat else from_home(config)
+    return config, LoadReport(
+        used=count_keys(cls, made.mapping) - len(not_offered),
+        aliased=_placed(made.aliased, where),
+        without_effect=_placed(made.without_effect, where),
+        lacking=_placed(made.lacking + [Note(each.key, each.value, each.message) for each in not_offered], where),
+        unknown=_placed([Note(each.key, each.value, _advice(each)) for each in unknown], where),
+        variables=sorted(variables),
+        differences=_placed(differences_of(config, written) if of_roll else [] if theirs else _untold(made, written, cls), where),
+        defaults=other_defaults(config, made.mapping) if of_roll else [],
+        origins=where,
+        words=words,
+    )
+
+
+def _untold(made: Translation, written: Mapping[str, object], cls: object) -> list[Note]:
+    """Notes on ROLL's meaning of the keys of a file that its other keys mark as ROLL's, though it is not read so."""
+    return not_read_as_roll(written, cls) if made.aliased or made.without_effect else []
+
+
+def laid_over(base: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in keys.items():
+        under = merged.get(key)
+        merged[key] = laid_over(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _advice(unknown: Problem) -> str:
+    if unknown.fix != "remove it":
+        return f"{unknown.message}; {unknown.fix}"
+    # What stands there ROLL hands on, to packages whose keys are in no table here.
+    free = ".strategy_config." in unknown.key or unknown.key.startswith("custom_envs.")
+    return (
+        "unknown key: it is not read here, whatever ROLL does with it" if free else "neither ROLL nor this project has such a key"
+    )
+
+
+def _with_machines(config: Config, notes: list[Note]) -> Config:
+    """ROLL counts its machines by the highest device that a role names; `num_nodes` is not read."""
+    try:
+        highest, name = max((device, name) for name, role in config.roles().items() for device in [0, *role.devices])
+    except ValueError:  # a device_mapping that cannot be read: reported as such
+        return config
+    per_node = config.num_gpus_per_node
+    if per_node is None and highest >= ROLLS_DEVICES_PER_NODE:
+        per_node = ROLLS_DEVICES_PER_NODE
+        notes.append(Note("num_gpus_per_node", None, f"read as {per_node}, ROLL's default: roles name device {highest}"))
+    if not per_node:
+        return config
+    if (nodes := highest // per_node + 1) > config.num_nodes:
+        mapping = config.roles()[name].device_mapping
+        notes.append(Note(f"{name}.device_mapping", mapping, f"read as num_nodes: {nodes}, of num_gpus_per_node: {per_node}"))
+    return replace(config, num_nodes=max(config.num_nodes, nodes), num_gpus_per_node=per_node)
+
+
+def load_to_start(
+    config_path: str | Path,
+    config_name: str,
+    overrides: Sequence[str] = (),
+    *,
+    compat: bool = False,
+    pipeline: Pipeline | None = None,
+) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
+    """Loads as `load` does; raises `ConfigError` with one problem for a file that loads only because of `compat`: it cannot
+    start."""
+    config, report = load(config_path, config_name, overrides, compat=compat, pipeline=pipeline, fetch=True)
+    if report.lacking:
+        needed = ", ".join(note.key for note in report.lacking)
+        message = f"loads, but cannot start: {needed} {'need' if len(report.lacking) > 1 else 'needs'} what is not supported"
+        raise ConfigError([Problem("config_name", config_name, message, "roll check --compat says what to do about each")])
+    return config, report
+
+
+def _load(
+    cls: type[RLVRConfig | AgenticConfig], made: Translation, compat: bool
+) -> tuple[RLVRConfig | AgenticConfig, list[Problem], list[Problem]]:
+    """The configuration, the unknown keys and the values that are not offered. Raises `ConfigError`; strictly, for those, too."""
+    if compat:
+        config, leniency = load_lenient(cls, made.mapping)
+        return config, leniency.unknown, leniency.not_offered
+    problems = [Problem(note.key, note.value, f"is not supported: {note.message}") for note in made.lacking]
+    try:
+        config = load_config(cls, made.mapping)
+    except ConfigError as error:
+        raise ConfigError([*problems, *(_told_of(problem, cls) for problem in error.problems)]) from error
+    if problems:
+        raise ConfigError(problems)
+    return config, [], []
+
+
+def _told_of(problem: Problem, cls: object) -> Problem:
+    """A key of the other kind of runs is not to be removed without a word."""
+    others = of_others(problem.key, cls) if problem.message == "unknown key" else ""
+    return replace(problem, fix=others) if others else problem
+
+
+def _placed(notes: Sequence[Note], where: Mapping[str, str]) -> list[Note]:
+    return [replace(note, where=origin(where, note.key)) for note in notes]
+
+
+def _has_class(path: str) -> bool:
+    """Whether a module of this package has a name. Nothing is imported: a module may need packages that are not installed."""
+    *package, module, name = place_of(path).split(".")
+    if not all(part.isidentifier() for part in (*package, module, name)):
+        return False
+    file = Path(roll.__path__[0]).joinpath(*package[1:], f"{module}.py")
+    return file.is_file() and re.search(rf"\b{re.escape(name)}\b", file.read_text()) is not None
+
+
+def _has_environment(name: str) -> bool:
+    from roll.envs.registry import BUILT_IN
+
+    return name in BUILT_IN or name == PROGRAM or "." in name
+
+
+def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]) -> tuple[dict[str, Any], set[str]]:
+    """The composed values, and the top-level keys that `${...}` names."""
+    folder = Path(config_path).resolve()
+    name = config_name.removesuffix(".yaml")
+    if not (folder / f"{name}.yaml").is_file():
+        available = sorted(file.stem for file in folder.glob("*.yaml")) if folder.is_dir() else []
+        found = f"choose one of {', '.join(available)}" if available else "there are no YAML files in this folder"
+        found = f"--config_path . --config_name {name}" if Path(f"{name}.yaml").is_file() else found
+        found = f"rename it to {Path(name).stem}.yaml" if (folder / name).is_file() else found
+        raise ConfigError([Problem("config_name", config_name, f"{folder} has no {name.removesuffix('.yml')}.yaml", found)])
+    check_files(folder, name)
+    prepared = [_prepare(override, folder) for override in overrides if not _is_hydras(override)]
+    GlobalHydra.instance().clear()
+    try:
+        # ROLL's files have no _self_ in their defaults list; the file itself then comes last, as they expect.
+        with warnings.catch_warnings(), initialize_config_dir(str(folder), version_base=None):
+            warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
+            composed = hydra_compose(name, prepared)
+        unresolved: Any = OmegaConf.to_container(composed, resolve=False)
+        check_references(unresolved)
+        plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except ConfigError as error:
+        raise ConfigError(LoadReport(origins=origins(folder, name, overrides)).located(error.problems)) from None
+    except Exception as error:  # boundary: Hydra and OmegaConf raise many types, whatever is wrong with a file
+        problem = _missing_variable(error) or _unresolved(error) or _not_composed(config_name, error)
+        raise ConfigError(LoadReport(origins=origins(folder, name, overrides)).located([problem])) from error
+    if not isinstance(plain, dict):
+        raise ConfigError([Problem("config_name", config_name, "is not a mapping of keys to values")])
+    return {str(key): value for key, value in plain.items() if key != "hydra"}, references_in(unresolved)
+
+
+def _missing_variable(error: Exception) -> Problem | None:
+    """`${oc.env:X}` where X is not set."""
+    found = re.search(r"Environment variable '([^']+)' not found", str(error))
+    if found is None:
+        return None
+    key, name = str(getattr(error, "full_key", None) or "config_name"), found[1]
+    fix = f"export {name}, or give a value for its absence: ${{oc.env:{name},default}}"
+    return Problem(key, f"${{oc.env:{name}}}", f"the environment variable {name} is not set", fix)
+
+
+def _unresolved(error: Exception) -> Problem | None:
+    """`${...}` that names nothing, or cannot be read. Hydra wraps the error of one that it reads first."""
+    inner = error.__cause__ if isinstance(error, HydraException) else error
+    key, reason = getattr(inner, "full_key", None), str(inner).splitlines()
+    if not isinstance(inner, InterpolationResolutionError | GrammarParseError):
+        return None
+    found = re.search(r"full_key: (\S+)", str(inner))
+    key = key or (found[1] if found else "config_name")
+    named = re.search(r"Interpolation key '([^']+)' not found", reason[0])
+    fix = (
+        f"give {named[1]} a value, or write the value here"
+        if named
+        else "${key}, ${oc.env:NAME,default}, or \\${ for the text itself"
+    )
+    return Problem(
+        str(key), "${...}", reason[0].removeprefix("InterpolationKeyError raised while resolving interpolation: "), fix
+    )
+
+
+def _not_composed(config_name: str, error: Exception) -> Problem:
+    return Problem("config_name", config_name, f"cannot be composed: {said(error)}")
+
+
+def _prepare(override: str, folder: Path) -> str:
+    """An override that Hydra reads as the user meant it.
+
+    Hydra refuses a plain `key=value` unless the YAML has the key; here every field may be set, and unknown ones are found by
+    strict loading. Hydra reads `a,b` as a sweep, which a single run cannot mean."""
+    if _parse(override) is None:
+        key, equals, value = override.partition("=")
+        quoted = f"{key}={_quote(value)}" if equals else override
+        if not equals or _parse(quoted) is None:
+            file = Path(override)
+            named = file.suffix in (".yaml", ".yml")
+            fix = f"--config_path {file.parent} --config_name {file.stem}" if named else "write key=value, +key=value or ~key"
+            raise ConfigError([Problem("override", override, "cannot be read", fix)])
+        override = quoted
+    is_group = (folder / override.partition("=")[0]).is_dir()
+    return override if override.startswith(("+", "~")) or is_group else f"++{override}"
+
+
+def _is_hydras(override: str) -> bool:
+    """`hydra.run.dir=...` and the like: about Hydra's own folders, logs and launchers, none of which a run here has."""
+    return re.match(r"[+~]*hydra(?=[./=@]|$)", override) is not None
+
+
+def _parse(override: str) -> Override | None:
+    try:
+        parsed = OverridesParser.create().parse_override(override)
+    except HydraException:
+        return None
+    return parsed if parsed.key_or_group and not parsed.is_sweep_override() else None
+
+
+def _quote(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

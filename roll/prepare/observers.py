@@ -1,0 +1,53 @@
+"""The reports of a run, and its onlookers."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+
+from roll.core.configs.plain import to_mapping
+from roll.core.distributed.backend import Backend
+from roll.core.distributed.cluster import Cluster
+from roll.core.distributed.devices import Inventory
+from roll.core.flow.flow import Flow
+from roll.core.pipeline.prepared import Prepared
+from roll.core.pipeline.roles import loss_spec
+from roll.core.record.callbacks import Callback, Observers, Reports
+from roll.platform.garbage import watch_growth
+from roll.reports.advice import Adviser
+from roll.reports.alarms import Alarms
+from roll.reports.by_tag import ByTag
+from roll.reports.hang_watch import HangWatch
+from roll.reports.invalid_actions import InvalidActions
+from roll.reports.learning_curve import LearningCurve
+from roll.reports.live_display import LiveDisplay
+from roll.reports.trackers import Trackers
+from roll.reports.verdict import Curves
+from roll.reports.warnings import Warnings, table
+
+
+def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) -> Observers:
+    """Raises `TrackerError`, having changed no file, and `OSError`."""
+    config, derived, run_dir = prepared.config, prepared.derived, prepared.run_dir
+    last_step = prepared.resumed_record["step"] if prepared.resumed_record is not None else -1
+    written = prepared.written or to_mapping(config)
+    # First: a tracker that cannot start ends this.
+    trackers = Trackers(derived.trackers, run_dir, config.exp_name, written, config.tracker_kwargs, last_step)
+    curves = Curves()
+    display = LiveDisplay(config.logging_steps, curves if config.trains else None)
+    picture = LearningCurve(run_dir, config.exp_name, derived.staleness_bound, prepared.lock)
+    warnings = Warnings([*table(config, loss_spec(config, derived))] if config.trains else (), prepared.warnings)
+    reports: list[Callback] = [trackers, warnings, InvalidActions(prepared.rules, warnings)]
+    if config.trains:
+        reports.append(curves)
+    if not prepared.benched:
+        tags = ByTag(derived.tag_to_domain)
+        alarms = Alarms(config.alarms if config.trains else (), run_dir, display)
+        reports += [tags, Adviser(config, inventory.kind, not backend.isolated, curves), alarms]
+    return Observers((*reports, display, picture), display.note)
+
+
+def run_onlookers(
+    flow: Flow, clusters: Mapping[str, Cluster], run_dir: Path, reports: Reports
+) -> list[Coroutine[object, object, None]]:
+    return [HangWatch(flow, clusters, run_dir / "stacks", reports).run(), watch_growth()]

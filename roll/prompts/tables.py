@@ -1,0 +1,118 @@
+"""Rows of files that are tables (CSV, Parquet, Arrow), and of data sets of the hub.
+
+A CSV file says nothing of types, so its values stay the text that they are: an answer `007` or `1.50` is compared as it was
+written.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import mmap
+from collections.abc import Callable, Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from roll.core.data.untrusted import open_regular
+from roll.core.errors import boundary
+from roll.prompts.hub import asks_modelscope, fetch_data_set, quietly, refusal
+
+Row = dict[str, Any]
+_LINES = (".jsonl", ".json", ".ndjson")
+"""What files of JSON lines are called."""
+
+AT_ONCE = 256
+"""Rows of a table that are in memory at a time."""
+
+
+def is_table(path: Path) -> bool:
+    return path.suffix.lower() in _READERS
+
+
+def holds_rows(path: Path) -> bool:
+    """Whether it is a file of rows by its name, or is a file."""
+    return is_table(path) or path.suffix in _LINES or path.is_file()
+
+
+def told(folder: Path, most: int = 8) -> str:
+    """The files of a folder that can hold rows."""
+    there = sorted(path.name for path in folder.iterdir() if path.is_file() and (is_table(path) or path.suffix in _LINES))
+    more = f" and {len(there) - most} more" if len(there) > most else ""
+    return f"; name files of it: {', '.join(there[:most])}{more}" if there else ", and has no file of prompts"
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """The rows as JSON values; columns of bytes (images) are left out. Raises `OSError`, `ValueError`."""
+    with open_regular(path) as file:
+        yield from _READERS[path.suffix.lower()](file)
+
+
+def rows_of_hub(path: str, subset: str | None, split: str, revision: str | None) -> Iterator[Row]:
+    """The rows of a data set, which `datasets` fetches once to its cache, as `rows`; with `USE_MODELSCOPE=1` ModelScope's package
+    fetches it. Code of a data set is never run. Raises `ValueError`."""
+    from datasets import load_dataset
+
+    with boundary(ValueError, say=lambda error: ": ".join(refusal(error))):
+        if asks_modelscope() and not Path(path).exists():
+            path, revision = str(fetch_data_set(path, revision)), None
+        with quietly():
+            found = load_dataset(path, subset, split=split, revision=revision)
+    # Pictures and sounds stay bytes, which are left out.
+    yield from map(_plain, (row for batch in found.with_format("arrow").iter(AT_ONCE) for row in batch.to_pylist()))
+
+
+def _csv(file: BinaryIO) -> Iterator[Row]:
+    reader = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), strict=True)
+    try:
+        for row in reader:
+            if None in row or None in row.values():
+                raise ValueError(f"line {reader.line_num} has another number of values than the first line has names")
+            yield row
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: {error}") from error
+
+
+def _parquet(file: BinaryIO) -> Iterator[Row]:
+    from pyarrow.parquet import ParquetFile
+
+    for batch in ParquetFile(file).iter_batches(AT_ONCE):
+        yield from map(_plain, batch.to_pylist())
+
+
+def _arrow(file: BinaryIO) -> Iterator[Row]:
+    """A file of record batches, or a stream of them, which `datasets` writes. The system pages it in and out: a batch may be as
+    large as the file."""
+    from pyarrow import ArrowInvalid, BufferReader, ipc, py_buffer
+
+    mapped = py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    try:
+        reader = ipc.open_file(BufferReader(mapped))
+        batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+    except ArrowInvalid:
+        batches = iter(ipc.open_stream(BufferReader(mapped)))
+    for batch in batches:
+        for start in range(0, batch.num_rows, AT_ONCE):
+            yield from map(_plain, batch.slice(start, AT_ONCE).to_pylist())
+
+
+def _plain(row: Row) -> Row:
+    return {name: _value(value) for name, value in row.items() if not _holds_bytes(value)}
+
+
+def _holds_bytes(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_bytes, value.values()))
+    return any(map(_holds_bytes, value)) if isinstance(value, list | tuple) else isinstance(value, bytes)
+
+
+def _value(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _value(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):  # a map's entries are pairs
+        return [_value(each) for each in value]
+    return str(value) if isinstance(value, date | datetime | time | timedelta | Decimal) else value
+
+
+_READERS: dict[str, Callable[[BinaryIO], Iterator[Row]]] = {".csv": _csv, ".parquet": _parquet, ".arrow": _arrow}

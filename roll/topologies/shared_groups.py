@@ -1,0 +1,161 @@
+"""The groups of a run in a database, as its configuration says."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+from pathlib import Path
+
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.redact import redact_text
+from roll.core.distributed.clock import monotonic
+from roll.core.distributed.processes import Process
+from roll.core.errors import ContractError, DatabaseDamaged, DatabaseError
+from roll.core.groups.admission import Admission
+from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.progress import Progress
+from roll.core.groups.tasks import OneTaskSet, TaskSource
+from roll.core.record.checkpoint import Checkpoint
+from roll.core.record.group_log import GroupLog
+from roll.core.record.run_identity import RunIdentity
+from roll.core.record.trace import Trace
+from roll.platform.file_systems import of_network
+from roll.topologies.sql.admittance import MANY_MACHINES, Claim, check_may_join
+from roll.topologies.sql.connecting import file_of, open_engine, reading
+from roll.topologies.sql.copying import EMPTY, Fate, check_copy, differs, restore_copy
+from roll.topologies.sql.database import Database, OpenDatabase
+from roll.topologies.sql.groups import SqlGroups
+from roll.topologies.sql.joining import Member
+from roll.topologies.sql.rows import REPLAYED
+
+NAME = 8
+"""Letters of a task set's digest in the ids of its prompts."""
+
+logger = logging.getLogger(__name__)
+
+
+def sql_groups(
+    config: PPOConfig,
+    address: str,
+    admission: Admission,
+    depth: PipelineDepth,
+    source: TaskSource,
+    journal: GroupLog,
+    trace: Trace,
+    progress: Progress,
+    identity: RunIdentity,
+    database: OpenDatabase | None,
+) -> SqlGroups:
+    """`journal`: written by the process that trains. `database`: see `Prepared`."""
+    me = member(config, source)
+    return SqlGroups(
+        admission,
+        depth,
+        OneTaskSet(source, me.task_set[:NAME]) if config.only_explores else source,
+        journal if config.trains else None,
+        trace,
+        progress,
+        monotonic,
+        (database or Database)(address, config.member_timeout),
+        me,
+        config.member_timeout,
+        config.peer_timeout,
+        identity,
+    )
+
+
+def check_database(config: PPOConfig, address: str, claim: Claim, checkpoint: Checkpoint | None = None) -> None:
+    """That the database can be used, and that this process may take part in the run it holds, if there is one. `checkpoint`: the
+    one of its own that the run goes on from; with its copy, a damaged database is restored. Raises `ConfigError`."""
+    key, given = "groups_database", redact_text(address)
+    try:
+        if checkpoint is not None:
+            check_copy(checkpoint.database, config.contract())
+        file = file_of(open_engine(address))
+        if file is not None and (kind := of_network(file)):
+            local = f"with all processes on one machine, sqlite:///<a path on its own disk>; else {MANY_MACHINES}"
+            raise ContractError(f"SQLite's file {file} lies on a network file system ({kind}), where it is not safe", fix=local)
+        anew = claim.identity is None and config.has_both_halves
+        if file is not None and (not file.exists() or (anew and Path(config.run_dir).resolve() in file.parents)):
+            return  # what lies in the folder of an earlier run is moved aside with it
+        with reading(address) as connection:
+            check_may_join(connection, config.contract(), claim)
+    except ContractError as error:
+        fix = (
+            error.fix
+            or "write what the run's other processes have; or, for a run of its own, another exp_name and groups_database"
+        )
+        raise ConfigError([Problem(error.key or key, error.value if error.key else given, str(error), fix)]) from error
+    except DatabaseDamaged as error:
+        if checkpoint is None:
+            trainer = "start the trainer with resume_from_checkpoint: auto, it restores the database from its newest checkpoint"
+            fix = trainer if config.only_explores else "restore the file from a copy, or start over with another exp_name"
+            raise ConfigError([Problem(key, given, f"the database is damaged: {error}", fix)]) from error
+    except DatabaseError as error:
+        fix = "a database that answers here: sqlite:///path/to/groups.db, or postgresql+psycopg://user@host/name"
+        raise ConfigError([Problem(key, given, str(error), fix)]) from error
+
+
+def mend_database(address: str, checkpoint: Checkpoint, journal: Path) -> None:
+    """A trainer goes on from `checkpoint` in its own folder: if the database is not the one that belongs to it, it is restored
+    from the checkpoint's copy, and what there was is set aside. `journal`: groups.jsonl. Raises `ValueError` if it cannot be
+    restored, and has changed nothing then."""
+    place, engine = redact_text(address), open_engine(address)
+    why = _unlike(address, checkpoint, journal)
+    if not why:
+        return
+    file = file_of(engine)
+    if file is None and why != EMPTY:
+        raise ValueError(f"{place}: {why}; restore its backup, or empty it: then it is filled from {checkpoint.database}")
+    aside = _set_aside(file) if file is not None else ""
+    with engine.begin() as connection:
+        restore_copy(connection, checkpoint.database)
+    engine.dispose()
+    logger.warning("%s: %s; it was restored from %s%s", place, why, checkpoint.path.name, aside)
+
+
+def _unlike(address: str, checkpoint: Checkpoint, journal: Path) -> str:
+    """Why the database is not the one that belongs to the checkpoint; empty if it is."""
+    position, seq = checkpoint.state["record"]["groups"], checkpoint.state["database"]["seq"]
+    with journal.open("rb") as lines:
+        rows = [json.loads(line) for line in lines.read(position).splitlines()]
+    fates = {row["group_id"]: Fate(row["fate"], row["step"]) for row in rows if row["fate"] != REPLAYED}
+    file = file_of(open_engine(address))
+    if file is not None and not file.is_file():
+        return EMPTY
+    try:
+        with reading(address) as connection:
+            return differs(connection, seq, fates)
+    except DatabaseDamaged as error:
+        return f"it is damaged: {error}"
+
+
+def _set_aside(file: Path) -> str:
+    """What is there of an SQLite database, under another name."""
+    found = [path for end in ("", "-wal", "-shm") if (path := file.with_name(file.name + end)).exists()]
+    number = next(number for number in itertools.count(1) if not any(_aside(path, number).exists() for path in found))
+    for path in found:
+        path.rename(_aside(path, number))
+    return f"; what there was is in {_aside(file, number)}" if found else ""
+
+
+def _aside(path: Path, number: int) -> Path:
+    return path.with_name(f"damaged-{number}-{path.name}")
+
+
+def lasting(address: str) -> str:
+    """The address as it is right whatever folder a reader is in, without a password."""
+    file = file_of(open_engine(address))
+    return redact_text(address) if file is None else f"sqlite:///{file}"
+
+
+def member(config: PPOConfig, source: TaskSource) -> Member:
+    """This process, as the others see it."""
+    name = config.explorer_name if config.only_explores else "driver" if config.explores else "trainer"
+    fixed = {key: value for key, value in source.cursor().items() if key not in ("served", "returned")}
+    task_set = hashlib.blake2b(json.dumps(fixed, sort_keys=True).encode(), digest_size=16).hexdigest()
+    devices = len(config.actor_infer.devices) if config.explores else 0
+    return Member(name, config.explores, config.trains, Process.this(), task_set, devices)

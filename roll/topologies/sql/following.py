@@ -1,0 +1,152 @@
+"""Knowledge of a process about the groups in a database: it learns what others changed, by the verbs of the pure `Admission`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+from sqlalchemy import Connection, Executable, Row
+
+from roll.core.data.sample import SampleGroup
+from roll.core.errors import DatabaseFailed, PackingError
+from roll.core.groups.admission import Admission
+from roll.core.groups.groups import Groups
+from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.progress import Progress
+from roll.core.groups.tasks import TaskSource
+from roll.core.groups.ticket import GroupState
+from roll.core.record.group_log import GroupLog
+from roll.core.record.run_identity import RunIdentity
+from roll.core.record.trace import Trace
+from roll.topologies.sql.admittance import LifeSigns
+from roll.topologies.sql.database import Database
+from roll.topologies.sql.joining import Member
+from roll.topologies.sql.news import Book, News, Peers, check_part, read_book, read_news
+from roll.topologies.sql.outage import Outage
+from roll.topologies.sql.rows import Fate, fate_of, outline
+
+
+class FollowingGroups(Groups):
+    def __init__(
+        self,
+        admission: Admission,
+        depth: PipelineDepth,
+        source: TaskSource,
+        journal: GroupLog | None,
+        trace: Trace,
+        progress: Progress,
+        clock: Callable[[], float],
+        database: Database,
+        member: Member,
+        member_timeout_s: float,
+        peer_timeout_s: float,
+        identity: RunIdentity,
+    ) -> None:
+        """`journal`: None in a process that does not train: the trainer's journal has the groups of all. Call `join` first."""
+        super().__init__(admission, depth, source, journal, trace, progress, clock)
+        self._database = database
+        self._member = member
+        self._identity = identity
+        self._signs = LifeSigns(member_timeout_s)
+        self._peer_timeout_s = peer_timeout_s
+        self.outage = Outage(peer_timeout_s)
+        self._lock = asyncio.Lock()
+        self.known = -1
+        """The number of the last change that is known here."""
+        self._stale = False
+        """True if what is known here includes changes that were not kept."""
+        self.branch = 0
+        self._seq = 0
+        """The number of the transaction that is open."""
+        self._own: set[int] = set()
+        """The groups that were started here and, when they were counted last, in flight."""
+        self._fetched: dict[int, SampleGroup | PackingError] = {}
+        """Contents of groups that a step may take."""
+        self._statements: list[Executable] = []
+        self._fates: list[Fate] = []
+        """Rows for the journal, once they are committed."""
+        self._ahead: set[int] = set()
+        """Groups that have ended after the last change that is known here: a look is not of one moment."""
+        self._peers = Peers()
+        self._alone_since = clock()
+
+    # -- what others changed --------------------------------------------------------------------------------------------
+
+    def _news(self, connection: Connection) -> News:
+        return read_news(connection, self._member.task_set, self.known)
+
+    def _learn(self, news: News, known: int | None = None) -> None:
+        """`known`: the number of the last change that is in the news; None: that of the run. Raises as `_check`."""
+        self._check(news, news.run.seq if known is None else known)
+        run, self._peers = news.run, Peers(news.members)
+        for row in news.groups:
+            self._learn_group(row)
+        if news.task is not None:
+            self._source.restore(json.loads(news.task.cursor))
+        self._follow(run)
+        if run.status != "running":
+            self.ended = run.status, run.reason
+        self.known = run.seq if known is None else known
+        self._ahead = {row.id for row in news.groups if row.seq > self.known and not self.is_live(row.id)}
+        self._write_fates()
+
+    def _check(self, news: News, seq: int) -> None:
+        """`seq`: the number of the last change that is in the news. Raises `TakenBack`, `Expelled`, `DatabaseFailed`."""
+        check_part(news, self._member, self.branch)
+        if seq < self.known:
+            raise DatabaseFailed(
+                f"the database has {seq} changes, and had {self.known}: a standby took over that had not received the last ones "
+                "(synchronous_standby_names), or a backup was restored. Start the trainer again with resume_from_checkpoint: auto"
+            )
+
+    def _learn_group(self, row: Row[object]) -> None:
+        """Brings one group to where its row is; it may have gone several steps since."""
+        admission = self.admission
+        if row.id >= admission.next_group_id:
+            admission.start(row.start_version)
+            self._live[row.id] = outline(row)
+        if row.id not in admission.live:
+            return
+        if row.state in ("buffered", "trained") and admission.live[row.id].state is GroupState.IN_FLIGHT:
+            admission.complete(row.id)
+        if row.state == "trained":
+            admission.train((row.id,))
+            self._progress.trained()
+        elif row.state == "dropped":
+            admission.drop(row.id, row.reason)
+            self._forget(row.id, row.reason)
+        if row.id not in admission.live:
+            self._fates.append(fate_of(row, self._live.pop(row.id)))
+
+    def _write_fates(self) -> None:
+        fates, self._fates = self._fates, []
+        for fate in fates:
+            super()._ended(*fate)
+
+    def _book(self, connection: Connection, journaled: int | None) -> Book:
+        """`journaled`: the number of the last change whose fates the journal has; None: there is no journal."""
+        return read_book(connection, self._member.task_set, journaled)
+
+    def _adopt(self, book: Book, known: int | None = None) -> None:
+        """Reads everything again. `known`: see `_learn`."""
+        book.restore(self.admission)
+        self.admission.replay.lease(group.group_id for groups in self._leased.values() for group in groups)
+        mine = {row.id for row in book.live if row.member == self._member.name and row.id in self._work}
+        self._live = {row.id: self._live[row.id] if row.id in mine else outline(row) for row in [*book.live, *book.trained]}
+        self._let_go()
+        if book.task is not None:
+            self._source.restore(json.loads(book.task.cursor))
+        self.branch, self.known = book.run.branch, book.run.seq if known is None else known
+        self._follow(book.run)
+        ended = [row for row in book.ended if row.id not in self._ahead]
+        self._fates += [fate_of(row, outline(row)) for row in [*ended, *book.replayed]]
+        self._write_fates()
+
+    def _follow(self, run: Row[object]) -> None:
+        admission = self.admission
+        admission.version, admission.newest, admission.next_step = run.version, run.newest, run.next_step
+        if not self._member.trains:
+            admission.max_steps = admission.max_steps if run.max_steps is None else run.max_steps
+            self.depth.depth = run.depth
+            admission.replay.done, admission.replay.under_way = run.replayed, run.replaying

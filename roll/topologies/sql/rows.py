@@ -1,0 +1,211 @@
+"""Groups as rows of the database: what is written of one, and what one is that another process rolls out. Also the rows of
+validations: which explorer validates which version, and what came of it.
+
+The samples of a group are packed as safetensors bytes: per-token values as arrays, everything else as JSON in one of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from array import array
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors.numpy import load, save
+from sqlalchemy import Connection, Executable, LargeBinary, Row, Select, delete, insert, literal, select, update
+
+from roll.core.data.sample import MASK, PER_TOKEN, Prompt, SampleGroup
+from roll.core.errors import PackingError, boundary
+from roll.core.groups.admission import Admission
+from roll.core.groups.ticket import GroupState
+from roll.topologies.sql.tables import groups, members, replays, samples, tasks, validations
+
+REST = "rest"
+"""Holds UTF-8 text; the other arrays (`PER_TOKEN`) the values of all samples, one after the other."""
+
+
+def digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def pack(group: SampleGroup) -> bytes:
+    row, samples = group.to_json(per_token=False), [*group.samples, *([group.baseline] if group.baseline is not None else [])]
+    for described, sample in zip(_samples(row), samples, strict=True):
+        described["tokens"], described["masked"] = len(sample.response_ids), sample.loss_mask is not None
+    arrays: dict[str, np.ndarray[Any, Any]] = {REST: np.frombuffer(json.dumps(row, allow_nan=False).encode(), dtype=np.uint8)}
+    for name, kind in PER_TOKEN.items():
+        values = b"".join(getattr(sample, name) or b"" for sample in samples)
+        arrays[name] = np.frombuffer(values, dtype=kind)
+    return save(arrays)
+
+
+def unpack(data: bytes, expected: str) -> SampleGroup:
+    """`expected`: the digest that was stored with the data. Raises `PackingError`."""
+    if digest(data) != expected:
+        raise PackingError("its samples are not the ones that were stored")
+    with boundary(PackingError, "its samples cannot be read"):
+        arrays = load(data)
+        row = json.loads(arrays[REST].tobytes())
+        at = dict.fromkeys(PER_TOKEN, 0)
+        for sample in _samples(row):
+            count, masked = sample.pop("tokens"), sample.pop("masked")
+            for name, kind in PER_TOKEN.items():
+                there = kind != MASK or masked
+                start, at[name] = at[name], at[name] + count * there
+                sample[name] = array(kind, arrays[name][start : at[name]].astype(kind).tobytes()) if there else None
+        return SampleGroup.from_json(row)
+
+
+def unpack_group(group_id: int, stored: tuple[bytes, str] | None) -> SampleGroup:
+    """`stored`: data and digest, if there are any. Raises `PackingError`."""
+    if stored is None:
+        raise PackingError("its samples are gone")
+    group = unpack(*stored)
+    if group.group_id != group_id:
+        raise PackingError(f"its samples are those of group {group.group_id}")
+    return group
+
+
+def _samples(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The samples of a group's JSON, the greedy one included."""
+    return [*row["samples"], *([row["baseline"]] if row["baseline"] is not None else [])]
+
+
+REPLAYED = "replayed"
+"""No state of a group, which was trained before: a use that is a row of its own."""
+
+
+class Fate(NamedTuple):
+    group: SampleGroup
+    fate: str
+    reason: str
+    step: int
+    lag: int | None
+
+
+def of_run(admission: Admission, depth: float) -> dict[str, Any]:
+    """What the row of the run says of its groups."""
+    return {
+        "version": admission.version,
+        "newest": admission.newest,
+        "next_step": admission.next_step,
+        "trained": admission.trained,
+        "replayed": admission.replay.done,
+        "replaying": admission.replay.under_way,
+        "depth": depth,
+    }
+
+
+def started(group: SampleGroup, seq: int, member: str, task_set: str, cursor: Mapping[str, Any]) -> list[Executable]:
+    """`cursor`: of the task set, behind the group's task."""
+    row = {
+        "id": group.group_id,
+        "seq": seq,
+        "state": GroupState.IN_FLIGHT.value,
+        "member": member,
+        "task_set": task_set,
+        "prompt_uid": group.prompt.uid,
+        "domain": group.prompt.domain,
+        "start_version": group.start_version,
+        "reason": "",
+        "started_at": time.time(),
+    }
+    served = update(tasks).where(tasks.c.task_set == task_set).values(seq=seq, cursor=json.dumps(cursor))
+    return [insert(groups).values(row), served]
+
+
+def completed(group: SampleGroup, seq: int) -> Executable:
+    """Its samples are `Stored`."""
+    versions = [span.version for sample in group.samples for span in sample.versions]
+    row = {
+        "seq": seq,
+        "state": GroupState.BUFFERED.value,
+        "oldest_version": min(versions, default=-1),
+        "newest_version": max(versions, default=-1),
+        "samples": len(group.samples),
+        "tokens": sum(len(sample.response_ids) for sample in group.samples),
+        "reward": fmean(group.outcomes) if group.samples else None,
+        "completed_at": time.time(),
+    }
+    return update(groups).where(groups.c.id == group.group_id).values(row)
+
+
+class Stored:
+    """The samples of a group that is in flight still, packed."""
+
+    def __init__(self, group: SampleGroup, member: str) -> None:
+        data = pack(group)
+        theirs = (groups.c.id == group.group_id, groups.c.member == member, groups.c.state == GroupState.IN_FLIGHT.value)
+        row = select(groups.c.id, literal(digest(data)), literal(data, LargeBinary)).where(*theirs)
+        self._statements = (  # which may be executed again
+            delete(samples).where(samples.c.group_id.in_(select(groups.c.id).where(*theirs))),
+            insert(samples).from_select(["group_id", "digest", "data"], row),
+        )
+
+    def __call__(self, connection: Connection) -> None:
+        for statement in self._statements:
+            connection.execute(statement)
+
+
+def content(connection: Connection, group_id: int) -> SampleGroup | PackingError:
+    """The group with its samples, or why it has none."""
+    found = connection.execute(select(samples.c.data, samples.c.digest).where(samples.c.group_id == group_id)).first()
+    try:
+        return unpack_group(group_id, None if found is None else (found.data, found.digest))
+    except PackingError as error:
+        return error
+
+
+def ended(fate: Fate, seq: int) -> Executable:
+    if fate.fate == REPLAYED:
+        return insert(replays).values(group_id=fate.group.group_id, step=fate.step, seq=seq, lag=fate.lag)
+    row = {"seq": seq, "state": fate.fate, "reason": fate.reason, "step": fate.step, "lag": fate.lag, "ended_at": time.time()}
+    return update(groups).where(groups.c.id == fate.group.group_id).values(row)
+
+
+def outline(row: Row[object]) -> SampleGroup:
+    """A group of another process, without its samples."""
+    return SampleGroup(row.id, row.start_version, Prompt(row.prompt_uid, [], "", row.domain, row.domain, ""))
+
+
+def fate_of(row: Row[object], group: SampleGroup) -> Fate:
+    return Fate(group, row.state, row.reason, row.step, row.lag)
+
+
+def superfluous(step: int, oldest: int | None) -> list[Select[tuple[int]]]:
+    """The groups whose samples no process needs which goes on from the checkpoint of `step` or a later one. `oldest`: the start
+    version from which on a group may be trained again then; None: no group is."""
+    done = select(groups.c.id).where(groups.c.state == "trained", groups.c.step <= step)
+    done = done if oldest is None else done.where(groups.c.start_version < oldest)
+    return [done, select(groups.c.id).where(groups.c.state == "dropped")]
+
+
+def not_needed(step: int, oldest: int | None) -> list[Executable]:
+    """Deletes the samples of `superfluous` groups."""
+    return [delete(samples).where(samples.c.group_id.in_(ids)) for ids in superfluous(step, oldest)]
+
+
+def claim_validation(connection: Connection, version: int, member: str, seq: int) -> Executable | None:
+    """What makes it the member's to validate the version; None if another one has done so, or is at it."""
+    row = connection.execute(select(validations).where(validations.c.version == version)).first()
+    if row is not None:
+        state = connection.execute(select(members.c.state).where(members.c.name == row.member)).scalar()
+        if row.result is not None or (state == "alive" and row.member != member):
+            return None
+        connection.execute(delete(validations).where(validations.c.version == version))
+    return insert(validations).values(version=version, seq=seq, member=member)
+
+
+def report_validation(version: int, result: Mapping[str, object], seq: int) -> Executable:
+    return update(validations).where(validations.c.version == version).values(seq=seq, result=json.dumps(result))
+
+
+def validation_results(connection: Connection, after: int, until: int) -> list[dict[str, Any]]:
+    """Those that changes `after` < number <= `until` reported."""
+    query = select(validations.c.result).where(validations.c.seq > after, validations.c.seq <= until)
+    query = query.where(validations.c.result.is_not(None)).order_by(validations.c.version)
+    return [json.loads(result) for result in connection.execute(query).scalars()]

@@ -1,0 +1,82 @@
+"""The two ends of a version's way, in the workers: a trainer's rank exports its share, an engine takes part in broadcasts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+from roll.core.weights.bucket import Bucket, BucketFile
+from roll.core.weights.store import Link
+from roll.transports.broadcast import BroadcastGroups, Member
+from roll.transports.delta import LastShare
+from roll.transports.node_files import host, node_file, path_of
+
+
+class SendingEnd:
+    """A rank's share of each version."""
+
+    def __init__(self) -> None:
+        self._share: Iterator[Bucket] | None = None
+        self._last_share = LastShare()
+        self._groups = BroadcastGroups()
+
+    def begin(self, buckets: Iterator[Bucket], link: Link | None = None) -> None:
+        """`link`: the buckets become those of a version in a chain."""
+        self._share = buckets if link is None else self._last_share.linked(link, buckets)
+
+    def next(self, path: str = "") -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
+        """The next bucket of the share, which becomes a file if there is a path, and (names, checksum, bytes) of it; (None, None)
+        after the last."""
+        assert self._share is not None, "next before begin"
+        bucket = next(self._share, None)
+        if bucket is None:
+            self._share = None
+            return None, None
+        made = bucket.names, bucket.checksum, bucket.nbytes
+        if path:
+            BucketFile.write(bucket, Path(path))
+        return None if path else bucket, made
+
+    async def broadcast(self, member: Member, *buckets: Bucket) -> None:
+        """Sends the buckets in a thread of the event loop's pool."""
+        await asyncio.to_thread(self._groups.send, member, buckets)
+
+
+class ReceivingEnd:
+    """Broadcasts to one engine, which can share what it receives with the engines of its host."""
+
+    def __init__(self) -> None:
+        self._groups = BroadcastGroups()
+        self._receiving: int | None = None
+        """The version whose broadcast has not been given up."""
+        self._shared: list[int] = []
+        """Descriptors of the buckets that other engines may read."""
+
+    def host(self) -> str:
+        """The host, whose workers can open each other's files under /proc."""
+        return host()
+
+    def give_up(self) -> None:
+        """The caller has given broadcasts up that are still on their way."""
+        self._receiving = None
+
+    async def receive(
+        self, into: Callable[[int, Bucket], Awaitable[None]], version: int, member: Member, count: int, shares: bool
+    ) -> list[BucketFile]:
+        """Hands `count` buckets on, one after the other. `shares`: returns them for other engines of the host, which can read
+        them until `loaded`."""
+        self._receiving, buckets = version, self._groups.receive(member, count)
+        shared: list[BucketFile] = []
+        while (bucket := await asyncio.to_thread(next, buckets, None)) is not None and self._receiving == version:
+            if shares:
+                self._shared.append(await asyncio.to_thread(node_file, bucket))
+                shared.append(BucketFile(path_of(self._shared[-1]), bucket.names, bucket.checksum, bucket.nbytes))
+                bucket = await asyncio.to_thread(shared[-1].read)
+            await into(version, bucket)
+        return shared
+
+    def loaded(self) -> None:
+        while self._shared:
+            os.close(self._shared.pop())
