@@ -1,8 +1,7 @@
 """Measures the structure of `roll/`: python tools/house.py
 
-Lines of the rooms, of the spine (what a stranger reads to have the system) and of the core, which `[tool.house]` in
-pyproject.toml lists; load-time imports by which the core reaches an implementation; circles among modules; long files and
-functions; callables in constructors; `Any`. For circles, imports inside functions count as imports.
+Lines of the rooms, of the spine (what a stranger reads to have the system) and of the core, `roll/core/`; circles among modules;
+long files and functions; callables in constructors; `Any`. For circles, imports inside functions count as imports.
 """
 
 from __future__ import annotations
@@ -26,40 +25,13 @@ def spine() -> list[str]:
 
 
 def limits() -> dict[str, Any]:
-    """`[tool.house]` of pyproject.toml: the files of the core, and what may fall, never rise."""
+    """`[tool.house]` of pyproject.toml: measures of the core that may fall, never rise."""
     found: dict[str, Any] = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["tool"]["house"]
     return found
 
 
 def core() -> list[Path]:
-    """The files of the core. Raises `ValueError` for a pattern without a file."""
-    found: dict[Path, None] = {}
-    for room, names in limits()["core"].items():
-        for name in names:
-            files = [path for path in sorted((ROOT / room).glob(f"{name}.py")) if path.name != "__init__.py"]
-            if not files:
-                raise ValueError(f"[tool.house] core: {room} has no {name}.py")
-            found |= dict.fromkeys(files)
-    return list(found)
-
-
-def reaches_out() -> list[str]:
-    """Load-time imports of the core that lead out of it, as "module -> module"."""
-    inside = core()
-    known, own = {module_of(path) for path in ROOT.rglob("*.py")}, {module_of(path) for path in inside}
-    found = []
-    for path in inside:
-        there = imports_of(ast.Module(list(_at_load_time(ast.parse(path.read_text()))), []), known) - own - {"roll"}
-        found += [f"{module_of(path)} -> {module}" for module in sorted(there)]
-    return found
-
-
-def _at_load_time(tree: ast.AST) -> Iterator[ast.stmt]:
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield node
-        elif not (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _is_type_checking(node)):
-            yield from _at_load_time(node)
+    return [path for path in sorted((ROOT / "core").rglob("*.py")) if path.name != "__init__.py"]
 
 
 def lines_of(paths: Iterable[Path]) -> int:
@@ -167,14 +139,14 @@ def main() -> None:
     graph = {module_of(path): imports_of(tree, known) - {module_of(path)} for path, tree in trees.items()}
     rooms: dict[str, int] = {}
     for name, count in lines.items():
-        rooms[name.split("/")[0]] = rooms.get(name.split("/")[0], 0) + count
+        room = "/".join(name.split("/")[: 2 if name.startswith("core/") else 1])
+        rooms[room] = rooms.get(room, 0) + count
     print("lines by room:", ", ".join(f"{room} {count}" for room, count in sorted(rooms.items(), key=lambda item: -item[1])))
     print("roll/:", sum(lines.values()), "lines in", len(lines), "files")
     print("spine:", sum(lines[name] for name in spine()), "lines in", len(spine()), "files")
     inside = core()
     print("core:", lines_of(inside), "lines in", len(inside), "files;", f"Any {anys(inside):.1f} per 1,000 lines")
     print(f"its docstrings: {whats(inside):.2f} what in 100 words; {vague_openings(inside):.1f} % have no noun or verb first")
-    print("load-time imports out of the core:", len(out := reaches_out()), *out, sep="\n  ")
     print("circles:", circles(graph) or 0)
     print("files over", MOST_LINES, "lines:", [name for name, count in lines.items() if count > MOST_LINES] or 0)
     spans = [(f.name, (f.end_lineno or 0) - f.lineno + 1, path) for path, tree in trees.items() for f in functions(tree)]

@@ -1,14 +1,14 @@
 """The errors of this project, by what they cost: raised in → caught in.
 
-    before a worker starts     `configs/`, `loading/`, `pipeline/` → `cli/options.py`       nothing; every problem is told
+    before a worker starts     `configs/`, `plan/`, `prepare/` → `cli/options.py`           nothing; every problem is told
     a call to another process  `distributed/`, `engines/`, `weights/` → the caller, which asks again  time
-    an episode                 `envs/`, `explorer/` → `envs/environment_worker.py`      the episode, or its group
-    a grade                    `rewards/` → `core/rewards/worker.py`, `core/explorer/rlvr.py`         a second attempt, then the group
-    a stage, or the run        any → `core/flow/flow.py` → `core/pipeline/recovery.py`                the steps since the newest checkpoint,
-                                                   → `core/pipeline/lifecycle.py`                or the run: one line, status "failed"
+    an episode                 `envs/` → `envs/environment_worker.py`                         the episode, or its group
+    a grade                    `graders/` → `rewards/worker.py`, `explorer/rlvr.py`           a second attempt, then the group
+    a stage, or the run        any → `flow/flow.py` → `pipeline/recovery.py`                  steps since the newest checkpoint,
+                                                    → `pipeline/lifecycle.py`                or the run: one line, status "failed"
 
 The code that can do something about an error catches it; everything else ends its stage, the flow and the run. `ConfigError`
-stands beside its problems in `core/configs/problems.py`; an error that stays in one file stands there. Foreign code (rewards,
+stands beside its problems in `configs/problems.py`; an error that stays in one file stands there. Foreign code (rewards,
 environments, callbacks, packages, files of users and of models) may raise anything: within `boundary`, on a thread `contained`.
 """
 
@@ -92,15 +92,15 @@ class Fixable(ValueError):
 
 
 class PromptFileError(Fixable):
-    """Prompts that cannot be used; says file and line. `prompts/prompt_file.py` → `cli/init.py`; of a run it is a `ConfigError`."""
+    """Prompts that cannot be used; says file and line. `prompts/prompt_file.py` → `cli/init.py`; else a `ConfigError`."""
 
 
 class Misfit(Fixable):
-    """A checkpoint that is no beginning for this configuration. `core/record/checkpoint_fits.py` → a `ConfigError` of the run."""
+    """A checkpoint that is no beginning for this configuration. `record/checkpoint_fits.py` → a `ConfigError` of the run."""
 
 
 class CheckpointError(ValueError):
-    """No checkpoint to resume from; says why. `core/record/manifest.py` → `core/record/checkpoint.py`: the one before, or the run."""
+    """No checkpoint to resume from; says why. `record/manifest.py` → `record/checkpoint.py`: the one before, or the run."""
 
 
 class TrackerError(Exception):
@@ -116,7 +116,7 @@ class DatabaseDamaged(DatabaseError):
 
 
 class ContractError(Fixable):
-    """It cannot take part in the database's run. `topologies/sql/admittance.py` → `topologies/shared_groups.py`: a `ConfigError`."""
+    """It cannot join the database's run. `topologies/sql/admittance.py` → `topologies/shared_groups.py`: a `ConfigError`."""
 
     def __init__(self, message: str, key: str = "", value: object = None, fix: str = "") -> None:
         """`key`: what it would have to agree on, if that is why; `fix`: what to do, if that is known better than by its key."""
@@ -126,32 +126,32 @@ class ContractError(Fixable):
 
 # -- a call to another process: time
 class WorkerDied(RuntimeError):
-    """A worker's process is gone, and what it was doing. `platform/ray_says.py` → `core/engines/rollout_client.py` (another engine goes
-    on), `core/explorer/replaced_workers.py` (another worker takes its place), `core/pipeline/failures.py` (the trainer restarts)."""
+    """A worker's process is gone, and what it was doing. `platform/ray_says.py` → `engines/rollout_client.py` (another engine
+    goes on), `explorer/replaced_workers.py` (another worker takes its place), `pipeline/failures.py` (the trainer restarts)."""
 
 
 class WorkerStartError(RuntimeError):
-    """A worker did not come up; says which, and why. `core/distributed/cluster.py` → `core/engines/engine_fleet.py`: it is tried again."""
+    """A worker did not come up; says which, and why. `distributed/cluster.py` → `engines/engine_fleet.py`: it is tried again."""
 
 
 class NodeLost(WorkerStartError):
-    """No node can take the worker. `platform/ray_nodes.py` → `core/engines/engine_fleet.py`: the other engines serve on."""
+    """No node can take the worker. `platform/ray_nodes.py` → `engines/engine_fleet.py`: the other engines serve on."""
 
 
 class BackendLost(RuntimeError):
-    """No worker can be reached, and none started. `platform/ray_instance.py` → `core/pipeline/failures.py`: the run."""
+    """No worker can be reached, and none started. `platform/ray_instance.py` → `pipeline/failures.py`: the run."""
 
 
 class EngineError(RuntimeError):
-    """The engine did not start, or serves no more. `strategies/infer/foreign.py` → `core/engines/rollout_client.py`: another goes on."""
+    """The engine did not start, or serves no more. `strategies/infer/foreign.py` → `engines/rollout_client.py`: another does."""
 
 
 class EngineClosed(EngineError):
-    """The call came after `close`, or was pending. `strategies/infer/foreign.py` → `core/engines/rollout_client.py`: the run is ending."""
+    """The call came after `close`, or was pending. `strategies/infer/foreign.py` → `engines/rollout_client.py`: the run ends."""
 
 
 class EngineSilent(EngineError):
-    """No sign of life, though it may live. `core/engines/silent_engines.py` → `core/engines/engine_fleet.py`: others go on without it."""
+    """No sign of life, though it may live. `engines/silent_engines.py` → `engines/engine_fleet.py`: others go on without it."""
 
 
 LOST = (WorkerDied, EngineError)
@@ -177,8 +177,8 @@ class CallFailed(Exception):
 
 
 class Replaced(Exception):
-    """The call is lost with its worker, another is in its place. `core/explorer/replaced_workers.py` → `core/explorer/agentic.py`,
-    `core/explorer/reward_workers.py`: asked again once, then the group."""
+    """The call is lost with its worker, another is in its place. `explorer/replaced_workers.py` → `explorer/agentic.py`,
+    `explorer/reward_workers.py`: asked again once, then the group."""
 
 
 class Busy(Exception):
@@ -186,15 +186,15 @@ class Busy(Exception):
 
 
 class Unreachable(ConnectionError):
-    """The bucket is not available now. `transports/bucket_server.py` → `transports/assembled.py`, which tries until `peer_timeout`."""
+    """The bucket is not available now. `transports/bucket_server.py` → `transports/assembled.py`, until `peer_timeout`."""
 
 
 class BroadcastError(RuntimeError):
-    """A member is gone, or too slow. `transports/broadcast.py` → `transports/weight_broadcast.py`: each engine pulls for itself."""
+    """A member is gone, or too slow. `transports/broadcast.py` → `transports/weight_broadcast.py`: each engine pulls."""
 
 
 class VersionGone(LookupError):
-    """The store has the version no longer. `core/weights/store.py` → `core/pipeline/failures.py`: exploring restarts with the newest."""
+    """The store has the version no longer. `weights/store.py` → `pipeline/failures.py`: exploring restarts with the newest."""
 
 
 class TakenBack(Exception):
@@ -267,7 +267,7 @@ class PackingError(ValueError):
     """Bytes that are not the group that was stored. `topologies/sql/rows.py` → `topologies/sql/groups.py`: the group."""
 
 
-# -- a grade: `core/rewards/worker.py` makes the sample's error of it; after a second attempt `core/explorer/rlvr.py` drops the group
+# -- a grade: `rewards/worker.py` makes the sample's error of it; after a second attempt `explorer/rlvr.py` drops the group
 class GraderError(Exception):
     """The grader has no value for the call, for a reason of its own. `graders/pool.py`."""
 
@@ -289,25 +289,25 @@ class PeerGone(Exception):
 
 
 class TooManyStuck(RuntimeError):
-    """So many threads hang in a user's code that no other is started. `core/distributed/user_code.py` → `core/rewards/host.py`."""
+    """So many threads hang in a user's code that no other is started. `distributed/user_code.py` → `rewards/host.py`."""
 
 
 # -- a stage
 class Closed(Exception):
-    """What is waited for will not come any more. `core/groups/groups.py` → `core/flow/stage.py`: the stage ends in order."""
+    """What is waited for will not come any more. `groups/groups.py` → `flow/stage.py`: the stage ends in order."""
 
 
 class FlowError(RuntimeError):
-    """A stage or a watcher failed; says which, and how, and the cause is its error. `core/flow/flow.py`."""
+    """A stage or a watcher failed; says which, and how, and the cause is its error. `flow/flow.py`."""
 
 
-# -- the run: `core/pipeline/lifecycle.py` makes one line of it
+# -- the run: `pipeline/lifecycle.py` makes one line of it
 class WorkersLost(RuntimeError):
-    """More workers died than may be replaced. `core/engines/fleet.py`, `core/explorer/replaced_workers.py`, `core/pipeline/failures.py`."""
+    """More workers died than may be replaced. `engines/fleet.py`, `explorer/replaced_workers.py`, `pipeline/failures.py`."""
 
 
 class NoProgress(RuntimeError):
-    """Groups are dropped, and none is trained. `core/groups/progress.py`, `core/explorer/first_answers.py`."""
+    """Groups are dropped, and none is trained. `groups/progress.py`, `explorer/first_answers.py`."""
 
 
 class Stuck(RuntimeError):
@@ -319,7 +319,7 @@ class DatabaseFailed(RuntimeError):
 
 
 class DatabaseAway(DatabaseFailed):
-    """The connection is lost, or the server is busy. `topologies/sql/connecting.py` → `topologies/sql/outage.py`: `peer_timeout`."""
+    """The connection is lost, or the server busy. `topologies/sql/connecting.py` → `topologies/sql/outage.py`: `peer_timeout`."""
 
 
 class Expelled(RuntimeError):
@@ -327,7 +327,7 @@ class Expelled(RuntimeError):
 
 
 class Missed(Expelled):
-    """The others took this explorer for dead. `topologies/sql/news.py` → `core/pipeline/failures.py`: it joins again."""
+    """The others took this explorer for dead. `topologies/sql/news.py` → `pipeline/failures.py`: it joins again."""
 
 
 class Alone(RuntimeError):
@@ -335,16 +335,16 @@ class Alone(RuntimeError):
 
 
 class Superseded(RuntimeError):
-    """Another run took the folder over, which this one may not write any more. `core/record/run_lock.py` → `core/record/run_record.py`."""
+    """Another run took the folder over, which this one may not write any more. `record/run_lock.py` → `record/run_record.py`."""
 
 
 class CallbackError(RuntimeError):
-    """A callback has failed; says which, and how. `core/record/callbacks.py` → `core/pipeline/lifecycle.py`."""
+    """A callback has failed; says which, and how. `record/callbacks.py` → `pipeline/lifecycle.py`."""
 
 
 class IllegalTransition(RuntimeError):
-    """An event that cannot happen in that state: a programming error. `core/flow/stage.py`, `core/engines/fleet.py`."""
+    """An event that cannot happen in that state: a programming error. `flow/stage.py`, `engines/fleet.py`."""
 
 
 class AccountingError(AssertionError):
-    """A group was moved in a way that would lose or double it: a programming error. `core/groups/admission.py`."""
+    """A group was moved in a way that would lose or double it: a programming error. `groups/admission.py`."""

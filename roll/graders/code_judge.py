@@ -24,7 +24,7 @@ from roll.graders.sandbox.usage import Limits
 
 LARGE = "torch"
 """A library that cannot be loaded ahead of the programs: it wants a folder for temporary files."""
-_ROLES = "roll.rewards.sandbox"
+_ROLES = "roll.graders.sandbox"
 SOLUTION, SCRIPT, TESTER = f"{_ROLES}.solution:main", f"{_ROLES}.solution:script", f"{_ROLES}.tester:main"
 CALM_S = 1.0
 """A program that does nothing takes a hundredth of this, unless the machine is too busy to judge by the clock."""

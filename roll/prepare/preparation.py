@@ -24,7 +24,7 @@ from roll.core.errors import boundary
 from roll.core.flow.custom_stage import custom_stages
 from roll.core.groups.filters import GroupFilter
 from roll.core.groups.tasks import TaskSource
-from roll.core.pipeline.prepared import BenchedModel
+from roll.core.pipeline.prepared import BenchedModel, GroupsDatabase
 from roll.core.pipeline.roles import loss_spec
 from roll.core.record.callbacks import own_callbacks
 from roll.core.record.checkpoint import Checkpoint, CheckpointStore, resumable
@@ -193,7 +193,16 @@ class Preparation:
             "remarks": tuple(self.remarks),
             "warnings": tuple(self.warnings),
             "identity": self._identity,
+            "database": _database(config),
         }
+
+
+def _database(config: PPOConfig) -> GroupsDatabase | None:
+    if config.groups_address is None:
+        return None
+    from roll.topologies.shared_groups import SharedGroups
+
+    return SharedGroups(config, config.groups_address)
 
 
 def check_database(config: PPOConfig, identity: RunIdentity | None, checkpoint: Checkpoint | None, own: bool) -> None:

@@ -113,7 +113,7 @@ def simulate_apart(simulation: Simulation, explorers: int) -> dict[str, Any]:
     processes, meeting = halves(simulation, explorers), Meeting()
 
     async def process(half: Simulation) -> dict[str, Any]:
-        return await half.run(half.backend(), database=meeting.database).run()
+        return await half.run(half.backend(), open_database=meeting.database).run()
 
     async def main() -> list[dict[str, Any]]:
         return list(await asyncio.gather(*map(process, processes)))

@@ -114,11 +114,15 @@ class Simulation:
         backend: SimulatedBackend,
         checkpoint: Checkpoint | None = None,
         callbacks: Sequence[Callback] = (),
-        database: OpenDatabase | None = None,
+        open_database: OpenDatabase | None = None,
     ) -> Run:
         """Raises `ConfigError`."""
         kind = SimulatedEpisodes if isinstance(self.config, AgenticConfig) else SimulatedRun
-        prepared = replace(self.prepared(checkpoint, callbacks), database=database)
+        prepared = self.prepared(checkpoint, callbacks)
+        if (address := self.config.groups_address) is not None and open_database is not None:
+            from roll.topologies.shared_groups import SharedGroups
+
+            prepared = replace(prepared, database=SharedGroups(self.config, address, open_database))
         return kind(self.config, prepared, self.inventory, backend)
 
     def prepared(self, checkpoint: Checkpoint | None = None, callbacks: Sequence[Callback] = ()) -> Prepared:

@@ -29,6 +29,7 @@ from roll.core.trainer.trainer import Trainer
 from roll.core.weights.store import WeightStore
 from roll.core.weights.transport import NewWeights, followed_weights, published_weights
 from roll.topologies.serving import served_at
+from roll.topologies.shared_groups import shared_groups
 from roll.topologies.sql.groups import SqlGroups
 
 logger = logging.getLogger(__name__)
@@ -177,7 +178,7 @@ class TrainerProcess(WithTrainer):
         self._store = published_weights(config, self._backend, state.first_step, state.identity.id, *at)
         self._open_copy(self._store)
         self._open_trainer(self._store, lambda coming: None)
-        self.weights = self.counter = Publisher(self._store, state.shared_groups, state.reports, state.known, self._copy)
+        self.weights = self.counter = Publisher(self._store, shared_groups(state.groups), state.reports, state.known, self._copy)
         self.updates = self.weights.stats
         self.parts = replace(NO_PARTS, trainer=self.trainer, publisher=self.weights)
         await self.weights.begin(self.trainer, state.first_step)
@@ -209,7 +210,7 @@ class ExplorerProcess(Topology):
         empty = self._prepared.derived.engines_start_empty or state.engines_are_stale or version > 0
         source = followed_weights(self._config, state.identity.id, self._backend)
         self.engines = engines = self._fleet(source, version, empty)
-        self.weights = FollowedWeights(engines, state.shared_groups, state.schedule, state.record.files.trace)
+        self.weights = FollowedWeights(engines, shared_groups(state.groups), state.schedule, state.record.files.trace)
         self.updates = self.weights.stats
         if not await self.weights.begin():
             return False

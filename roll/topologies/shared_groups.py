@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import itertools
 import json
 import logging
+from functools import partial
 from pathlib import Path
 
 from roll.core.configs.ppo import PPOConfig
@@ -13,8 +15,9 @@ from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.redact import redact_text
 from roll.core.distributed.clock import monotonic
 from roll.core.distributed.processes import Process
-from roll.core.errors import ContractError, DatabaseDamaged, DatabaseError
+from roll.core.errors import ContractError, DatabaseDamaged, DatabaseError, DatabaseFailed
 from roll.core.groups.admission import Admission
+from roll.core.groups.groups import Groups
 from roll.core.groups.lookahead import PipelineDepth
 from roll.core.groups.progress import Progress
 from roll.core.groups.tasks import OneTaskSet, TaskSource
@@ -25,7 +28,7 @@ from roll.core.record.trace import Trace
 from roll.platform.file_systems import of_network
 from roll.topologies.sql.admittance import MANY_MACHINES, Claim, check_may_join
 from roll.topologies.sql.connecting import file_of, open_engine, reading
-from roll.topologies.sql.copying import EMPTY, Fate, check_copy, differs, restore_copy
+from roll.topologies.sql.copying import EMPTY, Fate, check_copy, differs, restore_copy, write_copy, write_none
 from roll.topologies.sql.database import Database, OpenDatabase
 from roll.topologies.sql.groups import SqlGroups
 from roll.topologies.sql.joining import Member
@@ -37,34 +40,61 @@ NAME = 8
 logger = logging.getLogger(__name__)
 
 
-def sql_groups(
-    config: PPOConfig,
-    address: str,
-    admission: Admission,
-    depth: PipelineDepth,
-    source: TaskSource,
-    journal: GroupLog,
-    trace: Trace,
-    progress: Progress,
-    identity: RunIdentity,
-    database: OpenDatabase | None,
-) -> SqlGroups:
-    """`journal`: written by the process that trains. `database`: see `Prepared`."""
-    me = member(config, source)
-    return SqlGroups(
-        admission,
-        depth,
-        OneTaskSet(source, me.task_set[:NAME]) if config.only_explores else source,
-        journal if config.trains else None,
-        trace,
-        progress,
-        monotonic,
-        (database or Database)(address, config.member_timeout),
-        me,
-        config.member_timeout,
-        config.peer_timeout,
-        identity,
-    )
+class SharedGroups:
+    """The database of a run of several processes: a `GroupsDatabase`."""
+
+    def __init__(self, config: PPOConfig, address: str, open_database: OpenDatabase = Database) -> None:
+        self._config, self._address, self._open = config, address, open_database
+
+    def lasting(self) -> str:
+        return lasting(self._address)
+
+    def mend(self, checkpoint: Checkpoint, journal: Path) -> None:
+        mend_database(self._address, checkpoint, journal)
+
+    def groups(
+        self,
+        admission: Admission,
+        lookahead: PipelineDepth,
+        source: TaskSource,
+        journal: GroupLog,
+        trace: Trace,
+        progress: Progress,
+        identity: RunIdentity,
+    ) -> SqlGroups:
+        """`journal`: written by the process that trains."""
+        config = self._config
+        me = member(config, source)
+        return SqlGroups(
+            admission,
+            lookahead,
+            OneTaskSet(source, me.task_set[:NAME]) if config.only_explores else source,
+            journal if config.trains else None,
+            trace,
+            progress,
+            monotonic,
+            self._open(self._address, config.member_timeout),
+            me,
+            config.member_timeout,
+            config.peer_timeout,
+            identity,
+        )
+
+    async def copy(self, groups: Groups, file: Path, step: int) -> None:
+        shared, oldest = shared_groups(groups), groups.admission.replay.oldest_after(step)
+        try:
+            await shared.beside(partial(write_copy, self._address, file, step, oldest))
+        except DatabaseFailed as error:
+            if not shared.outage.over:
+                raise
+            logger.warning("the checkpoint of step %d has no copy of the database: %s", step, error)
+            await asyncio.to_thread(write_none, file)
+
+
+def shared_groups(groups: Groups) -> SqlGroups:
+    """The groups of a run of several processes."""
+    assert isinstance(groups, SqlGroups), "the rules of `mode` give such a run a database"
+    return groups
 
 
 def check_database(config: PPOConfig, address: str, claim: Claim, checkpoint: Checkpoint | None = None) -> None:

@@ -25,12 +25,31 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: i
 from roll.core.errors import BroadcastError
 from roll.core.weights.bucket import Bucket
 from roll.core.weights.layout import as_bytes, lay_out, read_layout
+from roll.core.weights.store import Member
 from roll.platform.ports import join_store, open_store
 
 CHECKSUM = "checksum"
 UNLIMITED, ON_ERROR, LEAVE_IT = timedelta(days=1), "TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"
 """When the time limit of torch's watchdog over NCCL is past, or NCCL reports an error, it ends the process: a trainer's, because
 of a dead engine."""
+
+
+def _join(member: Member, store: PrefixStore) -> DeviceGroup:
+    """Blocks until all members do, or with NCCL until the first exchange. `store`: the group's part of the rendezvous."""
+    if member.device:
+        return nccl_group(store, member.rank, member.size, torch.device(member.device), member.timeout_s)
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout, options._devices = timedelta(seconds=member.timeout_s), [_device(member)]
+    made: Any = ProcessGroupGloo(store, member.rank, member.size, options)
+    return DeviceGroup(made, torch.device("cpu"), member.timeout_s)
+
+
+def _device(member: Member) -> Any:
+    """Listens where this process reaches the rendezvous, unless GLOO_SOCKET_IFNAME names an interface."""
+    if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
+        return ProcessGroupGloo.create_device(interface=interface)
+    with socket.create_connection((member.address, member.port), member.timeout_s) as connection:
+        return ProcessGroupGloo.create_device(hostname=connection.getsockname()[0])
 
 
 class Rendezvous:
@@ -46,39 +65,6 @@ class Rendezvous:
         its own; none: host memory."""
         whose, size = (self._address, self._store.port, group, sender), len(devices)
         return [Member(*whose, rank, size, self._timeout_s, device) for rank, device in enumerate(devices)]
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One member of a broadcast group; a plain value, by which the member's process joins."""
-
-    address: str
-    port: int
-    group: str
-    sender: int
-    """Which of the processes that send: a group replaces the one that its sender had."""
-    rank: int
-    size: int
-    timeout_s: float
-    """The limit for all members to join, and for each of their exchanges."""
-    device: str = ""
-    """torch's name for the device that it exchanges through; none: host memory."""
-
-    def join(self, store: PrefixStore) -> DeviceGroup:
-        """Blocks until all members do, or with NCCL until the first exchange. `store`: the group's part of the rendezvous."""
-        if self.device:
-            return nccl_group(store, self.rank, self.size, torch.device(self.device), self.timeout_s)
-        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._timeout, options._devices = timedelta(seconds=self.timeout_s), [self._device()]
-        made: Any = ProcessGroupGloo(store, self.rank, self.size, options)
-        return DeviceGroup(made, torch.device("cpu"), self.timeout_s)
-
-    def _device(self) -> Any:
-        """Listens where this process reaches the rendezvous, unless GLOO_SOCKET_IFNAME names an interface."""
-        if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
-            return ProcessGroupGloo.create_device(interface=interface)
-        with socket.create_connection((self.address, self.port), self.timeout_s) as connection:
-            return ProcessGroupGloo.create_device(hostname=connection.getsockname()[0])
 
 
 @dataclass(slots=True)
@@ -140,7 +126,7 @@ class BroadcastGroups:
                 group.exchanges.abort()
                 group = None
             if group is None:
-                group = JoinedGroup(member, member.join(store))
+                group = JoinedGroup(member, _join(member, store))
             yield group.exchanges.exchange
             group.finish(store)
         except (RuntimeError, OSError) as error:

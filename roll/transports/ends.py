@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from roll.core.weights.bucket import Bucket, BucketFile
-from roll.core.weights.store import Link
-from roll.transports.broadcast import BroadcastGroups, Member
+from roll.core.weights.store import Link, Member
+from roll.transports.broadcast import BroadcastGroups
 from roll.transports.delta import LastShare
 from roll.transports.node_files import host, node_file, path_of
 
 
 class SendingEnd:
-    """A rank's share of each version."""
+    """A `store.SendingEnd`: a rank's share of each version."""
 
     def __init__(self) -> None:
         self._share: Iterator[Bucket] | None = None
@@ -23,12 +23,9 @@ class SendingEnd:
         self._groups = BroadcastGroups()
 
     def begin(self, buckets: Iterator[Bucket], link: Link | None = None) -> None:
-        """`link`: the buckets become those of a version in a chain."""
         self._share = buckets if link is None else self._last_share.linked(link, buckets)
 
     def next(self, path: str = "") -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
-        """The next bucket of the share, which becomes a file if there is a path, and (names, checksum, bytes) of it; (None, None)
-        after the last."""
         assert self._share is not None, "next before begin"
         bucket = next(self._share, None)
         if bucket is None:
@@ -45,7 +42,7 @@ class SendingEnd:
 
 
 class ReceivingEnd:
-    """Broadcasts to one engine, which can share what it receives with the engines of its host."""
+    """A `store.ReceivingEnd`: broadcasts to one engine, which can share what it receives with the engines of its host."""
 
     def __init__(self) -> None:
         self._groups = BroadcastGroups()
@@ -55,18 +52,14 @@ class ReceivingEnd:
         """Descriptors of the buckets that other engines may read."""
 
     def host(self) -> str:
-        """The host, whose workers can open each other's files under /proc."""
         return host()
 
     def give_up(self) -> None:
-        """The caller has given broadcasts up that are still on their way."""
         self._receiving = None
 
     async def receive(
         self, into: Callable[[int, Bucket], Awaitable[None]], version: int, member: Member, count: int, shares: bool
     ) -> list[BucketFile]:
-        """Hands `count` buckets on, one after the other. `shares`: returns them for other engines of the host, which can read
-        them until `loaded`."""
         self._receiving, buckets = version, self._groups.receive(member, count)
         shared: list[BucketFile] = []
         while (bucket := await asyncio.to_thread(next, buckets, None)) is not None and self._receiving == version:

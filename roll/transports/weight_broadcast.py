@@ -18,8 +18,8 @@ from roll.core.distributed.backend import WorkerHandle
 from roll.core.distributed.cluster import Cluster
 from roll.core.errors import LOST, BroadcastError
 from roll.core.weights.bucket import BucketFile
-from roll.core.weights.store import BucketRef, KeptBucket, WeightSource
-from roll.transports.broadcast import Member, Rendezvous
+from roll.core.weights.store import BucketRef, KeptBucket, Member, WeightSource
+from roll.transports.broadcast import Rendezvous
 
 T = TypeVar("T")
 

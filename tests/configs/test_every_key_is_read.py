@@ -13,10 +13,10 @@ from roll.core.configs.fields import walk
 from roll.core.configs.rlvr import RLVRConfig
 
 ROOT = Path(__file__).parents[2] / "roll"
-CONFIGS = ROOT / "configs"
+CONFIGS = ROOT / "core" / "configs"
 # Files that show or judge every key: reading a key there does not make it do anything.
 LOOK_ONLY = (
-    "plan/rules/validation.py configs/*_rules.py core/configs/losses.py core/configs/estimators.py core/configs/fields.py plan/rules/loading.py "
+    "plan/rules/*.py core/configs/losses.py core/configs/estimators.py core/configs/fields.py "
     "plan/*.py compat/roll/*.py cli/check.py prepare/check.py"
 )
 HANDED_ON = {"zero_optimization": "DeepSpeedConfig.zero_json hands the block on by asdict, to DeepSpeed itself"}

@@ -12,7 +12,7 @@ from roll.platform.process_setup import DETERMINISTIC, mkl_is_strict
 with_mkl = pytest.mark.skipif(mkl_is_strict() is None, reason="torch is built without MKL here")
 USE_MKL = "import torch; torch.randn(64, 64) @ torch.randn(64, 64);"
 SETS = (
-    "from roll.distributed import process_setup as d; "
+    "from roll.platform import process_setup as d; "
     "{first} d.set_deterministic(); {then} d.warn_if_not_deterministic(); print(d.mkl_is_strict())"
 )
 

@@ -23,7 +23,7 @@ PRIVATE = re.compile(r"\b(?:from|import) +roll\.\w+")
 
 
 def taken(text: str) -> set[str]:
-    """What a piece of Python takes from this package, with the name of the module: `roll.Sample`, `roll.core.data.sample.Sample`."""
+    """Names that a piece of Python takes from this package, each with its module: `roll.core.data.sample.Sample`."""
     found = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):

@@ -75,7 +75,7 @@ def test_the_processes_of_a_sample_never_have_more_than_the_bound(namespaces: bo
 
 def test_a_forker_that_was_ended_for_memory_leaves_no_answer_unjudged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are ended before it: this one, of whose processes one starts none, is made to be the first."""
-    monkeypatch.setattr(sandbox, "_FORKER", "from roll.rewards.sandbox import forker; forker.MORE_OOM = 0\n" + sandbox._FORKER)
+    monkeypatch.setattr(sandbox, "_FORKER", "from roll.graders.sandbox import forker; forker.MORE_OOM = 0\n" + sandbox._FORKER)
     monkeypatch.setattr(sandbox, "LOOK_S", 999.0)
     with contextlib.closing(sandbox.Sandbox()) as shut_in:
         group_of(shut_in)

@@ -12,7 +12,8 @@ import torch
 
 from roll.core.errors import BroadcastError
 from roll.core.weights.bucket import make_buckets
-from roll.transports.broadcast import BroadcastGroups, Member, Rendezvous
+from roll.core.weights.store import Member
+from roll.transports.broadcast import BroadcastGroups, Rendezvous
 
 
 @pytest.fixture(scope="module")

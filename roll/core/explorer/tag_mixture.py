@@ -58,7 +58,7 @@ class TagMixture:
 
 
 class MeasuredMixture(TagMixture):
-    """A tag counts as its weight times `share` of its pass rate (`roll.core.data.pass_rates`), that of its last groups; one without a
+    """A tag counts as its weight times `share` of its pass rate (`pass_rates`), that of its last groups; one without a
     success that is known counts as its weight."""
 
     def __init__(self, weights: Mapping[str, float], config: PassRateMixtureConfig) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -16,19 +16,46 @@ from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.devices import Inventory
 from roll.core.flow.custom_stage import CustomStage
 from roll.core.flow.flow import Flow
+from roll.core.groups.admission import Admission
 from roll.core.groups.filters import GroupFilter
+from roll.core.groups.groups import Groups
+from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.progress import Progress
 from roll.core.groups.tasks import TaskSource
 from roll.core.record.callbacks import Callback, Observers, Reports
 from roll.core.record.checkpoint import Checkpoint, CheckpointStore, resumable
+from roll.core.record.group_log import GroupLog
 from roll.core.record.run_identity import RunIdentity
 from roll.core.record.run_lock import RunLock
+from roll.core.record.trace import Trace
 from roll.core.record.validation import ValidationSet
-
-if TYPE_CHECKING:
-    from roll.topologies.sql.database import OpenDatabase
 
 P = TypeVar("P", bound="Prepared")
 Onlookers = Callable[[Flow, Mapping[str, Cluster], Path, Reports], Sequence[Coroutine[object, object, None]]]
+
+
+class GroupsDatabase(Protocol):
+    """A database that holds the groups of a run."""
+
+    def lasting(self) -> str:
+        """Returns its address, as it is right from any folder, without a password."""
+
+    def mend(self, checkpoint: Checkpoint, journal: Path) -> None:
+        """Restores the checkpoint's state. `journal`: groups.jsonl. Raises `ValueError`, with nothing changed."""
+
+    def groups(
+        self,
+        admission: Admission,
+        lookahead: PipelineDepth,
+        source: TaskSource,
+        journal: GroupLog,
+        trace: Trace,
+        progress: Progress,
+        identity: RunIdentity,
+    ) -> Groups: ...
+
+    async def copy(self, groups: Groups, file: Path, step: int) -> None:
+        """Writes the database's copy for the checkpoint of `step`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +106,8 @@ class Prepared:
     """Odd findings of the preparation."""
     rules: dict[str, str] = field(default_factory=dict)
     """Tag -> the rules of its environments."""
-    database: OpenDatabase | None = None
-    """Opens the groups' database; None: the default of a process that is alone in its address space."""
+    database: GroupsDatabase | None = None
+    """Where the groups of a run of several processes lie; None: in this process."""
     identity: RunIdentity | None = None
     """Identity of the run that this process goes on with, or joins; None: one begins."""
 

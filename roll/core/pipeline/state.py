@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.staleness import deepest_pipeline
 from roll.core.distributed.clock import monotonic
-from roll.core.errors import DatabaseFailed
 from roll.core.groups.admission import Admission
 from roll.core.groups.groups import Groups
 from roll.core.groups.lookahead import PipelineDepth
@@ -25,11 +21,6 @@ from roll.core.record.group_log import GROUPS
 from roll.core.record.run_identity import RunIdentity, identify, write_identity
 from roll.core.record.run_record import RunRecord
 from roll.core.trainer.advantages import Advantages
-
-if TYPE_CHECKING:
-    from roll.topologies.sql.groups import SqlGroups
-
-logger = logging.getLogger(__name__)
 
 
 class RunState:
@@ -52,8 +43,8 @@ class RunState:
         self.first_step = self.saved_step = prepared.first_version
         spared = self.first_step if prepared.continues else None
         self.checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared, prepared.lock)
-        if prepared.continues:
-            self._mend_database()
+        if prepared.continues and prepared.database is not None and checkpoint is not None:
+            prepared.database.mend(checkpoint, prepared.run_dir / GROUPS)
         self.record = RunRecord(
             config,
             prepared.derived,
@@ -94,14 +85,6 @@ class RunState:
         _, status = self.reports.stop_request or ("", "stopped")
         return status == "finished" and not self.interrupted
 
-    @property
-    def shared_groups(self) -> SqlGroups:
-        """Returns the groups of a run of several processes."""
-        from roll.topologies.sql.groups import SqlGroups
-
-        assert isinstance(self.groups, SqlGroups), "the rules of `mode` give such a run a database"
-        return self.groups
-
     async def join(self) -> None:
         """Joins the run with this process, where it has several. Called again, it restarts as an explorer: versions that it
         served were taken back. Raises `ContractError`."""
@@ -119,37 +102,17 @@ class RunState:
         self._learn_length()
 
     async def copy_database(self, file: Path, step: int) -> None:
-        if (address := self._config.groups_address) is not None:
-            from roll.topologies.sql.copying import write_copy, write_none
-
-            oldest = self.groups.admission.replay.oldest_after(step)
-            try:
-                await self.shared_groups.beside(partial(write_copy, address, file, step, oldest))
-            except DatabaseFailed as error:
-                if not self.shared_groups.outage.over:
-                    raise
-                logger.warning("the checkpoint of step %d has no copy of the database: %s", step, error)
-                await asyncio.to_thread(write_none, file)
-
-    def _mend_database(self) -> None:
-        """Mends the groups' database for the checkpoint. Raises `ValueError`, with nothing changed."""
-        address, checkpoint = self._config.groups_address, self._prepared.checkpoint
-        if address is not None and checkpoint is not None:
-            from roll.topologies.shared_groups import mend_database
-
-            mend_database(address, checkpoint, self._prepared.run_dir / GROUPS)
+        if self._prepared.database is not None:
+            await self._prepared.database.copy(self.groups, file, step)
 
     def _new_groups(self) -> Groups:
-        config, source = self._config, self._prepared.source
+        config, source, database = self._config, self._prepared.source, self._prepared.database
         journal, trace = self.record.journals.groups, self.record.files.trace
-        admission, depth = new_admission(config, self.first_step), _depth(config)
+        admission, lookahead = new_admission(config, self.first_step), _lookahead(config)
         progress = Progress(config.groups_per_step, config.max_dropped_batches)
-        if config.groups_address is None:
-            return Groups(admission, depth, source, journal, trace, progress, monotonic)
-        from roll.topologies.shared_groups import sql_groups
-
-        parts = (admission, depth, source, journal, trace, progress, self.identity)
-        return sql_groups(config, config.groups_address, *parts, self._prepared.database)
+        if database is None:
+            return Groups(admission, lookahead, source, journal, trace, progress, monotonic)
+        return database.groups(admission, lookahead, source, journal, trace, progress, self.identity)
 
     def _learn_length(self) -> None:
         """The trainer decides how many steps the run has; an explorer learns it when that has joined."""
@@ -181,10 +144,8 @@ def _identity(config: PPOConfig, prepared: Prepared) -> RunIdentity:
     """Returns the identity of the run; its record holds it from now on."""
     folder = Path(config.run_dir if config.only_evaluates else config.shared_dir)
     identity = identify(folder, config.exp_name, prepared.identity.id if prepared.identity is not None else "")
-    if (address := config.groups_address) is not None:
-        from roll.topologies.shared_groups import lasting
-
-        identity = replace(identity, database=lasting(address))
+    if prepared.database is not None:
+        identity = replace(identity, database=prepared.database.lasting())
         write_identity(prepared.run_dir, identity)
     return identity
 
@@ -202,7 +163,7 @@ def new_admission(config: PPOConfig, version: int) -> Admission:
     )
 
 
-def _depth(config: PPOConfig) -> PipelineDepth:
+def _lookahead(config: PPOConfig) -> PipelineDepth:
     fixed = None if config.async_pipeline_depth == "auto" else config.async_pipeline_depth
     limit = deepest_pipeline(config.async_generation_ratio, config.weight_push_interval, config.max_reuse)
     target = config.staleness_tuning.target_ess if config.staleness_tuning.depth else None

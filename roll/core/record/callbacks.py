@@ -17,6 +17,7 @@ from roll.core.configs.flow import FlowConfig
 from roll.core.configs.problems import OWN_CODE, Collector
 from roll.core.data.sample import Sample, SampleGroup
 from roll.core.errors import CallbackError, boundary, contained
+from roll.core.record.metric_names import OF_EVERY_RUN, OF_SOME_RUNS
 from roll.core.record.run_progress import RunProgress
 
 if TYPE_CHECKING:  # users import this file, and torch takes seconds
@@ -207,8 +208,6 @@ logger = logging.getLogger(__name__)
 
 @cache
 def _taken() -> tuple[str, ...]:
-    from roll.plan.rules.validation import OF_EVERY_RUN, OF_SOME_RUNS  # who reads a run needs no rules of its configuration
-
     return ("step", *OF_EVERY_RUN, *(pattern for patterns in OF_SOME_RUNS.values() for pattern in patterns))
 
 

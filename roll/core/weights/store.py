@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from roll.core.configs.sizes import WINDOW
 from roll.core.errors import VersionGone
-from roll.core.weights.bucket import Described, Readable, WeightManifest
+from roll.core.weights.bucket import Bucket, BucketFile, Described, Readable, WeightManifest
 
 
 class BucketRef(Described, Protocol):
@@ -139,6 +139,56 @@ class Broadcast(Protocol):
 
     async def send(self, store: WeightSource, version: int, engines: Sequence[int]) -> bool:
         """Returns True if all these engines have all buckets of the version; otherwise each has to pull it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of a broadcast group; a plain value, by which the member's process joins."""
+
+    address: str
+    port: int
+    group: str
+    sender: int
+    """Which of the processes that send: a group replaces the one that its sender had."""
+    rank: int
+    size: int
+    timeout_s: float
+    """The limit for all members to join, and for each of their exchanges."""
+    device: str = ""
+    """torch's name for the device that it exchanges through; none: host memory."""
+
+
+class SendingEnd(Protocol):
+    """The end of a version's way in the worker of a trainer's rank."""
+
+    def begin(self, buckets: Iterator[Bucket], link: Link | None = None) -> None:
+        """Begins a share. `link`: the buckets become those of a version in a chain."""
+
+    def next(self, path: str = "") -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
+        """Returns the next bucket of the share, and its (names, checksum, bytes); with a path it becomes a file, and the bucket
+        is None. (None, None) after the last."""
+
+    async def broadcast(self, member: Member, *buckets: Bucket) -> None:
+        """Sends the buckets to the group of which this rank is `member`."""
+
+
+class ReceivingEnd(Protocol):
+    """The end of a version's way in an engine's worker, for broadcasts."""
+
+    def host(self) -> str:
+        """Returns the host, whose workers can open each other's files under /proc."""
+
+    def give_up(self) -> None:
+        """Gives up the broadcasts that are still on their way."""
+
+    async def receive(
+        self, into: Callable[[int, Bucket], Awaitable[None]], version: int, member: Member, count: int, shares: bool
+    ) -> list[BucketFile]:
+        """Hands `count` buckets on, one after the other. `shares`: returns them for other engines of the host, which can read
+        them until `loaded`."""
+
+    def loaded(self) -> None:
+        """Releases the shared buckets."""
 
 
 class MemoryWeightStore:

@@ -13,19 +13,39 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from roll.core.configs.base import BaseConfig
+from roll.core.configs.dotted_path import import_object
 from roll.core.distributed.backend import Backend
 from roll.core.distributed.cluster import Cluster
 from roll.core.weights.bucket import BucketFile, WeightManifest, manifest_of
-from roll.core.weights.store import Broadcast, BucketRef, Buckets, KeptBucket, MemoryWeightStore, WeightSource, WeightStore
+from roll.core.weights.store import (
+    Broadcast,
+    BucketRef,
+    Buckets,
+    KeptBucket,
+    MemoryWeightStore,
+    ReceivingEnd,
+    SendingEnd,
+    WeightSource,
+    WeightStore,
+)
 
-if TYPE_CHECKING:
-    from roll.transports.ends import ReceivingEnd, SendingEnd
-
+TRANSPORTS = {
+    "checkpoint_dir": "roll.transports.directory.DirectoryWeightStore",
+    "shared_memory": "roll.transports.directory.MemoryFolderStore",
+    "served": "roll.transports.directory.ServedWeightStore",
+    "followed": "roll.transports.assembled.AssembledWeights",
+    "broadcast": "roll.transports.weight_broadcast.WeightBroadcast",
+    "sending": "roll.transports.ends.SendingEnd",
+    "receiving": "roll.transports.ends.ReceivingEnd",
+}
+"""The implementations, loaded when they are used."""
+T = TypeVar("T")
 WEIGHTS = "weights"
 """The folder of versions inside the run's folder."""
 BROADCAST_DEVICES = {"collective": "", "nccl": "cuda:0"}
@@ -34,30 +54,24 @@ BROADCAST_DEVICES = {"collective": "", "nccl": "cuda:0"}
 
 def weight_store(config: BaseConfig) -> WeightStore:
     """Returns the store for versions that engines of the same driver use."""
-    from roll.transports.directory import DirectoryWeightStore, MemoryFolderStore
-
     if config.model_update_transport == "checkpoint_dir":
-        return DirectoryWeightStore(_folder(config))
-    return MemoryFolderStore() if config.model_update_transport == "shared_memory" else MemoryWeightStore()
+        return _made(WeightStore, "checkpoint_dir", _folder(config))
+    return _made(WeightStore, "shared_memory") if config.model_update_transport == "shared_memory" else MemoryWeightStore()
 
 
 def published_weights(config: BaseConfig, backend: Backend, newest: int, run_id: str, host: str, port: int = 0) -> WeightStore:
     """Returns the store for versions that explorers use. `newest`: versions up to this one stay from an earlier process of the
     run. `host`, `port`: the address that serves them."""
-    from roll.transports.directory import DirectoryWeightStore, ServedWeightStore
-
     every = config.weight_anchor_interval
     if config.model_update_transport == "checkpoint_dir":
-        return DirectoryWeightStore(_folder(config), newest, run_id, every)
-    return ServedWeightStore(_folder(config), newest, host, backend, run_id, every, port)
+        return _made(WeightStore, "checkpoint_dir", _folder(config), newest, run_id, every)
+    return _made(WeightStore, "served", _folder(config), newest, host, backend, run_id, every, port)
 
 
 def followed_weights(config: BaseConfig, run_id: str, backend: Backend) -> WeightSource:
     """Returns an explorer's source of the versions in `published_weights`. A manifest says whether its buckets are files or
     served, and whether they are whole."""
-    from roll.transports.assembled import AssembledWeights
-
-    return AssembledWeights(_folder(config), run_id, config.peer_timeout, backend)
+    return _made(WeightSource, "followed", _folder(config), run_id, config.peer_timeout, backend)
 
 
 def broadcast(config: BaseConfig, backend: Backend, trainers: Cluster | None, engines: Cluster) -> Broadcast | None:
@@ -65,23 +79,22 @@ def broadcast(config: BaseConfig, backend: Backend, trainers: Cluster | None, en
     device = BROADCAST_DEVICES.get(config.model_update_transport)
     if device is None or trainers is None or not backend.isolated:
         return None
-    from roll.transports.weight_broadcast import WeightBroadcast
-
-    return WeightBroadcast(trainers, engines, backend.driver_address(), config.engine_health_timeout_s, device)
+    return _made(Broadcast, "broadcast", trainers, engines, backend.driver_address(), config.engine_health_timeout_s, device)
 
 
 def sending_end() -> SendingEnd:
     """Returns the sending end, for the worker of a trainer's rank."""
-    from roll.transports.ends import SendingEnd
-
-    return SendingEnd()
+    return _made(SendingEnd, "sending")
 
 
 def receiving_end() -> ReceivingEnd:
     """Returns the receiving end, for an engine's worker."""
-    from roll.transports.ends import ReceivingEnd
+    return _made(ReceivingEnd, "receiving")
 
-    return ReceivingEnd()
+
+def _made(interface: Callable[..., T], name: str, *arguments: object) -> T:
+    made: T = import_object(TRANSPORTS[name])(*arguments)
+    return made
 
 
 def _folder(config: BaseConfig) -> Path:

@@ -17,7 +17,7 @@ from roll.core.data.token_batch import TokenBatch
 from roll.core.weights.adapter import AdapterSource
 from roll.core.weights.bucket import Bucket, BucketFile, Readable, WeightManifest
 from roll.core.weights.received import ReceivedWeights
-from roll.core.weights.store import Link
+from roll.core.weights.store import Link, Member
 from roll.core.weights.transport import receiving_end, sending_end
 from roll.core.workers.infer_engines import make_infer_strategy
 from roll.core.workers.infer_interface import EngineStats, GenerateRequest, GenerateResult, InferStrategy, WeightUpdateMode
@@ -34,7 +34,6 @@ from roll.core.workers.train_spec import TrainSpec, resolve_dtype
 
 if TYPE_CHECKING:
     from roll.strategies.train.checkpoint_files import Snapshot
-    from roll.transports.broadcast import Member
 
 
 class CheckpointedWorker:

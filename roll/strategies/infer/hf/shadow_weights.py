@@ -1,7 +1,7 @@
 """The second set of parameters an engine keeps: new weights are copied into it while the old ones generate, then swapped in.
 
 Invariant: the model never holds a mixture of versions. `flip` swaps every parameter or none, and only if exactly
-what the manifest names was received and it covers the model. Of adapters (`roll.core.weights.adapter`) it swaps the layers that have
+what the manifest names was received and it covers the model. Of adapters (`weights.adapter`) it swaps the layers that have
 them, merged here with their base; the others are the base's in every version.
 """
 
