@@ -113,7 +113,7 @@ def _loaded(
 
     folder = config_folder(options.config_path)
     config, report = load_to_start(folder, options.config_name, overrides, compat=options.compat, pipeline=pipeline)
-    given = "agentic" if isinstance(config, AgenticConfig) else "rlvr"
+    given = config.kind
     if given != pipeline:
         before, _, after = prog.rpartition(pipeline)
         fix = f"{before}{given}{after}"

@@ -90,7 +90,7 @@ def make_plan(
     needed, workers = RoleMemories(config, derived, accelerators, device_bytes), config.roles()
     memories = [needed.of(role, models[config.model_folder(workers[role.role])]) for role in roles]
     return Plan(
-        pipeline="agentic" if isinstance(config, AgenticConfig) else "rlvr",
+        pipeline=config.kind,
         exp_name=config.exp_name,
         trains=not config.only_evaluates,
         device_count=device_count,

@@ -136,7 +136,7 @@ def engines(config: PPOConfig) -> Iterator[tuple[str, StrategyArguments]]:
     """Key and value of the `strategy_args` of each engine."""
     if "actor_infer" in config.roles():
         yield "actor_infer.strategy_args", config.actor_infer.strategy_args
-    for domain, reward in config.rewards.items() if isinstance(config, RLVRConfig) else ():
+    for domain, reward in config.reward_configs.items():
         for name, model in reward.models.items():
             yield f"rewards.{domain}.{name}.strategy_args", model.strategy_args
 

@@ -45,7 +45,7 @@ def hub_names(config: PPOConfig) -> Iterator[tuple[str, str]]:
         model = role.model_args.model_name_or_path
         if model is not None and is_hub_name(model):
             yield f"{name}.model_args.model_name_or_path", model
-    for domain, reward in config.rewards.items() if isinstance(config, RLVRConfig) else ():
+    for domain, reward in config.reward_configs.items():
         for name, judging in reward.models.items():
             if is_hub_name(judging.model_name_or_path):
                 yield f"rewards.{domain}.{name}.model_name_or_path", judging.model_name_or_path

@@ -15,7 +15,6 @@ from roll.core.configs.arguments import GeneratingArguments
 from roll.core.configs.engines import engine_of
 from roll.core.configs.ppo import PPOConfig, set_key
 from roll.core.configs.problems import Note, Problem
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.weights.folder_files import CONFIG, Stored, beginning, beyond_context, read_json, stored_tensors, weight_files
 from roll.prompts.hub import cached, is_hub_name
 from roll.strategies.folder_tokens import PADDING, FolderTokens, folder_tokens
@@ -58,7 +57,7 @@ def used_models(config: PPOConfig) -> list[UsedModel]:
         asked = _sampling(config) if name == "actor_infer" else {}
         native = config.actor_train.data_args.template == "native"
         models.append(UsedModel(name, key, config.model_folder(role), longest, True, asked, engine, native))
-    for domain, reward in config.rewards.items() if isinstance(config, RLVRConfig) and config.has_engines else ():
+    for domain, reward in config.reward_configs.items() if config.has_engines else ():
         for name, model in reward.models.items():
             key, engine = f"rewards.{domain}.{name}", model.strategy_args.strategy_name
             asked = {f"{key}.generating_args": reward.judge.generating_args} if name == "judge" and reward.judge else {}

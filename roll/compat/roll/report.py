@@ -15,7 +15,6 @@ from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.estimators import STEP_ESTIMATORS
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Note
-from roll.core.configs.rlvr import RLVRConfig
 
 # Key, ROLL's default, why it matters.
 DEFAULTS: tuple[tuple[str, Any, str], ...] = (
@@ -82,7 +81,7 @@ def _of_tags(key: str, when: str, note: str, holds: Callable[[Any], bool]) -> Di
 
 
 def _by_math_rule(config: PPOConfig, written: Written) -> list[str]:
-    rewards = config.rewards if isinstance(config, RLVRConfig) else {}
+    rewards = config.reward_configs
     return [f"rewards.{name}.worker_cls" for name, reward in rewards.items() if reward.worker_cls == MATH]
 
 

@@ -173,6 +173,8 @@ class AgenticValidationSet:
 
 @dataclass(frozen=True, kw_only=True)
 class AgenticConfig(PPOConfig):
+    kind = "agentic"
+    group_size_key = "train_env_manager.group_size"
     exp_name: str = option("agentic", "Name of the run; its files go to <output_dir>/<exp_name>.")
     refused_estimators = {"remax": "takes a greedy response as baseline; an episode has no such thing"}  # noqa: RUF012
 

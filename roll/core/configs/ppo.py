@@ -27,6 +27,7 @@ from roll.core.configs.worker import (
     ActorTrainConfig,
     CriticConfig,
     ReferenceConfig,
+    RewardConfig,
     RoleConfig,
     WorkerConfig,
 )
@@ -53,6 +54,9 @@ class Lengths(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(BaseConfig, ABC):
+    kind: ClassVar[Literal["rlvr", "agentic"]]
+    group_size_key: ClassVar[str]
+    """The key of `group_size`."""
     refused_estimators: ClassVar[Mapping[str, str]]
     """The advantage estimators that the pipeline cannot use, with the reasons."""
 
@@ -224,6 +228,11 @@ class PPOConfig(BaseConfig, ABC):
         }
 
     # What a pipeline's own keys mean to the parts that all pipelines share.
+
+    @property
+    def reward_configs(self) -> Mapping[str, RewardConfig]:
+        """Returns the reward workers by domain; an agentic run has none."""
+        return {}
 
     @property
     @abstractmethod

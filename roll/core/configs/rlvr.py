@@ -37,6 +37,8 @@ class RolloutConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RLVRConfig(PPOConfig):
+    kind = "rlvr"
+    group_size_key = "num_return_sequences_in_group"
     refused_estimators = dict.fromkeys(STEP_ESTIMATORS, "compares the turns of multi-turn episodes; an RLVR response is one turn")
 
     rewards: dict[str, RewardConfig] = option({}, "Reward workers by domain.")
@@ -76,6 +78,10 @@ class RLVRConfig(PPOConfig):
     )
     difficulty_low_threshold: float = option(0.0, "Mean reward at or below which a group is too hard.")
     difficulty_high_threshold: float = option(1.0, "Mean reward at or above which a group is too easy.")
+
+    @property
+    def reward_configs(self) -> dict[str, RewardConfig]:
+        return self.rewards
 
     @property
     def group_size(self) -> int:

@@ -19,7 +19,6 @@ from roll.core.configs.dotted_path import DOTTED_PATH
 from roll.core.configs.engines import ENGINES
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import MISSING_VALUE, Problem
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.worker import JudgingModelConfig, RoleConfig, TrainedConfig, WorkerConfig
 
 _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
@@ -43,7 +42,7 @@ def unreadable_devices(config: PPOConfig) -> Iterator[Problem]:
 
 def _placed(config: PPOConfig, roles: Mapping[str, RoleConfig]) -> dict[str, WorkerConfig | JudgingModelConfig]:
     """These roles and the models that judge, by key."""
-    rewards = config.rewards if isinstance(config, RLVRConfig) else {}
+    rewards = config.reward_configs
     judging = {f"rewards.{domain}.{name}": model for domain, r in rewards.items() for name, model in r.models.items()}
     return {**roles, **judging}
 

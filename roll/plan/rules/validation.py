@@ -59,7 +59,7 @@ def _of_this(config: PPOConfig) -> Iterator[str]:
         "keep_sampling_mask with top_p or top_k": keeps_sampling_mask(config),
         "router_replay": replays_routing(config),
         "a validation set": bool(config.validation_sampling),
-        "an agentic run": isinstance(config, AgenticConfig),
+        "an agentic run": config.kind == "agentic",
         "mode train": config.mode != "both",
     }
     for need, patterns in OF_SOME_RUNS.items():
@@ -192,7 +192,7 @@ def _lengths(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _group_key(config: PPOConfig) -> str:
-    return "num_return_sequences_in_group" if isinstance(config, RLVRConfig) else "train_env_manager.group_size"
+    return config.group_size_key
 
 
 def _sampling(config: PPOConfig) -> Iterator[Problem]:
