@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from roll.chat.answer_text import BEGIN
 from roll.chat.conversation import shown
-from roll.chat.forest import Answer, Forest
+from roll.chat.conversation_tree import Answer, ConversationTree
 from roll.core.data.episode import EpisodeTask, Response
 from roll.core.data.sample import EpisodeEnd, Prompt, Sample, Trajectory, Turn
 
@@ -31,7 +31,7 @@ class Outcome:
     metrics: dict[str, float]
 
 
-def episode_samples(forest: Forest, task: EpisodeTask, outcome: Outcome, turns: Sequence[Turn] = ()) -> list[Sample]:
+def episode_samples(forest: ConversationTree, task: EpisodeTask, outcome: Outcome, turns: Sequence[Turn] = ()) -> list[Sample]:
     """Empty without an answer. `turns`: of the answers, as they were recorded, where an environment says more of them."""
     turn_of = {id(answer): turn for answer, turn in zip(forest.answers, turns, strict=False)}
     leaves = forest.leaves()

@@ -18,9 +18,9 @@ from typing import Any
 from roll.chat.answer_text import new_id
 from roll.chat.aside import BYTES_A_TOKEN, FRAME_BYTES, Aside, size_of, too_long
 from roll.chat.conversation import Asked, Reply
+from roll.chat.conversation_tree import Context, ConversationTree, replied
 from roll.chat.dialogue import Dialogue
 from roll.chat.exchange import Exchange, Sent
-from roll.chat.forest import Context, Forest, replied
 from roll.core.data.episode import Ask, PolicyAnswer
 from roll.core.data.numbers import LARGEST, plain_number
 from roll.core.data.sample import EpisodeEnd
@@ -55,7 +55,7 @@ class Session:
         """`name`: part of the address; no secret. `exchanges`: whether what was sent and told is kept."""
         self.name = name
         self.model_key, self.reward_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        self.forest = Forest(dialogue)
+        self.forest = ConversationTree(dialogue)
         self.ended = False
         self.end: EpisodeEnd | None = None
         """Which limit the episode has met, if one."""

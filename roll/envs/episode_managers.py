@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from roll.chat.conversation import Asked, Message, shown
-from roll.chat.forest import Forest, replied
+from roll.chat.conversation_tree import ConversationTree, replied
 from roll.chat.samples import Outcome, episode_samples
 from roll.core.data.episode import AskPolicy, EpisodeTask, Response
 from roll.core.data.sample import Sample
@@ -74,7 +74,7 @@ class TrajEnvManager(EnvManager):
         self, env: Environment, task: EpisodeTask, ask: AskPolicy, observation: Observation | Results, info: Info
     ) -> list[Sample]:
         """Messages, with a chat template."""
-        forest, record, messages, cut = Forest(self.dialogue), Record(), list[Message](), 0.0
+        forest, record, messages, cut = ConversationTree(self.dialogue), Record(), list[Message](), 0.0
         while True:
             messages = self._told(messages, record, observation, info)
             tools = info.get("tools") or []

@@ -40,7 +40,7 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
     reports: list[Callback] = [trackers, warnings, InvalidActions(prepared.rules, warnings)]
     if config.trains:
         reports.append(curves)
-    if not prepared.benched:
+    if not prepared.evaluated:
         tags = ByTag(derived.tag_to_domain)
         alarms = Alarms(config.alarms if config.trains else (), run_dir, display)
         reports += [tags, Adviser(config, inventory.kind, not backend.isolated, curves), alarms]

@@ -24,7 +24,7 @@ from roll.core.errors import boundary
 from roll.core.flow.custom_stage import custom_stages
 from roll.core.groups.filters import GroupFilter
 from roll.core.groups.tasks import TaskSource
-from roll.core.pipeline.prepared import BenchedModel, GroupsDatabase
+from roll.core.pipeline.prepared import EvaluatedModel, GroupsDatabase
 from roll.core.pipeline.roles import loss_spec
 from roll.core.record.callbacks import own_callbacks
 from roll.core.record.checkpoint import Checkpoint, CheckpointStore, resumable
@@ -44,7 +44,7 @@ from roll.strategies.run_models import CLASSIFIER, Models, UsedModel, once, used
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
 from roll.strategies.train.saved_adapters import check_adapters
 from roll.topologies import serving
-from roll.topologies.evaluation import benched_models
+from roll.topologies.evaluation import evaluated_models
 from roll.transports.directory import check_room
 
 _FOLDER = "a Hugging Face folder: config.json, tokenizer, *.safetensors that are not quantised"
@@ -104,11 +104,11 @@ class Preparation:
         if self.checkpoint is not None and config.trains:
             model, base = config.actor_train.model_args, config.model_folder(config.actor_train)
             collect(*resumed, partial(check_adapters, self.checkpoint.trainer, model, base), fix)
-        self._benched: tuple[BenchedModel, ...] = ()
+        self._evaluated: tuple[EvaluatedModel, ...] = ()
         if config.only_evaluates:
             fix = "name complete checkpoints, runs that have some, or pretrain"
-            found = collect("bench_checkpoints", config.bench_checkpoints, partial(benched_models, config), fix)
-            self._benched = found or ()
+            found = collect("bench_checkpoints", config.bench_checkpoints, partial(evaluated_models, config), fix)
+            self._evaluated = found or ()
 
     def _check_models(self, device_kind: str) -> None:
         config, collect = self.config, self.collect
@@ -119,7 +119,7 @@ class Preparation:
         self.tokenizer = opened[models[0].folder]
         """None if it cannot be loaded."""
         in_turn = replace(models[0], role="", key="bench_checkpoints", sampling={})
-        benched = [replace(in_turn, folder=str(each.folder)) for each in self._benched]
+        benched = [replace(in_turn, folder=str(each.folder)) for each in self._evaluated]
         self.models = Models([*models, *benched], opened)
         if all(opened.values()) and (fit := collect("pretrain", config.pretrain, self.models.check, _FOLDER)):
             collect.add(fit.problems)
@@ -189,7 +189,7 @@ class Preparation:
             "callbacks": self._callbacks,
             "observers": run_observers,
             "onlookers": run_onlookers,
-            "benched": self._benched,
+            "evaluated": self._evaluated,
             "remarks": tuple(self.remarks),
             "warnings": tuple(self.warnings),
             "identity": self._identity,

@@ -26,7 +26,7 @@ from roll.core.errors import CheckpointError, Closed
 from roll.core.flow.stage import AnyStage
 from roll.core.groups.groups import Groups
 from roll.core.groups.schedule import StepSchedule
-from roll.core.pipeline.prepared import BenchedModel
+from roll.core.pipeline.prepared import EvaluatedModel
 from roll.core.pipeline.stages import NO_PARTS, Parts, announcing, validating
 from roll.core.pipeline.topology import Rollouts, Topology, Watchers
 from roll.core.record.checkpoint import CheckpointStore
@@ -44,14 +44,14 @@ OF_TRAINING = (
 """Figures that a run that only evaluates lacks."""
 
 
-def benched_models(config: PPOConfig) -> tuple[BenchedModel, ...]:
+def evaluated_models(config: PPOConfig) -> tuple[EvaluatedModel, ...]:
     """In the order of their steps. Raises `ValueError`, also for weights that are not what was saved."""
     found = []
     if PRETRAIN in config.bench_checkpoints:
-        found.append(BenchedModel(0, PRETRAIN, Path(config.model_folder(config.actor_infer))))
+        found.append(EvaluatedModel(0, PRETRAIN, Path(config.model_folder(config.actor_infer))))
     for path in _checkpoints(config.bench_checkpoints):
         step, folder = CheckpointStore(path.parent).model(path)
-        found.append(BenchedModel(step, f"step-{step}", folder))
+        found.append(EvaluatedModel(step, f"step-{step}", folder))
     found.sort(key=lambda model: model.version)
     for one, other in pairwise(found):
         if one.version == other.version:
@@ -73,7 +73,7 @@ def _checkpoints(named: Sequence[str]) -> list[Path]:
     return list(found)
 
 
-def model_source(config: PPOConfig, models: Sequence[BenchedModel], on_accelerators: bool) -> ModelFolders:
+def model_source(config: PPOConfig, models: Sequence[EvaluatedModel], on_accelerators: bool) -> ModelFolders:
     dtype = TORCH_NAMES[compute_dtype(config.actor_infer.model_args.dtype, on_accelerators)]
     folders = {model.version: model.folder.resolve() for model in models}
     return ModelFolders(folders, dtype, config.model_update_buffer_size_mb << 20)
@@ -83,7 +83,7 @@ class ModelsInTurn(EngineUpdates):
     """Engines receive the next model while they sample from the one before, and flip when that has been evaluated."""
 
     def __init__(
-        self, engines: EngineFleet, groups: Groups, schedule: StepSchedule, trace: Trace, models: Sequence[BenchedModel]
+        self, engines: EngineFleet, groups: Groups, schedule: StepSchedule, trace: Trace, models: Sequence[EvaluatedModel]
     ) -> None:
         super().__init__(engines, groups, schedule, trace)
         self._to_come = deque(model.version for model in models[1:])
@@ -103,7 +103,7 @@ class ModelsInTurn(EngineUpdates):
         return self._served
 
 
-def check_complete(models: Sequence[BenchedModel], results: Sequence[ValidationResult]) -> None:
+def check_complete(models: Sequence[EvaluatedModel], results: Sequence[ValidationResult]) -> None:
     """Raises `RuntimeError` unless something is known of every model on every set."""
     names = {model.version: model.name for model in models}
     for result in results:
@@ -175,7 +175,7 @@ class EvalOnly(Topology):
         return [[announcing(parts.versions), validating(parts.explorer)]]
 
     @staticmethod
-    def summary(figures: dict[str, Any], models: Sequence[BenchedModel], results: Sequence[ValidationResult]) -> dict[str, Any]:
+    def summary(figures: dict[str, Any], models: Sequence[EvaluatedModel], results: Sequence[ValidationResult]) -> dict[str, Any]:
         by_version = {result.version: result for result in results}
         evaluation = [
             {"model": model.name, "step": model.version, "folder": str(model.folder), "errors": result.errors}
@@ -186,7 +186,7 @@ class EvalOnly(Topology):
         return {name: value for name, value in figures.items() if name not in OF_TRAINING} | {"evaluation": evaluation}
 
     async def open(self) -> bool:
-        state, models = self._state, self._prepared.benched
+        state, models = self._state, self._prepared.evaluated
         store = model_source(self._config, models, self._around.accelerators)
         self.engines = engines = self._fleet(store, state.first_step, self._prepared.derived.engines_start_empty)
         await engines.load()
@@ -201,7 +201,7 @@ class EvalOnly(Topology):
         return [self.engines.supervise(), self.weights.run()]
 
     async def close(self) -> str:
-        check_complete(self._prepared.benched, self._state.record.results)
+        check_complete(self._prepared.evaluated, self._state.record.results)
         return ""
 
 

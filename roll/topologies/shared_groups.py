@@ -18,7 +18,7 @@ from roll.core.distributed.processes import Process
 from roll.core.errors import ContractError, DatabaseDamaged, DatabaseError, DatabaseFailed
 from roll.core.groups.admission import Admission
 from roll.core.groups.groups import Groups
-from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.progress import Progress
 from roll.core.groups.tasks import OneTaskSet, TaskSource
 from roll.core.record.checkpoint import Checkpoint
@@ -55,7 +55,7 @@ class SharedGroups:
     def groups(
         self,
         admission: Admission,
-        lookahead: PipelineDepth,
+        depth: PipelineDepth,
         source: TaskSource,
         journal: GroupLog,
         trace: Trace,
@@ -67,7 +67,7 @@ class SharedGroups:
         me = member(config, source)
         return SqlGroups(
             admission,
-            lookahead,
+            depth,
             OneTaskSet(source, me.task_set[:NAME]) if config.only_explores else source,
             journal if config.trains else None,
             trace,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from roll.core.data.sample import Prompt, Sample, Trajectory, VersionSpan
-from roll.core.pipeline.prepared import BenchedModel
+from roll.core.pipeline.prepared import EvaluatedModel
 from roll.core.record.estimates import avg
 from roll.core.record.validation import SetRollouts, ValidationResult, ValidationSet, summarise
 from roll.core.workers.infer_interface import SamplingParams
@@ -53,7 +53,7 @@ def test_a_success_is_what_its_domain_says_but_for_rounding(reward, success_at, 
 
 def test_an_evaluation_is_a_failure_where_nothing_was_judged_and_none_where_nobody_says_what_a_success_is():
     """Blackjack pays 1, 0 or -1, and says no more."""
-    models = [BenchedModel(3, "pretrain", Path("model"))]
+    models = [EvaluatedModel(3, "pretrain", Path("model"))]
     ended = [Trajectory([], 0, 1, reward, None, "terminated") for reward in (1.0, -0.5)]
     unsaid = [replace(sample(episode.score), trajectory=episode) for episode in ended]
     result = summarise(3, [rolled_out(*unsaid, n=2)], 1.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from roll.core.groups.admission import Admission
-from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.record.run_progress import ENGINES, Places
 from roll.reports.advice import LEAST_STEPS, Halves, advise, gains, sentences, slow_link
 

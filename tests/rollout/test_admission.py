@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from roll.core.configs.staleness import deepest_pipeline
 from roll.core.errors import AccountingError
 from roll.core.groups.admission import Admission
-from roll.core.groups.lookahead import PipelineDepth
-from roll.core.groups.sample_reuse import Trained
+from roll.core.groups.pipeline_depth import PipelineDepth
+from roll.core.groups.replay import Trained
 from roll.core.groups.ticket import GroupState
 
 sys.path.insert(0, str(Path(__file__).parent))

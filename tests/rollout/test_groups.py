@@ -11,7 +11,7 @@ from roll.core.errors import AccountingError, Closed, NoProgress
 from roll.core.groups.admission import Admission
 from roll.core.groups.changes import Changes
 from roll.core.groups.groups import LEASE, START, Groups
-from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.progress import Progress
 from roll.core.record.trace import Trace
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roll.core.groups.lookahead import PROBE, PipelineDepth, StepTimes
+from roll.core.groups.pipeline_depth import PROBE, PipelineDepth, StepTimes
 
 
 def settle(depth, steps=10, **seen):

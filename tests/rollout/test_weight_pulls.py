@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from roll.core.engines.fleet import Fleet, WeightPulls
 from roll.core.groups.admission import Admission
-from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.pipeline_depth import PipelineDepth
 
 sys.path.insert(0, str(Path(__file__).parent))
 from virtual_run import simulate

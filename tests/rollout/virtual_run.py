@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from virtual_weights import VirtualWeights
 
 from roll.core.groups.admission import Admission
-from roll.core.groups.lookahead import PipelineDepth, StepTimes
+from roll.core.groups.pipeline_depth import PipelineDepth, StepTimes
 from roll.core.groups.ticket import GroupState
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from roll.core.engines.fleet import EngineState, Fleet, WeightPulls
 from roll.core.groups.admission import Admission
-from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.schedule import StepSchedule
 
 Event = tuple[float, str, int]

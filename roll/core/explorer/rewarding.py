@@ -13,7 +13,7 @@ def by_rollout(samples: Sequence[Sample]) -> list[list[Sample]]:
     return [list(of_one) for _, of_one in groupby(samples, key=lambda sample: (sample.prompt.uid, sample.index))]
 
 
-def take_judgement(rollout: Sequence[Sample]) -> None:
+def assign_reward(rollout: Sequence[Sample]) -> None:
     """Gives the whole rollout the reward of its last sample."""
     last = rollout[-1]
     for sample in rollout:

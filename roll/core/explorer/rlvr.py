@@ -19,7 +19,7 @@ from roll.core.explorer.explorer import Exploration, Explorer
 from roll.core.explorer.first_answers import FirstAnswers
 from roll.core.explorer.group_play import RULES, VALIDATION, FailureRule, GroupOutcome, play_group
 from roll.core.explorer.reward_workers import Rewards
-from roll.core.explorer.rewarding import by_rollout, take_judgement
+from roll.core.explorer.rewarding import assign_reward, by_rollout
 from roll.core.groups.tasks import TaskSource
 from roll.core.record.run_progress import ENGINES, Places
 from roll.core.record.validation import FIRST, SetRollouts, ValidationSet
@@ -128,7 +128,7 @@ class RLVRExplorer(Explorer):
         if failure is not None and policy != "drop_group":
             failure = await self._rewards.fill([sample for sample in responses if sample.reward is None])
         for rollout in rollouts:
-            take_judgement(rollout)
+            assign_reward(rollout)
         if failure is None:
             return group
         rewarded = [rollout for rollout in rollouts if rollout[-1].reward is not None]
@@ -145,7 +145,7 @@ class RLVRExplorer(Explorer):
             return [rollout[-1] for rollout in rollouts]
         for rollout in rollouts:
             rollout[-1].success_at = self._rewards.success_at[rollout[-1].prompt.domain]
-            take_judgement(rollout)
+            assign_reward(rollout)
         return [rollout[-1] for rollout in rollouts if rollout[-1].reward is None]
 
     async def validation_rollouts(self, version: int, of: ValidationSet) -> SetRollouts:
@@ -164,7 +164,7 @@ class RLVRExplorer(Explorer):
         by_prompt = [list(of_prompt) for _, of_prompt in groupby(judged, key=lambda sample: sample.prompt.uid)]
         await asyncio.gather(*(self._rewards.fill(of_prompt, as_judged=True) for of_prompt in by_prompt))
         for rollout in rollouts:
-            take_judgement(rollout)
+            assign_reward(rollout)
 
     def places(self) -> Places:
         """Returns the places of the engines. An engine that takes fewer than it was allowed has no memory for more."""

@@ -39,7 +39,7 @@ from typing import Any
 
 from roll.core.configs.staleness import GroupsOrder, StalenessPolicy, staleness_bound
 from roll.core.errors import AccountingError
-from roll.core.groups.sample_reuse import Replay, Trained
+from roll.core.groups.replay import Replay, Trained
 from roll.core.groups.ticket import GroupState, Selection, Ticket
 
 

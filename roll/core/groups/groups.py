@@ -24,10 +24,10 @@ from roll.core.errors import Closed
 from roll.core.groups.admission import Admission
 from roll.core.groups.changes import Changes
 from roll.core.groups.lease import Lease
-from roll.core.groups.lookahead import PipelineDepth
 from roll.core.groups.one_process import OneProcess
+from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.progress import Progress
-from roll.core.groups.sample_reuse import Trained
+from roll.core.groups.replay import Trained
 from roll.core.groups.tasks import TaskSource
 from roll.core.groups.ticket import GroupState, Selection
 from roll.core.record.group_log import GroupLog

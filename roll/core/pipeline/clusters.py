@@ -81,8 +81,8 @@ def _specs(config: PPOConfig, prepared: Prepared, inventory: Inventory, backend:
     """Returns the workers of the roles that all pipelines have, engines first."""
     checkpoint, derived, version = prepared.checkpoint, prepared.derived, prepared.first_version
     model = str(checkpoint.model) if checkpoint else config.model_folder(config.actor_infer)
-    if prepared.benched:
-        model = str(prepared.benched[0].folder)
+    if prepared.evaluated:
+        model = str(prepared.evaluated[0].folder)
     adapters = str(checkpoint.adapters) if checkpoint else None
     specs: dict[str, Sequence[WorkerSpec]] = {}
     for role, worker in sorted(config.roles().items(), key=lambda each: each[0] != "actor_infer"):

@@ -19,7 +19,7 @@ from roll.core.flow.flow import Flow
 from roll.core.groups.admission import Admission
 from roll.core.groups.filters import GroupFilter
 from roll.core.groups.groups import Groups
-from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.progress import Progress
 from roll.core.groups.tasks import TaskSource
 from roll.core.record.callbacks import Callback, Observers, Reports
@@ -46,7 +46,7 @@ class GroupsDatabase(Protocol):
     def groups(
         self,
         admission: Admission,
-        lookahead: PipelineDepth,
+        depth: PipelineDepth,
         source: TaskSource,
         journal: GroupLog,
         trace: Trace,
@@ -59,7 +59,7 @@ class GroupsDatabase(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BenchedModel:
+class EvaluatedModel:
     version: int
     """The step of a checkpoint; 0 for the model of `pretrain`."""
     name: str
@@ -98,7 +98,7 @@ class Prepared:
     """Makes coroutines beside the stages that show people the state of the run, and change nothing."""
     lock: RunLock | None = None
     """Held by the driver; None where nothing else can write there (tests)."""
-    benched: tuple[BenchedModel, ...] = ()
+    evaluated: tuple[EvaluatedModel, ...] = ()
     """The models that a run evaluates which trains nothing."""
     remarks: tuple[str, ...] = ()
     """Findings of the preparation that are worth knowing."""
@@ -114,8 +114,8 @@ class Prepared:
     @property
     def first_version(self) -> int:
         """Returns the version that engines and trainer begin with."""
-        if self.benched:
-            return self.benched[0].version
+        if self.evaluated:
+            return self.evaluated[0].version
         return self.checkpoint.step if self.checkpoint is not None else 0
 
     @property

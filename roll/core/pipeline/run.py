@@ -78,7 +78,7 @@ class Run(RunLifecycle):
 
     def figures(self, wall_s: float) -> dict[str, Any]:
         figures = super().figures(wall_s)
-        return topology_of(self.config.mode).summary(figures, self.prepared.benched, self.state.record.results)
+        return topology_of(self.config.mode).summary(figures, self.prepared.evaluated, self.state.record.results)
 
     def _watchers(self, flow: Flow, clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
         groups, fallback = self.state.groups, self.fallback.watch(clusters, self.state)

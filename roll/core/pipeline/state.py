@@ -11,7 +11,7 @@ from roll.core.configs.staleness import deepest_pipeline
 from roll.core.distributed.clock import monotonic
 from roll.core.groups.admission import Admission
 from roll.core.groups.groups import Groups
-from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.progress import Progress
 from roll.core.groups.schedule import StepSchedule
 from roll.core.pipeline.prepared import Prepared
@@ -51,7 +51,7 @@ class RunState:
             written=prepared.written,
             lock=prepared.lock,
             resumed=prepared.resumed_record,
-            models=len(prepared.benched),
+            models=len(prepared.evaluated),
             before=before,
         )
         if prepared.continues:
@@ -108,11 +108,11 @@ class RunState:
     def _new_groups(self) -> Groups:
         config, source, database = self._config, self._prepared.source, self._prepared.database
         journal, trace = self.record.journals.groups, self.record.files.trace
-        admission, lookahead = new_admission(config, self.first_step), _lookahead(config)
+        admission, depth = new_admission(config, self.first_step), _depth(config)
         progress = Progress(config.groups_per_step, config.max_dropped_batches)
         if database is None:
-            return Groups(admission, lookahead, source, journal, trace, progress, monotonic)
-        return database.groups(admission, lookahead, source, journal, trace, progress, self.identity)
+            return Groups(admission, depth, source, journal, trace, progress, monotonic)
+        return database.groups(admission, depth, source, journal, trace, progress, self.identity)
 
     def _learn_length(self) -> None:
         """The trainer decides how many steps the run has; an explorer learns it when that has joined."""
@@ -163,7 +163,7 @@ def new_admission(config: PPOConfig, version: int) -> Admission:
     )
 
 
-def _lookahead(config: PPOConfig) -> PipelineDepth:
+def _depth(config: PPOConfig) -> PipelineDepth:
     fixed = None if config.async_pipeline_depth == "auto" else config.async_pipeline_depth
     limit = deepest_pipeline(config.async_generation_ratio, config.weight_push_interval, config.max_reuse)
     target = config.staleness_tuning.target_ess if config.staleness_tuning.depth else None

@@ -35,7 +35,7 @@ from roll.core.explorer.explorer import Exploration, Explorer
 from roll.core.flow.custom_stage import CustomStage, insert, singles
 from roll.core.flow.stage import AnyStage
 from roll.core.pipeline.last_checkpoint import saved_or_why_not, unreachable
-from roll.core.pipeline.prepared import BenchedModel, Prepared
+from roll.core.pipeline.prepared import EvaluatedModel, Prepared
 from roll.core.pipeline.recovery import Recovery, TrainerRecovery
 from roll.core.pipeline.roles import loss_spec
 from roll.core.pipeline.stages import NO_PARTS, Parts, exploring, training, validating
@@ -107,7 +107,7 @@ class Topology(ABC):
         """Makes the parts. Afterwards the first version is served, or available. False: the run is over, and has no stages."""
 
     @staticmethod
-    def summary(figures: dict[str, Any], models: Sequence[BenchedModel], results: Sequence[ValidationResult]) -> dict[str, Any]:
+    def summary(figures: dict[str, Any], models: Sequence[EvaluatedModel], results: Sequence[ValidationResult]) -> dict[str, Any]:
         """Returns the figures for summary.json, as this mode has them. `models`: those of `mode: bench`."""
         return figures
 

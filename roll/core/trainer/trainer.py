@@ -32,7 +32,7 @@ from roll.core.engines.policy_copy import PolicyCopy
 from roll.core.errors import Closed, contained
 from roll.core.groups.groups import Groups
 from roll.core.groups.lease import Lease
-from roll.core.groups.lookahead import StepTimes
+from roll.core.groups.pipeline_depth import StepTimes
 from roll.core.groups.schedule import StepSchedule
 from roll.core.record.callbacks import Reports
 from roll.core.trainer import batch as batching

@@ -60,7 +60,7 @@ class TrainerState:
         return cls(**{name: int(value) for name, value in json.loads(path.read_text()).items()})
 
 
-def hollow(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+def on_meta_device(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     """A copy of the model in `dtype` without contents, for `write_model`: a thread that writes must not touch the model that
     trains (ZeRO-3 gathers what is looked at)."""
     tensors = chain(model.parameters(), model.buffers())
@@ -78,7 +78,7 @@ def optimizer_files(directory: Path) -> list[Path]:
 def write_model(
     path: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, weights: dict[str, Tensor], files_of: FilesOf
 ) -> None:
-    """A Hugging Face folder with these weights, or a rank's part of it. `model`: may be `hollow`."""
+    """A Hugging Face folder with these weights, or a rank's part of it. `model`: may be `on_meta_device`."""
     path.mkdir(exist_ok=True)
     if divisible(model):
         kind = str(model.config.model_type)

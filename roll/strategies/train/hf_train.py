@@ -71,7 +71,7 @@ class HFTrainStrategy(ABC):
         masters = spec.trained and spec.model.lora_target is None
         self._kept_dtype = torch.float32 if masters else self._compute_dtype
         self._model, later = self._loaded(path, masters)
-        self._hollow = files.hollow(self._model, self._kept_dtype)
+        self._hollow = files.on_meta_device(self._model, self._kept_dtype)
         self._model.requires_grad_(masters).eval()
         self._adapters = self._add_adapters(context.seed)
         self._adapted_base = BaseWeights(path) if spec.export_adapters else None

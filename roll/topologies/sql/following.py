@@ -12,7 +12,7 @@ from roll.core.data.sample import SampleGroup
 from roll.core.errors import DatabaseFailed, PackingError
 from roll.core.groups.admission import Admission
 from roll.core.groups.groups import Groups
-from roll.core.groups.lookahead import PipelineDepth
+from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.progress import Progress
 from roll.core.groups.tasks import TaskSource
 from roll.core.groups.ticket import GroupState

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row, func, literal, select
 
 from roll.core.errors import Expelled, Missed, TakenBack
 from roll.core.groups.admission import Admission
-from roll.core.groups.sample_reuse import Trained
+from roll.core.groups.replay import Trained
 from roll.core.groups.ticket import GroupState
 from roll.topologies.sql.admittance import process_of
 from roll.topologies.sql.joining import Member

@@ -66,7 +66,7 @@ class Answer:
         return [message for answer in self.path() for message in (*answer.news, answer.message)]
 
 
-class Forest:
+class ConversationTree:
     def __init__(self, dialogue: Dialogue) -> None:
         self._dialogue = dialogue
         self.answers: list[Answer] = []
