@@ -27,6 +27,7 @@ from sqlalchemy import create_engine, insert, update
 from roll.core.data.sample import Prompt, Sample, SampleGroup, VersionSpan
 from roll.core.distributed.processes import Process
 from roll.core.groups.admission import Admission
+from roll.core.groups.groups import GroupParts
 from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.progress import Progress
 from roll.core.groups.tasks import TaskSource
@@ -34,6 +35,7 @@ from roll.core.record.group_log import GroupLog
 from roll.core.record.run_identity import RunIdentity
 from roll.core.record.trace import Trace
 from roll.topologies.sql.database import Database
+from roll.topologies.sql.following import Membership
 from roll.topologies.sql.groups import SqlGroups
 from roll.topologies.sql.joining import Member
 from roll.topologies.sql.tables import groups as group_rows
@@ -69,7 +71,7 @@ class Numbers(TaskSource):
 
 def owner(address: str, steps: int, name: str, folder: Path) -> SqlGroups:
     trains = name == "trainer"
-    return SqlGroups(
+    parts = GroupParts(
         Admission(BATCH, RATIO, steps),
         PipelineDepth(RATIO, fixed=RATIO),
         Numbers(),
@@ -77,12 +79,10 @@ def owner(address: str, steps: int, name: str, folder: Path) -> SqlGroups:
         Trace(folder / name),
         Progress(BATCH, 0),
         time.monotonic,
-        Database(address, 60.0),
-        Member(name, not trains, trains, Process.this(), "numbers"),
-        600.0,
-        600.0,
-        RunIdentity("benchmark", "benchmark", str(folder), "here", ""),
     )
+    member = Member(name, not trains, trains, Process.this(), "numbers")
+    identity = RunIdentity("benchmark", "benchmark", str(folder), "here", "")
+    return SqlGroups(parts, Database(address, 60.0), Membership(member, identity, 600.0, 600.0))
 
 
 def rolled_out(group: SampleGroup, tokens: int) -> SampleGroup:

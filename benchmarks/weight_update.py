@@ -36,7 +36,7 @@ from roll.core.distributed.backend import WorkerSpec
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.device_locks import DeviceLocks
 from roll.core.distributed.devices import Inventory, detect, place
-from roll.core.engines.engine_fleet import EngineFleet
+from roll.core.engines.engine_fleet import EngineFleet, FleetRules
 from roll.core.engines.fleet import Fleet
 from roll.core.groups.changes import Changes
 from roll.core.pipeline import roles
@@ -179,13 +179,9 @@ async def table(size: str, engine: str, model: str, args: argparse.Namespace, fo
                 store,
                 Fleet(1, 0, 0),
                 Changes(),
-                mode,
                 DeviceLocks({"actor_infer": frozenset()}),
-                restartable=False,
-                health_interval_s=DEADLINE_S,
-                health_timeout_s=DEADLINE_S,
-                rolling=False,
-                broadcast=broadcast if transport == "collective" else None,
+                FleetRules(mode=mode, restartable=False, health_interval_s=DEADLINE_S, health_timeout_s=DEADLINE_S),
+                broadcast if transport == "collective" else None,
             )
             vocabulary = SIZES[size]["vocab_size"]
             ahead = transport not in (APART, "collective") and not args.gather_first

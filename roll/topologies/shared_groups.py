@@ -7,29 +7,25 @@ import hashlib
 import itertools
 import json
 import logging
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.redact import redact_text
-from roll.core.distributed.clock import monotonic
 from roll.core.distributed.processes import Process
 from roll.core.errors import ContractError, DatabaseDamaged, DatabaseError, DatabaseFailed
-from roll.core.groups.admission import Admission
-from roll.core.groups.groups import Groups
-from roll.core.groups.pipeline_depth import PipelineDepth
-from roll.core.groups.progress import Progress
+from roll.core.groups.groups import GroupParts, Groups
 from roll.core.groups.tasks import OneTaskSet, TaskSource
 from roll.core.record.checkpoint import Checkpoint
-from roll.core.record.group_log import GroupLog
 from roll.core.record.run_identity import RunIdentity
-from roll.core.record.trace import Trace
 from roll.platform.file_systems import of_network
 from roll.topologies.sql.admittance import MANY_MACHINES, Claim, check_may_join
 from roll.topologies.sql.connecting import file_of, open_engine, reading
 from roll.topologies.sql.copying import EMPTY, Fate, check_copy, differs, restore_copy, write_copy, write_none
 from roll.topologies.sql.database import Database, OpenDatabase
+from roll.topologies.sql.following import Membership
 from roll.topologies.sql.groups import SqlGroups
 from roll.topologies.sql.joining import Member
 from roll.topologies.sql.rows import REPLAYED
@@ -52,33 +48,15 @@ class SharedGroups:
     def mend(self, checkpoint: Checkpoint, journal: Path) -> None:
         mend_database(self._address, checkpoint, journal)
 
-    def groups(
-        self,
-        admission: Admission,
-        depth: PipelineDepth,
-        source: TaskSource,
-        journal: GroupLog,
-        trace: Trace,
-        progress: Progress,
-        identity: RunIdentity,
-    ) -> SqlGroups:
-        """`journal`: written by the process that trains."""
+    def groups(self, parts: GroupParts, identity: RunIdentity) -> SqlGroups:
+        """The journal is written by the process that trains."""
         config = self._config
-        me = member(config, source)
-        return SqlGroups(
-            admission,
-            depth,
-            OneTaskSet(source, me.task_set[:NAME]) if config.only_explores else source,
-            journal if config.trains else None,
-            trace,
-            progress,
-            monotonic,
-            self._open(self._address, config.member_timeout),
-            me,
-            config.member_timeout,
-            config.peer_timeout,
-            identity,
-        )
+        me = member(config, parts.source)
+        source = OneTaskSet(parts.source, me.task_set[:NAME]) if config.only_explores else parts.source
+        journal = parts.journal if config.trains else None
+        membership = Membership(me, identity, config.member_timeout, config.peer_timeout)
+        database = self._open(self._address, config.member_timeout)
+        return SqlGroups(replace(parts, source=source, journal=journal), database, membership)
 
     async def copy(self, groups: Groups, file: Path, step: int) -> None:
         shared, oldest = shared_groups(groups), groups.admission.replay.oldest_after(step)

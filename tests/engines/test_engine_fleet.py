@@ -7,7 +7,7 @@ import pytest
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.device_locks import DeviceLocks
 from roll.core.engines import engine_fleet
-from roll.core.engines.engine_fleet import EngineFleet
+from roll.core.engines.engine_fleet import EngineFleet, FleetRules
 from roll.core.engines.fleet import EngineState, Fleet
 from roll.core.errors import EngineSilent, NodeLost, VersionGone, WorkerDied, WorkersLost, WorkerStartError
 from roll.core.groups.changes import Changes
@@ -75,12 +75,8 @@ def make_fleet(engines, successors=(), max_restarts=3, version=0, devices=None):
         MemoryWeightStore(),
         Fleet(len(engines), version, max_restarts),
         Changes(),
-        "interrupt",
         devices or DeviceLocks({"actor_infer": frozenset({0})}),
-        restartable=True,
-        health_interval_s=0.01,
-        health_timeout_s=0.05,
-        rolling=False,
+        FleetRules(mode="interrupt", restartable=True, health_interval_s=0.01, health_timeout_s=0.05),
     )
 
 

@@ -15,7 +15,7 @@ from roll.core.distributed.backend import WorkerSpec
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.device_locks import DeviceLocks
 from roll.core.distributed.devices import Inventory, place
-from roll.core.engines.engine_fleet import EngineFleet
+from roll.core.engines.engine_fleet import EngineFleet, FleetRules
 from roll.core.engines.fleet import Fleet
 from roll.core.groups.changes import Changes
 from roll.core.pipeline import roles
@@ -92,14 +92,9 @@ def make_fleet(engines, store, broadcast=None, restartable=False, empty=False):
         store,
         Fleet(len(engines), 1 if empty else 0, 3, empty),
         Changes(),
-        "interrupt",
         DeviceLocks({"actor_infer": frozenset()}),
-        restartable=restartable,
-        health_interval_s=1,
-        health_timeout_s=1,
-        rolling=False,
-        broadcast=broadcast,
-        start_empty=empty,
+        FleetRules(mode="interrupt", restartable=restartable, health_interval_s=1, health_timeout_s=1, start_empty=empty),
+        broadcast,
     )
 
 

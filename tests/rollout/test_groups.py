@@ -10,7 +10,7 @@ from roll.core.data.sample import Prompt, Sample, VersionSpan
 from roll.core.errors import AccountingError, Closed, NoProgress
 from roll.core.groups.admission import Admission
 from roll.core.groups.changes import Changes
-from roll.core.groups.groups import LEASE, START, Groups
+from roll.core.groups.groups import LEASE, START, GroupParts, Groups
 from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.progress import Progress
 from roll.core.record.trace import Trace
@@ -60,7 +60,9 @@ class Setting:
         self.trace = Trace(Path("trace"), lambda: self.now)
         progress = Progress(2, most_dropped)
         self.tasks = Tasks()
-        self.groups = Groups(self.accounts, self.depth, self.tasks, self.journal, self.trace, progress, lambda: self.now)
+        self.groups = Groups(
+            GroupParts(self.accounts, self.depth, self.tasks, self.journal, self.trace, progress, lambda: self.now)
+        )
 
     async def start(self):
         group = await self.groups.start()

@@ -10,6 +10,7 @@ from sqlalchemy import NullPool, create_engine, text
 from roll.core.data.sample import Prompt, Sample, VersionSpan
 from roll.core.distributed.processes import Process
 from roll.core.groups.admission import Admission
+from roll.core.groups.groups import GroupParts
 from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.progress import Progress
 from roll.core.groups.tasks import TaskSource
@@ -18,6 +19,7 @@ from roll.core.record.trace import Trace
 from roll.topologies.sql.admittance import BEAT_S
 from roll.topologies.sql.connecting import url_of
 from roll.topologies.sql.database import Database
+from roll.topologies.sql.following import Membership
 from roll.topologies.sql.groups import SqlGroups
 from roll.topologies.sql.joining import Member
 
@@ -79,16 +81,9 @@ class Party:
         depth = PipelineDepth(self.ratio, fixed=self.ratio)
         journal, trace = Journal() if trains else None, Trace(Path("trace"), lambda: self.now)
         who = Member(name, explores, trains, self.process, task_set, devices)
-        parts = (
-            Progress(B, 0),
-            lambda: self.now,
-            Database(self.ways.get(name, self.address), timeout),
-            who,
-            timeout,
-            self.patience,
-            self.identity,
-        )
-        return SqlGroups(admission, depth, Tasks(), journal, trace, *parts)
+        parts = GroupParts(admission, depth, Tasks(), journal, trace, Progress(B, 0), lambda: self.now)
+        database = Database(self.ways.get(name, self.address), timeout)
+        return SqlGroups(parts, database, Membership(who, self.identity, timeout, self.patience))
 
     @asynccontextmanager
     async def joined(self, name, *, trainer_at=None, **options):

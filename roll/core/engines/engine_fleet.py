@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Protocol
 
 from roll.core.distributed.cluster import Cluster
@@ -44,12 +45,29 @@ class Routing(Protocol):
         """Opens the engine to requests again, perhaps as a new worker of its cluster."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRules:
+    mode: WeightUpdateMode
+    restartable: bool
+    """True if engines are processes of their own; with --local they are not, and a dead one ends the run."""
+    health_interval_s: float
+    health_timeout_s: float
+    rolling: bool = False
+    """True if weights flip engine by engine, so that generation never stops everywhere."""
+    start_empty: bool = False
+    """True if a new worker has random weights, not those of the folder that the run began with."""
+
+
 class EngineFleet:
-    """`changes` is notified when an engine goes or comes back. `devices` has the engines sleep and wake. `restartable`: engines
-    are processes of their own (with --local they are not, and a dead one ends the run). `rolling`: weights flip engine by engine,
-    so that generation never stops everywhere. `broadcast`: sends versions to engines where a broadcast is possible; None: each
-    engine pulls the buckets itself. `start_empty`: a new worker has random weights, not those of the folder that the run began
-    with."""
+    """The inference engines of a run: keeps them alive, and brings versions to them.
+
+    Args:
+        store: offers versions to engines.
+        fleet: the state of each engine.
+        changes: notified when an engine goes or comes back.
+        devices: has the engines sleep and wake.
+        broadcast: sends versions to all engines; None: each engine pulls the buckets itself.
+    """
 
     def __init__(
         self,
@@ -57,15 +75,9 @@ class EngineFleet:
         store: WeightSource,
         fleet: Fleet,
         changes: Changes,
-        mode: WeightUpdateMode,
         devices: DeviceLocks,
-        *,
-        restartable: bool,
-        health_interval_s: float,
-        health_timeout_s: float,
-        rolling: bool,
+        rules: FleetRules,
         broadcast: Broadcast | None = None,
-        start_empty: bool = False,
     ) -> None:
         self.engines = engines
         self.fleet = fleet
@@ -75,11 +87,9 @@ class EngineFleet:
         self.recovered_s: list[float] = []
         """Seconds of each recovery, from the death to the first moment of service."""
         self.store = store
-        self._mode = mode
-        self.restartable = restartable
-        self._interval_s, self._timeout_s, self._rolling = health_interval_s, health_timeout_s, rolling
+        self._rules, self.restartable = rules, rules.restartable
         self.broadcast = broadcast
-        self._first_version = None if start_empty else fleet.version
+        self._first_version = None if rules.start_empty else fleet.version
         """The version that a new worker starts with; None if it starts empty."""
         self._sending = WeightSending(engines, store, fleet, broadcast, self.report)
         self._weights = asyncio.Lock()
@@ -170,7 +180,7 @@ class EngineFleet:
             # An engine that came up between sending and flipping has not received the version yet.
             await self._sending.complete(version, engines)
             ready = [engine for engine in self.fleet.serving_of(engines) if self._sending.staged.get(engine) == version]
-            if self._rolling:
+            if self._rules.rolling:
                 pauses = [await self._roll(engine, manifest) for engine in ready]
             else:
                 pauses = list(await asyncio.gather(*(self._activate(engine, manifest) for engine in ready)))
@@ -199,7 +209,7 @@ class EngineFleet:
         if self.fleet.states[engine] is not EngineState.SERVING:  # the engine fell silent while others flipped
             return None
         try:
-            pause: float = await self.engines.call(engine, "activate_weights", manifest, self._mode)
+            pause: float = await self.engines.call(engine, "activate_weights", manifest, self._rules.mode)
         except LOST as error:
             self.report(engine, error)
             return None
@@ -294,7 +304,7 @@ class EngineFleet:
             if loaded != self.fleet.version:
                 loaded = self.fleet.version
                 manifest = await self._sending.pull(engine, loaded)
-                await self.engines.call(engine, "activate_weights", manifest, self._mode)
+                await self.engines.call(engine, "activate_weights", manifest, self._rules.mode)
             stats = await self.engines.call(engine, "stats")
             if loaded == self.fleet.version:
                 self.fleet.verified(engine, stats.version)
@@ -311,15 +321,17 @@ class EngineFleet:
 
     async def _check_health(self) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self._rules.health_interval_s)
             await asyncio.gather(*map(self._check, self.alive))
 
     async def _check(self, engine: int) -> None:
         worker = self.engines.workers[engine]
         try:
-            await asyncio.wait_for(worker.call("stats"), self._timeout_s)
+            await asyncio.wait_for(worker.call("stats"), self._rules.health_timeout_s)
         except TimeoutError:
-            message = f"engine {engine} did not answer a health check in {self._timeout_s:g} s (engine_health_timeout_s)"
+            message = (
+                f"engine {engine} did not answer a health check in {self._rules.health_timeout_s:g} s (engine_health_timeout_s)"
+            )
             if self.fleet.states[engine] is EngineState.LOADING:
                 worker.kill()  # the caller that loads the worker notices its death
             elif worker is self.engines.workers[engine]:

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from roll.core.data.sample import SampleGroup
@@ -41,24 +42,32 @@ START, LEASE = "admit", "lease"
 """Names of the waiters in `Changes.waits`."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupParts:
+    """The components that the owner of groups works with."""
+
+    admission: Admission
+    depth: PipelineDepth
+    """The depth of rollouts, within admission's limit; learns from the trainer's measurements."""
+    source: TaskSource
+    journal: GroupLog | None
+    """None where another process writes it."""
+    trace: Trace
+    """Shows each group's way."""
+    progress: Progress
+    """Ends a run that drops groups without end."""
+    clock: Callable[[], float]
+
+
 class Groups(OneProcess):
-    def __init__(
-        self,
-        admission: Admission,
-        depth: PipelineDepth,
-        source: TaskSource,
-        journal: GroupLog | None,
-        trace: Trace,
-        progress: Progress,
-        clock: Callable[[], float],
-    ) -> None:
-        """`journal`: None where another process writes it. `depth`: the depth of rollouts, within admission's limit; learns from
-        the trainer's measurements. `trace` shows each group's way. `progress` ends a run that drops groups without end."""
-        self.admission = admission
-        self.depth = depth
+    """The one owner of all groups of a run."""
+
+    def __init__(self, parts: GroupParts) -> None:
+        self.admission = parts.admission
+        self.depth = parts.depth
         self.changes = Changes()
-        self._source, self._journal, self._trace = source, journal, trace
-        self._progress, self._clock = progress, clock
+        self._source, self._journal, self._trace = parts.source, parts.journal, parts.trace
+        self._progress, self._clock = parts.progress, parts.clock
         self._live: dict[int, SampleGroup] = {}
         """Live groups, and those that may be trained again."""
         self._work: dict[int, asyncio.Future[Any]] = {}

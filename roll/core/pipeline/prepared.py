@@ -16,18 +16,13 @@ from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.devices import Inventory
 from roll.core.flow.custom_stage import CustomStage
 from roll.core.flow.flow import Flow
-from roll.core.groups.admission import Admission
 from roll.core.groups.filters import GroupFilter
-from roll.core.groups.groups import Groups
-from roll.core.groups.pipeline_depth import PipelineDepth
-from roll.core.groups.progress import Progress
+from roll.core.groups.groups import GroupParts, Groups
 from roll.core.groups.tasks import TaskSource
 from roll.core.record.callbacks import Callback, Observers, Reports
 from roll.core.record.checkpoint import Checkpoint, CheckpointStore, resumable
-from roll.core.record.group_log import GroupLog
 from roll.core.record.run_identity import RunIdentity
 from roll.core.record.run_lock import RunLock
-from roll.core.record.trace import Trace
 from roll.core.record.validation import ValidationSet
 
 P = TypeVar("P", bound="Prepared")
@@ -43,16 +38,7 @@ class GroupsDatabase(Protocol):
     def mend(self, checkpoint: Checkpoint, journal: Path) -> None:
         """Restores the checkpoint's state. `journal`: groups.jsonl. Raises `ValueError`, with nothing changed."""
 
-    def groups(
-        self,
-        admission: Admission,
-        depth: PipelineDepth,
-        source: TaskSource,
-        journal: GroupLog,
-        trace: Trace,
-        progress: Progress,
-        identity: RunIdentity,
-    ) -> Groups: ...
+    def groups(self, parts: GroupParts, identity: RunIdentity) -> Groups: ...
 
     async def copy(self, groups: Groups, file: Path, step: int) -> None:
         """Writes the database's copy for the checkpoint of `step`."""

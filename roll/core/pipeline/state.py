@@ -10,7 +10,7 @@ from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.staleness import deepest_pipeline
 from roll.core.distributed.clock import monotonic
 from roll.core.groups.admission import Admission
-from roll.core.groups.groups import Groups
+from roll.core.groups.groups import GroupParts, Groups
 from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.progress import Progress
 from roll.core.groups.schedule import StepSchedule
@@ -110,9 +110,8 @@ class RunState:
         journal, trace = self.record.journals.groups, self.record.files.trace
         admission, depth = new_admission(config, self.first_step), _depth(config)
         progress = Progress(config.groups_per_step, config.max_dropped_batches)
-        if database is None:
-            return Groups(admission, depth, source, journal, trace, progress, monotonic)
-        return database.groups(admission, depth, source, journal, trace, progress, self.identity)
+        parts = GroupParts(admission, depth, source, journal, trace, progress, monotonic)
+        return Groups(parts) if database is None else database.groups(parts, self.identity)
 
     def _learn_length(self) -> None:
         """The trainer decides how many steps the run has; an explorer learns it when that has joined."""

@@ -26,7 +26,7 @@ from roll.core.distributed.backend import Backend
 from roll.core.distributed.clock import monotonic
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.device_locks import DeviceLocks
-from roll.core.engines.engine_fleet import EngineFleet
+from roll.core.engines.engine_fleet import EngineFleet, FleetRules
 from roll.core.engines.fleet import Fleet
 from roll.core.engines.policy_copy import ROLE, PolicyCopy
 from roll.core.engines.weight_updates import EngineUpdates, UpdateStats, WeightUpdates
@@ -160,14 +160,16 @@ class Topology(ABC):
             store,
             Fleet(len(engines), version, config.max_engine_restarts, empty, engines.restarts),
             self._state.groups.changes,
-            config.weight_update_mode,
             self._devices,
-            restartable=self._backend.isolated and config.max_engine_restarts > 0,
-            health_interval_s=config.engine_health_interval_s,
-            health_timeout_s=config.engine_health_timeout_s,
-            rolling=config.weight_update_rolling,
-            broadcast=broadcast(config, self._backend, self._clusters.get("actor_train"), engines),
-            start_empty=empty,
+            FleetRules(
+                mode=config.weight_update_mode,
+                restartable=self._backend.isolated and config.max_engine_restarts > 0,
+                health_interval_s=config.engine_health_interval_s,
+                health_timeout_s=config.engine_health_timeout_s,
+                rolling=config.weight_update_rolling,
+                start_empty=empty,
+            ),
+            broadcast(config, self._backend, self._clusters.get("actor_train"), engines),
         )
 
     async def _explorer(self, engines: EngineFleet, weights: EngineUpdates) -> Explorer:

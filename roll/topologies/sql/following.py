@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, Executable, Row
 
 from roll.core.data.sample import SampleGroup
 from roll.core.errors import DatabaseFailed, PackingError
-from roll.core.groups.admission import Admission
-from roll.core.groups.groups import Groups
-from roll.core.groups.pipeline_depth import PipelineDepth
-from roll.core.groups.progress import Progress
-from roll.core.groups.tasks import TaskSource
+from roll.core.groups.groups import GroupParts, Groups
 from roll.core.groups.ticket import GroupState
-from roll.core.record.group_log import GroupLog
 from roll.core.record.run_identity import RunIdentity
-from roll.core.record.trace import Trace
 from roll.topologies.sql.admittance import LifeSigns
 from roll.topologies.sql.database import Database
 from roll.topologies.sql.joining import Member
@@ -27,30 +21,25 @@ from roll.topologies.sql.outage import Outage
 from roll.topologies.sql.rows import Fate, fate_of, outline
 
 
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """This process as a member of a run of several."""
+
+    member: Member
+    identity: RunIdentity
+    member_timeout_s: float
+    peer_timeout_s: float
+
+
 class FollowingGroups(Groups):
-    def __init__(
-        self,
-        admission: Admission,
-        depth: PipelineDepth,
-        source: TaskSource,
-        journal: GroupLog | None,
-        trace: Trace,
-        progress: Progress,
-        clock: Callable[[], float],
-        database: Database,
-        member: Member,
-        member_timeout_s: float,
-        peer_timeout_s: float,
-        identity: RunIdentity,
-    ) -> None:
-        """`journal`: None in a process that does not train: the trainer's journal has the groups of all. Call `join` first."""
-        super().__init__(admission, depth, source, journal, trace, progress, clock)
+    def __init__(self, parts: GroupParts, database: Database, membership: Membership) -> None:
+        """The journal is None in a process that does not train: the trainer's has the groups of all. Call `join` first."""
+        super().__init__(parts)
         self._database = database
-        self._member = member
-        self._identity = identity
-        self._signs = LifeSigns(member_timeout_s)
-        self._peer_timeout_s = peer_timeout_s
-        self.outage = Outage(peer_timeout_s)
+        self._member, self._identity = membership.member, membership.identity
+        self._signs = LifeSigns(membership.member_timeout_s)
+        self._peer_timeout_s = membership.peer_timeout_s
+        self.outage = Outage(self._peer_timeout_s)
         self._lock = asyncio.Lock()
         self.known = -1
         """The number of the last change that is known here."""
@@ -69,7 +58,7 @@ class FollowingGroups(Groups):
         self._ahead: set[int] = set()
         """Groups that have ended after the last change that is known here: a look is not of one moment."""
         self._peers = Peers()
-        self._alone_since = clock()
+        self._alone_since = self._clock()
 
     # -- what others changed --------------------------------------------------------------------------------------------
 
