@@ -19,7 +19,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ def reason(error: BaseException) -> str:
     return str(error)[:MOST_TOLD] if isinstance(error, Escaped) else f"{type(error).__name__}: {str(error)[:MOST_TOLD]}"
 
 
-def contained(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
+def contained(call: Callable[..., T], *arguments: object, **named: object) -> T:
     """Calls foreign code; what it raises becomes an `Exception`. For threads, whose outcome a coroutine waits for."""
     try:
         return call(*arguments, **named)

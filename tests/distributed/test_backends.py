@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from roll.core.configs.dotted_path import import_object
-from roll.core.distributed import backend as backends
 from roll.core.distributed.backend import WorkerSpec
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.devices import detect, place
 from roll.core.errors import WorkerDied, WorkerStartError
+from roll.platform import local_backend
 from roll.platform.local_backend import LocalBackend
 
 HERE = str(Path(__file__).parent)
@@ -75,7 +75,7 @@ def test_in_process():
 
 
 def test_a_worker_of_this_process_that_does_not_end_is_left_behind(monkeypatch, caplog):
-    monkeypatch.setattr(backends, "CLOSE_S", 0.1)
+    monkeypatch.setattr(local_backend, "CLOSE_S", 0.1)
 
     async def main():
         backend = LocalBackend()

@@ -292,8 +292,8 @@ def named(**changes):
     [
         ([named(after="rewards")], "flow.stages.length_penalty.after = 'rewards': there is no such stage; fix: one of admit, "),
         ([named(after="reference")], "there is no such stage"),
-        ([named(after="keep")], "it ends its half"),
-        ([named(after="validate")], "it ends its half"),
+        ([named(after="keep")], "it ends its side"),
+        ([named(after="validate")], "it ends its side"),
         ([named(name="train")], "there is a stage of this name"),
         (
             [named(after=None)],
@@ -331,7 +331,7 @@ def test_after_the_last_stage_that_a_process_has_nothing_comes(make_config):
     """Publishing is followed by the validation in one driver, and by nothing in a trainer's process."""
     stage = named(after="publish")
     RLVRPipeline(make_config({"flow.stages": [stage]})).outline()
-    with pytest.raises(ConfigError, match="it ends its half"):
+    with pytest.raises(ConfigError, match="it ends its side"):
         RLVRPipeline(make_config({"flow.stages": [stage], "model_update_transport": "checkpoint_dir"}, mode="train")).outline()
 
 

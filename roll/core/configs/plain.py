@@ -1,15 +1,20 @@
-"""Configurations as plain values."""
+"""Plain values, as JSON has them, and configurations as such."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from roll.core.configs.dotted_path import dotted_path
 
+JsonObject: TypeAlias = dict[str, Any]
+"""An object that `json` writes, and reads as it was."""
+JsonMapping: TypeAlias = Mapping[str, Any]
+"""The same, to be read."""
 
-def to_mapping(config: Any) -> dict[str, Any]:
+
+def to_mapping(config: Any) -> JsonObject:
     """Returns the configuration as plain values: `load_config(type(config), to_mapping(config)) == config`. A function or class
     given as an object becomes its dotted path."""
     return {item.name: _plain(getattr(config, item.name)) for item in fields(config)}

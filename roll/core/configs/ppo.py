@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from roll.core.configs.arguments import GeneratingArguments
 from roll.core.configs.base import BaseConfig
@@ -20,6 +20,7 @@ from roll.core.configs.losses import (
     LossAggregation,
     TrainInferCorrectionConfig,
 )
+from roll.core.configs.plain import JsonObject
 from roll.core.configs.staleness import StalenessTuningConfig
 from roll.core.configs.worker import (
     ActorInferConfig,
@@ -212,7 +213,7 @@ class PPOConfig(BaseConfig, ABC):
         """Returns the folder of the role's initial Hugging Face checkpoint; empty if none is named."""
         return role.model_args.model_name_or_path or self.pretrain or ""
 
-    def contract(self) -> dict[str, Any]:
+    def contract(self) -> JsonObject:
         """Returns the values that all processes of a run must share, by key: admission, and the trainer's use of the samples. The
         number of steps is the trainer's alone."""
         return {

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
+from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.data.kept_tokens import KeptTokens
 from roll.core.data.routes import Routes
 
@@ -44,11 +43,11 @@ class Extras:
         """Appends `tokens` tokens that were not sampled. Their experts arrive with the next answer."""
         return self if self.kept is None else replace(self, kept=self.kept + KeptTokens.whole(tokens))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return {name: None if (value := getattr(self, name)) is None else value.to_json() for name in self.__slots__}
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Extras:
+    def from_json(cls, row: JsonMapping) -> Extras:
         kept, routes = row["kept"], row["routes"]
         return cls(None if kept is None else KeptTokens.from_json(kept), None if routes is None else Routes.from_json(routes))
 

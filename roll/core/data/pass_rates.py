@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from roll.core.configs.arguments import PassRateConfig
+from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.data.seeding import SEEDS, derive_seed
 
 Visits = tuple[tuple[int, int], ...]
@@ -91,12 +91,12 @@ class PassRates:
         means = {f"pass_rate/{name}/mean": passed / responses for name, (passed, responses) in self._latest.items()}
         return counts | means
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """The state as plain JSON."""
         known = {domain: {str(row): visits for row, visits in rows.items()} for domain, rows in self._known.items()}
         return {"known": known, "since": self._since, "latest": self._latest}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: JsonMapping) -> None:
         """Continues from a `state()`."""
         self._known = {
             domain: {int(row): tuple((passed, responses) for passed, responses in visits) for row, visits in rows.items()}

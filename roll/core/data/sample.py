@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Never
 
+from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.configs.problems import did_you_mean
 
 if TYPE_CHECKING:
@@ -62,19 +63,19 @@ class Prompt:
     tag: str
     domain: str
     ground_truth: str
-    row: dict[str, Any] = field(default_factory=dict)
+    row: JsonObject = field(default_factory=dict)
     """The other columns of the row (test cases, difficulty, ...), for reward workers that need them."""
-    conversation: list[dict[str, Any]] = field(default_factory=list)
+    conversation: list[JsonObject] = field(default_factory=list)
     """The messages that `text` was rendered from, for domains with a reward model, which renders them by its own template."""
 
     def __post_init__(self) -> None:
         self.input_ids = packed(self.input_ids, TOKENS)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return asdict(self) | {"input_ids": list(self.input_ids)}
 
 
-def begun_answer(messages: Sequence[Mapping[str, Any]]) -> str:
+def begun_answer(messages: Sequence[JsonMapping]) -> str:
     """Returns the beginning of the answer to a conversation; mostly empty."""
     return str(messages[-1]["content"]) if messages and messages[-1]["role"] == "assistant" else ""
 
@@ -244,7 +245,7 @@ class SampleGroup:
                 tokens[span.version] += span.stop - span.start
         return tokens
 
-    def to_json(self, per_token: bool = True) -> dict[str, Any]:
+    def to_json(self, per_token: bool = True) -> JsonObject:
         """`per_token=False`: without the arrays of the samples (`PER_TOKEN`), for callers that store them separately."""
         return {
             "group_id": self.group_id,
@@ -255,7 +256,7 @@ class SampleGroup:
         }
 
     @classmethod
-    def from_json(cls, row: dict[str, Any]) -> SampleGroup:
+    def from_json(cls, row: JsonObject) -> SampleGroup:
         prompt = Prompt(**row["prompt"])
         samples = [_sample_from_json(prompt, sample) for sample in row["samples"]]
         baseline = None if row["baseline"] is None else _sample_from_json(prompt, row["baseline"])
@@ -291,7 +292,7 @@ def _sample_to_json(shared: Prompt, sample: Sample, per_token: bool) -> dict[str
     return row
 
 
-def _sample_from_json(shared: Prompt, row: dict[str, Any]) -> Sample:
+def _sample_from_json(shared: Prompt, row: JsonObject) -> Sample:
     values = dict(row)
     values["prompt"] = shared if row["prompt"] is None else Prompt(**row["prompt"])
     values["versions"] = [VersionSpan(*span) for span in row["versions"]]

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -99,11 +98,10 @@ def visible_memory() -> list[int]:
 
 
 @contextmanager
-def _library() -> Iterator[object]:
-    try:
+def _library() -> Iterator[ctypes.CDLL | None]:
+    library: ctypes.CDLL | None = None
+    with suppress(OSError):
         library = ctypes.CDLL(_LIBRARY)
-    except OSError:
-        library = None
     if library is None or library.nvmlInit_v2() != 0:
         yield None
         return
@@ -113,7 +111,7 @@ def _library() -> Iterator[object]:
         library.nvmlShutdown()
 
 
-def _all(library: Any) -> list[ctypes.c_void_p]:
+def _all(library: ctypes.CDLL) -> list[ctypes.c_void_p]:
     count = ctypes.c_uint()
     if library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
         return []
@@ -122,7 +120,7 @@ def _all(library: Any) -> list[ctypes.c_void_p]:
     return [each for i, each in numbered if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(i), ctypes.byref(each)) == 0]
 
 
-def _named(library: Any, devices: list[ctypes.c_void_p], name: str) -> ctypes.c_void_p | None:
+def _named(library: ctypes.CDLL, devices: list[ctypes.c_void_p], name: str) -> ctypes.c_void_p | None:
     """The device of a number, of a UUID or its beginning, or of the UUID of a part (MIG)."""
     if name.isdecimal():
         return devices[int(name)] if int(name) < len(devices) else None
@@ -133,12 +131,12 @@ def _named(library: Any, devices: list[ctypes.c_void_p], name: str) -> ctypes.c_
     return next((device for device in devices if name and _uuid(library, device).startswith(name)), None)
 
 
-def _uuid(library: Any, device: ctypes.c_void_p) -> str:
+def _uuid(library: ctypes.CDLL, device: ctypes.c_void_p) -> str:
     text = ctypes.create_string_buffer(_UUID_BYTES)
     return text.value.decode() if library.nvmlDeviceGetUUID(device, text, ctypes.c_uint(_UUID_BYTES)) == 0 else ""
 
 
-def _total(library: Any, device: ctypes.c_void_p) -> int:
+def _total(library: ctypes.CDLL, device: ctypes.c_void_p) -> int:
     memory = _Memory()
     return int(memory.total) if library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0 else 0
 

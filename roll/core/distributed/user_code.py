@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from roll.core.errors import TooManyStuck, contained
 
@@ -36,10 +36,10 @@ def is_slip(error: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class UserThread:
+class UserThread(Generic[T]):
     """A call that runs on a thread of its own, which keeps no process from ending."""
 
-    outcome: Future[Any]
+    outcome: Future[T]
     """Result or error of the call."""
     thread: threading.Thread
 
@@ -56,9 +56,9 @@ class UserThreads:
     def __init__(self, whose: str) -> None:
         """`whose`: names the object in errors."""
         self._whose = whose
-        self._left: list[UserThread] = []
+        self._left: list[UserThread[Any]] = []
 
-    def start(self, call: Callable[..., Any], *arguments: object, name: str = "user code") -> UserThread:
+    def start(self, call: Callable[..., T], *arguments: object, name: str = "user code") -> UserThread[T]:
         """Raises `TooManyStuck`."""
         self._left = [left for left in self._left if not left.outcome.done()]
         if len(self._left) >= MOST_STUCK:
@@ -68,21 +68,21 @@ class UserThreads:
             )
         return in_thread(name, call, *arguments)
 
-    def leave(self, thread: UserThread) -> None:
+    def leave(self, thread: UserThread[Any]) -> None:
         """Called when the caller stops waiting for it, whether it has ended or not."""
         if not thread.outcome.done():
             self._left.append(thread)
 
 
-def in_thread(name: str, call: Callable[..., Any], *arguments: object) -> UserThread:
+def in_thread(name: str, call: Callable[..., T], *arguments: object) -> UserThread[T]:
     """The thread has the context of its maker."""
-    outcome: Future[Any] = Future()
+    outcome: Future[T] = Future()
     thread = threading.Thread(target=copy_context().run, args=(_tell, outcome, call, *arguments), name=name, daemon=True)
     thread.start()
     return UserThread(outcome, thread)
 
 
-def _tell(outcome: Future[Any], call: Callable[..., Any], *arguments: object) -> None:
+def _tell(outcome: Future[T], call: Callable[..., T], *arguments: object) -> None:
     if not outcome.set_running_or_notify_cancel():
         return
     try:
@@ -96,5 +96,4 @@ def _tell(outcome: Future[Any], call: Callable[..., Any], *arguments: object) ->
 def try_aside(make: Callable[[], Coroutine[object, object, T]], limit_s: float) -> T:
     """Tries a user's code before the run, with an event loop of its own (the caller may have one). Raises the coroutine's error,
     and `TimeoutError` if it takes longer than the limit, even where it blocks its loop."""
-    found: T = in_thread("trial", lambda: asyncio.run(make())).outcome.result(limit_s)
-    return found
+    return in_thread("trial", lambda: asyncio.run(make())).outcome.result(limit_s)

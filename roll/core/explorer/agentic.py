@@ -13,9 +13,9 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from roll.core.configs.agentic import AgenticConfig, PassRateMixtureConfig
+from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.data.sample import Prompt, Sample, SampleGroup
 from roll.core.data.seeding import derive_seed
 from roll.core.errors import Replaced
@@ -79,13 +79,13 @@ class EpisodeSource(TaskSource):
         """Pass rates and current shares of the tags, if pass rates decide the mixture."""
         return self._mixture.metrics()
 
-    def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
+    def cursor(self, outstanding: Sequence[Prompt] = ()) -> JsonObject:
         returned = [prompt.uid for prompt in (*outstanding, *self._returned)]
         mixture = {"mixture": self._mixture.state()} if self._measured else {}
         position = {"seed": self._seed, "environments": self._configured, "served": dict(self._served), "returned": returned}
         return position | mixture
 
-    def restore(self, cursor: Mapping[str, Any]) -> None:
+    def restore(self, cursor: JsonMapping) -> None:
         if cursor["seed"] != self._seed:
             raise ValueError(f"the checkpoint was made with seed {cursor['seed']}, not {self._seed}: its environments differ")
         theirs = cursor["environments"]

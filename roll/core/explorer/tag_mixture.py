@@ -6,9 +6,9 @@ has had its share; and shares may change from step to step, and earlier debts ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from roll.core.configs.agentic import PassRateMixtureConfig
+from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.data.pass_rates import Visits, rate, share
 from roll.core.data.sample import Sample
 
@@ -47,11 +47,11 @@ class TagMixture:
     def metrics(self) -> dict[str, float]:
         return {}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Returns, as plain JSON, the state that does not follow from the numbers of served groups."""
         return {}
 
-    def restore(self, served: Mapping[str, int], state: Mapping[str, Any]) -> None:
+    def restore(self, served: Mapping[str, int], state: JsonMapping) -> None:
         """Goes on from a `state()`."""
         total = sum(served.values())
         self._owed = {tag: part * total - served[tag] for tag, part in self.shares().items()}
@@ -87,10 +87,10 @@ class MeasuredMixture(TagMixture):
         measured = {f"mixture/{tag}/pass_rate": rate(visits) for tag, visits in sorted(self._visits.items())}
         return {f"mixture/{tag}/share": part for tag, part in self.shares().items()} | measured
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         return {"visits": self._visits, "since": self._since, "owed": self._owed}
 
-    def restore(self, served: Mapping[str, int], state: Mapping[str, Any]) -> None:
+    def restore(self, served: Mapping[str, int], state: JsonMapping) -> None:
         self._visits = {tag: tuple((passed, of) for passed, of in visits) for tag, visits in state["visits"].items()}
         self._since = [(tag, passed, of) for tag, passed, of in state["since"]]
         self._owed = dict(state["owed"])

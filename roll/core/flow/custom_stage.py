@@ -69,7 +69,7 @@ class CustomStage(AnyStage):
         placed.explorer, placed.on_error, placed.errors = explorer, self.on_error, self.errors
         return placed
 
-    async def process(self, item: Any) -> Any:
+    async def process(self, item: Any) -> object:
         explorer = self.explorer if isinstance(item, SampleGroup) else None
         if explorer is not None and not explorer.groups.is_live(item.group_id):
             return None  # it has met its fate meanwhile
@@ -79,7 +79,7 @@ class CustomStage(AnyStage):
             return None
         return result
 
-    async def _despite_errors(self, item: Any) -> Any:
+    async def _despite_errors(self, item: object) -> object:
         """Returns the item, or a `Drop`, as `on_error` says if the stage fails."""
         before = await asyncio.to_thread(_contents, item) if self.on_error == "skip" else {}
         try:
@@ -92,7 +92,7 @@ class CustomStage(AnyStage):
                 setattr(item, name, value)
             return item if self.on_error == "skip" else Drop(f"{self.name}_failed", reason(error))
 
-    def _count(self, item: Any, error: Exception) -> None:
+    def _count(self, item: object, error: Exception) -> None:
         if not self.errors:
             does = "is left out there" if self.on_error == "skip" else "drops it"
             label = getattr(item, "label", type(item).__name__)
@@ -102,12 +102,12 @@ class CustomStage(AnyStage):
             )
         self.errors[type(error).__name__] += 1
 
-    async def _worked(self, item: Any) -> object:
+    async def _worked(self, item: object) -> object:
         with escapes():
             result: object = await self.work.process(item)
         return result
 
-    async def in_place(self, of: AnyStage, item: Any) -> Any:
+    async def in_place(self, of: AnyStage, item: object) -> object:
         """The work of the stage `of`."""
         result: object = await self._worked(item)
         if isinstance(item, SampleGroup) and self.explorer is not None:
@@ -119,14 +119,14 @@ class CustomStage(AnyStage):
         return result
 
 
-def _contents(item: Any) -> dict[str, Any]:
+def _contents(item: object) -> dict[str, Any]:
     """Copies the parts of a group, or of a step, that a stage may change."""
     return {
         name: copy.deepcopy(getattr(item, name)) for name in ("samples", "baseline", "batch", "metrics") if hasattr(item, name)
     }
 
 
-def _checked(item: Any, result: object) -> object:
+def _checked(item: object, result: object) -> object:
     """Returns `result`. Raises `TypeError` or `ValueError` if a stage between two others may not return it."""
     if not isinstance(item, SampleGroup):
         if result is not item:
@@ -145,7 +145,7 @@ def _checked(item: Any, result: object) -> object:
 class BuiltIn(AnyStage):
     """Does the work of the stage that it replaces: to be subclassed."""
 
-    async def process(self, item: Any) -> Any:
+    async def process(self, item: object) -> object:
         assert self.built_in is not None, "it stands for no stage of a run"
         return await self.built_in(item)
 

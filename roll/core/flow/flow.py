@@ -14,7 +14,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from roll.core.distributed.device_locks import DeviceLocks
 from roll.core.errors import FlowError, reason
@@ -34,7 +34,7 @@ RECENT = 100
 
 class Suspect(NamedTuple):
     stage: str
-    item: Any
+    item: object
     seconds: float
     """Seconds that the stage has worked on it."""
     median_s: float | None

@@ -35,8 +35,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby, islice, takewhile
 from operator import attrgetter
-from typing import Any
 
+from roll.core.configs.plain import JsonObject
 from roll.core.configs.staleness import GroupsOrder, StalenessPolicy, staleness_bound
 from roll.core.errors import AccountingError
 from roll.core.groups.replay import Replay, Trained
@@ -290,7 +290,7 @@ class Admission:
 
     # -- accounts -------------------------------------------------------------------------------------------------------
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> JsonObject:
         return {
             "admitted": self.admitted,
             "trained": self.trained,
@@ -306,14 +306,14 @@ class Admission:
         if total != self.admitted:
             raise AccountingError(f"accounts do not balance: {self.admitted} groups admitted, {total} accounted: {self.counts()}")
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Returns the state for a checkpoint. Groups in flight are not part of it: on resume their prompts are served again."""
         accounts = {"next_group_id": self.next_group_id, "trained": self.trained, "dropped": dict(self.dropped)}
         return accounts | {"replayed": self.replay.done}
 
     def restore(
         self,
-        state: dict[str, Any],
+        state: JsonObject,
         buffered: dict[int, int],
         in_flight: Mapping[int, int] | None = None,
         trained: Iterable[Trained] = (),

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.data.sample import SampleGroup
 from roll.core.errors import Closed
 from roll.core.groups.admission import Admission
@@ -229,19 +230,19 @@ class Groups(OneProcess):
                 self._drop(group_id, reason)
             self._changed()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Returns the state for a checkpoint besides `buffered`; tasks of groups in flight are served again after `restore`."""
         live = self.admission.live
         outstanding = [self._live[i].prompt for i in sorted(live) if live[i].state is GroupState.IN_FLIGHT]
         return {"admission": self.admission.state(), "cursor": self._source.cursor(outstanding)}
 
-    def buffered(self) -> list[dict[str, Any]]:
+    def buffered(self) -> list[JsonObject]:
         """Returns the complete groups, leased ones included, as JSON values; with `uses`, those that may be trained again."""
         live, trained = self.admission.live, self.admission.replay.groups
         complete = [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
         return complete + [self._live[i].to_json() | {"uses": trained[i].uses} for i in sorted(trained)]
 
-    def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:
+    def restore(self, state: JsonMapping, buffered: Sequence[JsonObject]) -> None:
         """Continues from `state` and `buffered`; the source was set to its cursor before."""
         groups = sorted((SampleGroup.from_json(row) for row in buffered), key=lambda group: group.group_id)
         self._live = {group.group_id: group for group in groups}
@@ -269,7 +270,7 @@ class Groups(OneProcess):
 
     def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
         """Records that the group has met its fate, or was trained again (`replayed`). Steps count from 1."""
-        row: dict[str, Any] = {"prompt_uid": group.prompt.uid, "fate": fate, "reason": reason, "step": step}
+        row: JsonObject = {"prompt_uid": group.prompt.uid, "fate": fate, "reason": reason, "step": step}
         row |= {"start_version": group.start_version, "lag": lag}
         if fate != "replayed":
             self._source.ended(group)

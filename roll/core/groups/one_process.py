@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+
+from roll.core.configs.plain import JsonMapping
 
 
 class OneProcess:
@@ -14,7 +15,7 @@ class OneProcess:
     branch = 0
     """Number of times that versions were taken back, as far as this process knows."""
 
-    async def join(self, contract: Mapping[str, Any], trainer_at: tuple[int, int] | None) -> None:
+    async def join(self, contract: JsonMapping, trainer_at: tuple[int, int] | None) -> None:
         """This process takes part from now on. `trainer_at`: the step that a trainer goes on from, and the number of the last
         change that its journal knows. In memory no other process takes part."""
 

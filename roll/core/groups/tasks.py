@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
+from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.data.sample import Prompt, SampleGroup
 from roll.core.errors import Closed
 
@@ -32,10 +33,10 @@ class TaskSource(Protocol):
         """Tasks left out, by domain and epoch."""
         return {}
 
-    def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
+    def cursor(self, outstanding: Sequence[Prompt] = ()) -> JsonObject:
         """Returns the position as JSON. `outstanding`: served tasks that are to be served again after `restore`."""
 
-    def restore(self, cursor: Mapping[str, Any]) -> None:
+    def restore(self, cursor: JsonMapping) -> None:
         """Continues from a `cursor()`. Raises `ValueError` if it speaks of another seed or other tasks."""
 
 
@@ -54,10 +55,10 @@ class OneTaskSet(TaskSource):
         first, rest = prompt.uid.split("/", 1)
         return replace(prompt, uid=f"{first}{self._mark}/{rest}")
 
-    def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
+    def cursor(self, outstanding: Sequence[Prompt] = ()) -> JsonObject:
         return self._source.cursor([replace(prompt, uid=self._plain(prompt.uid)) for prompt in outstanding])
 
-    def restore(self, cursor: Mapping[str, Any]) -> None:
+    def restore(self, cursor: JsonMapping) -> None:
         self._source.restore({**cursor, "returned": [self._plain(uid) for uid in cursor["returned"]]})
 
     def _plain(self, uid: str) -> str:
@@ -74,8 +75,8 @@ class NoTasks(TaskSource):
     def next(self) -> Prompt:
         raise Closed
 
-    def cursor(self, outstanding: Sequence[Prompt] = ()) -> dict[str, Any]:
+    def cursor(self, outstanding: Sequence[Prompt] = ()) -> JsonObject:
         return {"seed": self._seed, "served": {}, "returned": []}
 
-    def restore(self, cursor: Mapping[str, Any]) -> None:
+    def restore(self, cursor: JsonMapping) -> None:
         """There is no position."""

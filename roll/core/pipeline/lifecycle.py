@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.core.configs.derived import decisions
+from roll.core.configs.plain import JsonObject
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.sizes import duration
 from roll.core.distributed.backend import Backend, WorkerSpec
@@ -66,7 +67,7 @@ class RunLifecycle(ABC):
         self.fallback = Fallback(config.synchronous_after_failures)
         self._limited = False
         self.stopped_by = ""
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[object] | None = None
         self._components: RunComponents | None = None
         """Set from the moment that all workers are up."""
         self._carried_over = CarriedOver(self.state.first_step)
@@ -122,7 +123,7 @@ class RunLifecycle(ABC):
             self.state.interrupted = True
             self.state.groups.stop(before.groups.hurried)
 
-    async def run(self) -> dict[str, Any]:
+    async def run(self) -> JsonObject:
         self._heed_signals()
         self._task = asyncio.current_task()
         note = self.state.note
@@ -154,7 +155,7 @@ class RunLifecycle(ABC):
             await self.backend.shutdown()
         return await self._finish(status, reason, wall_s)
 
-    async def _finish(self, status: Status, reason: str, wall_s: float) -> dict[str, Any]:
+    async def _finish(self, status: Status, reason: str, wall_s: float) -> JsonObject:
         """Writes the summary, and returns it."""
         reports = self.state.reports
         summary = {"status": status, "reason": reason} | self.figures(wall_s) | self._kept(status)
@@ -186,21 +187,21 @@ class RunLifecycle(ABC):
             loop.add_signal_handler(signal.SIGTERM, self.terminate)
             signal.signal(signal.SIGTERM, self._limit)  # called immediately even where the loop is blocked, as while Ray starts
 
-    def figures(self, wall_s: float) -> dict[str, Any]:
+    def figures(self, wall_s: float) -> JsonObject:
         """Returns the figures of the run so far."""
         found = figures(self.state, wall_s, self._components, self._carried_over, self.restarts, self.fallback.since)
         if failed := {stage.name: {stage.on_error: dict(stage.errors)} for stage in self.prepared.stages if stage.errors}:
             found["stage_errors"] = failed
         return found
 
-    async def figures_so_far(self) -> dict[str, Any]:
+    async def figures_so_far(self) -> JsonObject:
         """Returns `figures`, with the additions of callbacks."""
         record = self.state.record
         found = self.figures(record.running_s()) | {"roles": record.roles()}
         await self.state.reports.summarise(found)
         return found
 
-    def _kept(self, status: str) -> dict[str, Any]:
+    def _kept(self, status: str) -> JsonObject:
         """Returns the newest checkpoint of a trainer that has not done all its steps; and, if it lacks some, the reason."""
         state = self.state
         if not self.config.trains or status == "finished" or not state.record.step:
@@ -209,7 +210,7 @@ class RunLifecycle(ABC):
         why = f"none of step {state.record.step}: {state.lost or 'the run was ended before it was written'}"
         return {"checkpoint": {"step": state.saved_step, "lost": why if lacks else ""}}
 
-    def _measured_before(self) -> dict[str, Any]:
+    def _measured_before(self) -> JsonObject:
         """Returns the earlier speed of the run if this start has trained nothing, and so measured nothing."""
         if self.state.record.step > self._carried_over.first_step or self._before.get("steps") != self.state.record.step:
             return {}

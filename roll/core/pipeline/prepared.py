@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
 from roll.core.configs.derived import Derived
+from roll.core.configs.plain import JsonObject
 from roll.core.configs.ppo import PPOConfig
 from roll.core.distributed.backend import Backend
 from roll.core.distributed.cluster import Cluster
@@ -58,7 +59,7 @@ class Prepared:
 
     config: PPOConfig
     """Always has `max_steps`, even if the run's length was given otherwise."""
-    written: dict[str, Any] | None = None
+    written: JsonObject | None = None
     """The configuration as plain values, with paths as the user wrote them."""
     derived: Derived
     tokenizer: PreTrainedTokenizerBase
@@ -67,7 +68,7 @@ class Prepared:
     known: int | None = None
     """Limit of the token ids that all models which get the policy's tokens know."""
     source: TaskSource
-    beginning: dict[str, Any]
+    beginning: JsonObject
     """Initial position of the source."""
     filters: dict[str, GroupFilter]
     """The filter of each domain."""
@@ -114,7 +115,7 @@ class Prepared:
         return self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
 
     @property
-    def resumed_record(self) -> dict[str, Any] | None:
+    def resumed_record(self) -> JsonObject | None:
         """Returns the run record's state in the checkpoint; another run's without its journals, but with their accounts."""
         if self.checkpoint is None:
             return None

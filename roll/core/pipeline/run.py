@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from typing import Any
 
+from roll.core.configs.plain import JsonObject
 from roll.core.distributed.clock import monotonic
 from roll.core.distributed.cluster import Cluster
 from roll.core.flow.flow import Flow
@@ -76,7 +76,7 @@ class Run(RunLifecycle):
             except Exception as error:  # boundary: whatever ends an attempt may follow from a worker's death
                 await recovery.after(error)
 
-    def figures(self, wall_s: float) -> dict[str, Any]:
+    def figures(self, wall_s: float) -> JsonObject:
         figures = super().figures(wall_s)
         return topology_of(self.config.mode).summary(figures, self.prepared.evaluated, self.state.record.results)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from roll.core.configs.plain import JsonObject
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.staleness import deepest_pipeline
 from roll.core.distributed.clock import monotonic
@@ -130,7 +130,7 @@ class RunState:
             record.step = seen()[0]
             self._learn_length()
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> JsonObject:
         return {
             **self.groups.state(),
             "run": self.identity.id,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from roll.core.configs.plain import JsonObject
 from roll.core.engines.engine_fleet import EngineFleet
 from roll.core.engines.weight_updates import UpdateStats
 from roll.core.explorer.explorer import Explorer
@@ -81,7 +82,7 @@ def figures(
     """`components`: None if the run ended before all workers were up. `synchronous_since`: the step after which the run is not
     asynchronous any more."""
     updates = carried_over.updates if components is None else carried_over.updates.plus(components.updates)
-    summary: dict[str, Any] = {
+    summary: JsonObject = {
         "wall_s": wall_s,
         **state.record.figures(wall_s),
         "groups": state.groups.admission.counts(),

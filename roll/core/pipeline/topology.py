@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 from roll.core.configs.derived import Derived
 from roll.core.configs.dotted_path import import_object
+from roll.core.configs.plain import JsonObject
 from roll.core.configs.ppo import PPOConfig
 from roll.core.distributed.backend import Backend
 from roll.core.distributed.clock import monotonic
@@ -107,7 +108,7 @@ class Topology(ABC):
         """Makes the parts. Afterwards the first version is served, or available. False: the run is over, and has no stages."""
 
     @staticmethod
-    def summary(figures: dict[str, Any], models: Sequence[EvaluatedModel], results: Sequence[ValidationResult]) -> dict[str, Any]:
+    def summary(figures: JsonObject, models: Sequence[EvaluatedModel], results: Sequence[ValidationResult]) -> JsonObject:
         """Returns the figures for summary.json, as this mode has them. `models`: those of `mode: bench`."""
         return figures
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from roll.core.configs.plain import JsonObject
 from roll.core.configs.ppo import PPOConfig
 from roll.core.errors import CheckpointError, Superseded
 from roll.core.record.checkpoint_fits import check_fits
@@ -42,8 +43,8 @@ _NAME = re.compile(r"step-(\d{1,18})")
 class Checkpoint:
     path: Path
     step: int
-    state: dict[str, Any]
-    buffer: list[dict[str, Any]]
+    state: JsonObject
+    buffer: list[JsonObject]
     skipped: tuple[str, ...] = ()
     """Newer checkpoints that cannot be resumed from, each with the reason."""
 

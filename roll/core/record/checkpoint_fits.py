@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from roll.core.configs.plain import JsonObject
 from roll.core.configs.ppo import PPOConfig
 from roll.core.errors import Misfit
 from roll.core.weights.folder_files import CONFIG, read_json
@@ -23,7 +24,7 @@ class Found(Protocol):
     def step(self) -> int: ...
 
     @property
-    def state(self) -> dict[str, Any]: ...
+    def state(self) -> JsonObject: ...
 
     @property
     def critic(self) -> Path: ...

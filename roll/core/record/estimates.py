@@ -9,11 +9,12 @@ at the effective sample size p (1 - p) / variance, as surveys of clusters have i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import comb, sqrt
 from statistics import NormalDist, fmean, variance
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from roll.core.configs.plain import JsonMapping
 from roll.core.configs.sizes import compact
 
 ACCURACY, SCORE = "val_correct/all/mean", "val/score/mean"
@@ -33,7 +34,7 @@ class Validated(NamedTuple):
     """Of all sets; 0: that is not known."""
 
     @classmethod
-    def of_row(cls, row: Mapping[str, Any]) -> Validated | None:
+    def of_row(cls, row: JsonMapping) -> Validated | None:
         """None for a row of metrics.jsonl that is of no validation."""
         if row.get(ACCURACY) is None and row.get(ERRORS) is None:
             return None

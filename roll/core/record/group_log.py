@@ -15,8 +15,9 @@ from dataclasses import asdict
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
+from roll.core.configs.plain import JsonObject
 from roll.core.data.sample import Sample, SampleGroup, Trajectory
 from roll.core.record.journal import JournalFile, RotatedJournal
 
@@ -75,7 +76,7 @@ class GroupLog:
         )
         self._ended[group_id] = fate != "dropped"
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[JsonObject]:
         return self.journal.rows()
 
     def rewind(self, position: int, digest: str | None = None) -> int:
@@ -207,7 +208,7 @@ def _trained(batch: TokenBatch, row: int, sample: Sample) -> dict[str, object]:
 def as_row(step: int, fate: str, group_id: int | None, sample: Sample) -> dict[str, object]:
     """Returns a row with the most readable fields first. `fate`: trained, dropped with the reason, or validation."""
     prompt = sample.prompt
-    row: dict[str, Any] = {
+    row: JsonObject = {
         "step": step,
         "fate": fate,
         "prompt": prompt.text,
@@ -230,7 +231,7 @@ def as_row(step: int, fate: str, group_id: int | None, sample: Sample) -> dict[s
     return row
 
 
-def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
+def _trajectory(trajectory: Trajectory) -> JsonObject:
     row = asdict(trajectory)
     for turn in row["turns"]:
         if exchange := turn.pop("exchange"):

@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from roll.core.configs.plain import JsonMapping, JsonObject
+
 logger = logging.getLogger(__name__)
 
 PART_BYTES = 64 << 20
@@ -49,7 +51,7 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+def read_rows(path: Path) -> Iterator[JsonObject]:
     """The rows of a journal, which may be one that is being written: a last line without its end is left out.
 
     Raises `ValueError`, naming file and line, for a line that is no JSON object."""
@@ -88,7 +90,7 @@ class JournalFile:
         self._hash: hashlib.blake2b | None = None
         """Hash of all bytes up to the end; None until it is asked for."""
 
-    def append(self, row: Mapping[str, Any]) -> None:
+    def append(self, row: JsonMapping) -> None:
         """Writes one line and hands it to the operating system, so that it outlives this process.
 
         Raises `OSError`, naming the file, if the line cannot be written; then nothing of it stays. Raises `RuntimeError` if
@@ -139,7 +141,7 @@ class JournalFile:
         self._hash = None
         return tail.count(b"\n")
 
-    def retain(self, wanted: Callable[[dict[str, Any]], bool]) -> int:
+    def retain(self, wanted: Callable[[JsonObject], bool]) -> int:
         """Retains the rows that are `wanted`, and removes all others, and lines that are no rows. Returns the number of lines
         removed."""
         lines = self.path.read_bytes().splitlines(keepends=True)
@@ -160,7 +162,7 @@ class JournalFile:
             self._hash = None
         return len(cut)
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[JsonObject]:
         return read_rows(self.path)
 
     def close(self) -> None:
@@ -192,7 +194,7 @@ def check_prefix(path: Path, position: int, digest: str | None = None) -> None:
         raise ValueError(f"{path}: rows before the checkpoint (byte {position}) were changed or lost")
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
+def _row(line: bytes) -> JsonObject | None:
     """None if the line holds no JSON object."""
     try:
         row = json.loads(line)
@@ -264,7 +266,7 @@ class RotatedJournal:
             found.pop().path.unlink()
         self._open(found[-1] if found else JournalPart(0, path))
 
-    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def append(self, rows: Sequence[JsonMapping]) -> None:
         """Writes the rows into one file. Raises as `JournalFile.append`."""
         if rows and self._journal.position() >= self._part_bytes:  # no file without a row: a position is of the file before it
             self._begin_next()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from roll.core.configs.derived import Derived
+from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.redact import redact
 from roll.core.record.group_log import GroupLog, SampleLog
@@ -39,7 +39,7 @@ class MetricsLog:
 
 
 class Journals:
-    def __init__(self, config: PPOConfig, derived: Derived, written: dict[str, Any], resumed: Mapping[str, Any] | None) -> None:
+    def __init__(self, config: PPOConfig, derived: Derived, written: JsonObject, resumed: JsonMapping | None) -> None:
         """Opens the journals and writes config.yaml. `written`, `resumed`: see `RunRecord`; rows written after the checkpoint are
         rolled back."""
         run_dir, at = Path(derived.run_dir), resumed or {}
@@ -52,7 +52,7 @@ class Journals:
         self.groups.rewind(at.get("groups", 0), digests.get("groups"))
         self.samples.journal.rewind(at.get("samples", 0), digests.get("samples"))
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Returns the positions of the journals, for a checkpoint."""
         positions = {name: journal.position() for name, journal in self._wound_back.items()}
         return {**positions, "digests": {name: journal.digest() for name, journal in self._wound_back.items()}}

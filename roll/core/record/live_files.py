@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from roll.core.configs.plain import JsonObject
 from roll.core.distributed.clock import monotonic
 from roll.core.distributed.processes import Process
 from roll.core.record.journal import write_atomically
@@ -48,7 +49,7 @@ class LiveFiles:
         self._failed = False
         """True if the files are not up to date."""
 
-    async def keep(self, figures: Callable[[], Awaitable[dict[str, Any]]], ledger: Ledger) -> None:
+    async def keep(self, figures: Callable[[], Awaitable[JsonObject]], ledger: Ledger) -> None:
         """Rewrites the files as long as the run lasts. `figures`: figures of the run so far. Raises `Superseded`."""
         head = running(self._lock.owner.started if self._lock is not None else "")
         due = 0.0
@@ -102,7 +103,7 @@ class LiveFiles:
             self._lock.check()
 
 
-def running(started: str) -> dict[str, Any]:
+def running(started: str) -> JsonObject:
     """Returns the first entries of summary.json while this process runs the run."""
     return {"status": "running", "reason": "", "process": asdict(Process.this()), "started": started}
 
@@ -137,7 +138,7 @@ def is_running(run_dir: Path) -> bool:
     return True
 
 
-def read_summary(run_dir: Path) -> dict[str, Any]:
+def read_summary(run_dir: Path) -> JsonObject:
     """Returns the summary; empty if there is none that can be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         found = json.loads((run_dir / SUMMARY).read_text())
@@ -145,6 +146,6 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     return {}
 
 
-def amend_summary(run_dir: Path, end: dict[str, Any]) -> None:
+def amend_summary(run_dir: Path, end: JsonObject) -> None:
     """Adds the end of a run that ended before it could write one: its last figures stay."""
     write_summary(run_dir, read_summary(run_dir) | end)

@@ -88,7 +88,7 @@ def parsed(text: bytes, name: str) -> Any:
         return json.loads(text)
 
 
-def is_count(value: Any) -> bool:
+def is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 

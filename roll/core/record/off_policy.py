@@ -6,9 +6,9 @@ oldest token, so it bounds the lag of its other tokens; admission bounds this la
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
+from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.data.sample import SampleGroup
 
 
@@ -20,7 +20,7 @@ class StalenessStats:
         self._samples: Counter[int] = Counter()
         self._tokens: Counter[int] = Counter()
 
-    def add_step(self, trained_version: int, groups: Iterable[SampleGroup]) -> dict[str, Any]:
+    def add_step(self, trained_version: int, groups: Iterable[SampleGroup]) -> JsonObject:
         """The figures of one step, which continued from the weights of `trained_version`; the mean of each domain, too, where its
         groups are of several.
 
@@ -44,22 +44,22 @@ class StalenessStats:
         lags = {f"{domain}/mean": _mean(by_domain[domain]) for domain in sorted(by_domain) if len(by_domain) > 1}
         return {f"staleness/{name}": value for name, value in (_figures(samples, tokens) | lags).items()}
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JsonObject:
         """`{bound, max, mean, token_mean, histogram: {lag: samples}}` over all steps. The bound of a resumed run is
         the largest that it has had."""
         return {"bound": self._largest_bound, **_figures(self._samples, self._tokens)}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """JSON-able, for a checkpoint."""
         return {"bound": self._largest_bound, "samples": _as_json(self._samples), "tokens": _as_json(self._tokens)}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: JsonMapping) -> None:
         self._largest_bound = max(self.bound, state["bound"])
         self._samples = Counter({int(lag): count for lag, count in state["samples"].items()})
         self._tokens = Counter({int(lag): count for lag, count in state["tokens"].items()})
 
 
-def _figures(samples: Counter[int], tokens: Counter[int]) -> dict[str, Any]:
+def _figures(samples: Counter[int], tokens: Counter[int]) -> JsonObject:
     means = {"mean": _mean(samples), "token_mean": _mean(tokens)}
     return {"max": max(samples, default=0), **means, "histogram": _as_json(samples)}
 

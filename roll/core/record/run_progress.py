@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from roll.core.configs.plain import JsonMapping
 
 ENGINES = "max_running_requests"
 
@@ -43,7 +44,7 @@ class RunProgress:
     staleness_bound: int = 0
     tokens_per_s: float | None = None
     roles: list[RoleLine] = field(default_factory=list)
-    groups: Mapping[str, Any] = field(default_factory=dict)
+    groups: JsonMapping = field(default_factory=dict)
     """Counters: admitted, trained, buffered, in flight, dropped by reason, ...; like `roles`, as of the last look."""
     generating_s: float = 0.0
     """Seconds in which at least one rollout was under way."""

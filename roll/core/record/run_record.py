@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from roll.core.configs.derived import Derived
-from roll.core.configs.plain import to_mapping
+from roll.core.configs.plain import JsonMapping, JsonObject, to_mapping
 from roll.core.configs.ppo import PPOConfig
 from roll.core.data.sample import Sample, SampleGroup
 from roll.core.data.token_batch import TokenBatch
@@ -56,7 +56,7 @@ class RunRecord:
     """Time at which the workers were up for the first time."""
     _started_s = 0.0
     """Seconds that the start took."""
-    _inherited: Mapping[str, Any] | None = None
+    _inherited: JsonMapping | None = None
     """Totals of another run up to the checkpoint that this run began with."""
     samples = response_tokens = 0
 
@@ -65,9 +65,9 @@ class RunRecord:
         config: PPOConfig,
         derived: Derived,
         *,
-        written: dict[str, Any] | None = None,
+        written: JsonObject | None = None,
         lock: RunLock | None = None,
-        resumed: Mapping[str, Any] | None = None,
+        resumed: JsonMapping | None = None,
         models: int = 0,
         before: RunRecord | None = None,
     ) -> None:
@@ -82,7 +82,7 @@ class RunRecord:
         self.step = self._first_step = resumed["step"] if resumed is not None else 0
         self.journals = Journals(config, derived, written or to_mapping(config), resumed)
         self.memory = MemoryWatch()
-        self._groups: Mapping[str, Any] = {}
+        self._groups: JsonMapping = {}
         """The groups, as they were counted last."""
         self._roles: list[RoleLine] = []
         self.results: list[ValidationResult] = []
@@ -91,7 +91,7 @@ class RunRecord:
         if before is not None:
             self._take_over(before)
 
-    def rows(self) -> Iterator[dict[str, Any]]:
+    def rows(self) -> Iterator[JsonObject]:
         """Returns the rows of metrics.jsonl."""
         return read_rows(self.run_dir / "metrics.jsonl")
 
@@ -128,7 +128,7 @@ class RunRecord:
         """Seconds since the run's first `begin`, or since the record was made."""
         return monotonic() - (self._began if self._run_began is None else self._run_began)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Returns the positions of the journals, for a checkpoint."""
         state = {"step": self.step, **self.journals.state(), "staleness": self.staleness.state()}
         return state if self._inherited is None else state | {"inherited": self._inherited}
@@ -180,7 +180,7 @@ class RunRecord:
         """Records metrics of callbacks: a row of its own, of the same step."""
         self.journals.metrics.log(step, metrics)
 
-    def show(self, ledger: Ledger, roles: list[str], waits: Mapping[str, str], groups: Mapping[str, Any]) -> None:
+    def show(self, ledger: Ledger, roles: list[str], waits: Mapping[str, str], groups: JsonMapping) -> None:
         """`waits`: see `Changes`. A stage that waits in the middle of its work, or for its turn, has a line of its own."""
         now, names = monotonic(), ledger.names()
         lines = []
@@ -234,7 +234,7 @@ class RunRecord:
             "throughput": {"samples_per_s": self.samples / seconds, "response_tokens_per_s": self.response_tokens / seconds},
         }
 
-    def roles(self) -> list[dict[str, Any]]:
+    def roles(self) -> list[JsonObject]:
         """Returns the activity of each role when last shown, for summary.json while the run runs."""
         return [asdict(role) for role in self._roles]
 
@@ -243,7 +243,7 @@ class RunRecord:
         self.journals.close()
         self.files.finish(None, self._ledger)
 
-    def finish(self, summary: dict[str, Any], end: Callable[[], None]) -> None:
+    def finish(self, summary: JsonObject, end: Callable[[], None]) -> None:
         """Writes the files for the last time, and closes everything. `end`: closes files opened elsewhere."""
         try:
             end()

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.distributed.clock import monotonic
 from roll.core.record.journal import plain, write_atomically
 
@@ -30,7 +31,7 @@ WAITING_FILES = 4
 """Full files that may wait to be written; more, on a disk that stays full, are forgotten."""
 
 
-Event: TypeAlias = dict[str, Any]
+Event: TypeAlias = JsonObject
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
@@ -41,7 +42,7 @@ class Span(NamedTuple):
     name: str
     begin: float
     end: float
-    args: Mapping[str, Any]
+    args: JsonMapping
 
 
 class _Bar(NamedTuple):

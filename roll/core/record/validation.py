@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from roll.core.configs.plain import JsonMapping
 from roll.core.data.sample import Prompt, Sample
 from roll.core.record.estimates import Estimate, figures
 from roll.core.workers.infer_interface import SamplingParams
@@ -67,7 +67,7 @@ class ValidationResult:
                     yield from ((key, estimate.value), (f"{key}/low", estimate.low), (f"{key}/high", estimate.high))
 
     @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> ValidationResult:
+    def from_json(cls, row: JsonMapping) -> ValidationResult:
         sets = {
             name: {part: {figure: Estimate(*values) for figure, values in found.items()} for part, found in parts.items()}
             for name, parts in row["sets"].items()

@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from roll.core.configs.plain import JsonMapping
 from roll.core.configs.worker import ShapingConfig
 from roll.core.data.sample import JUDGED, Sample
 from roll.core.distributed.user_code import UserThreads
@@ -112,7 +113,7 @@ class RewardHost:
 class GradingThread:
     """A thread that grades. Its methods are called on the host's loop."""
 
-    def __init__(self, config: Mapping[str, Any], threads: UserThreads) -> None:
+    def __init__(self, config: JsonMapping, threads: UserThreads) -> None:
         self._config = config
         self._threads = threads
         self._limit_s = max(float(config["timeout_s"]), LEAST_S)

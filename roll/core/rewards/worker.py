@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 from roll.core.configs.dotted_path import Code, dotted_path, import_object
+from roll.core.configs.plain import JsonMapping
 from roll.core.data.numbers import read_number
 from roll.core.data.sample import JUDGED, Sample
 from roll.core.data.untrusted import described
@@ -59,12 +60,12 @@ class RewardWorker:
     keeps_time_limit: ClassVar[bool] = False
     """True if `grade` applies `timeout_s` itself (because it also waits for something else first)."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: JsonMapping) -> None:
         """`config`: `timeout_s` (limit for one sample), `max_concurrency` (samples graded side by side), `reward_args`; in a run
         also `policy`, the folder of its model."""
         self.timeout_s = float(config["timeout_s"])
         self.max_concurrency = int(config["max_concurrency"])
-        self.reward_args: Mapping[str, Any] = config.get("reward_args") or {}
+        self.reward_args: JsonMapping = config.get("reward_args") or {}
         if self.reads is not None and (unknown := set(self.reward_args) - self.reads):
             known = ", ".join(sorted(self.reads)) or "none"
             raise ValueError(f"reward_args.{min(unknown)} is not read by {type(self).__name__}; known: {known}")
@@ -128,7 +129,7 @@ class FunctionRewardWorker(RewardWorker):
 
     reads = frozenset()  # it is called with the sample alone
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: JsonMapping) -> None:
         """`config["worker_cls"]`: the function, plain or a coroutine function, or its dotted path."""
         super().__init__(config)
         # The worker calls it as it would its own method, in a thread if it is plain.

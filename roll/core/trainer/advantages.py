@@ -5,8 +5,8 @@ domain on its own, so that an easy domain does not shift a hard one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from roll.core.algorithms.returns import Action, discounted_returns, gae, on_las
 from roll.core.algorithms.reward_normalization import RunningMoments, normalize_rewards
 from roll.core.algorithms.sequence_advantages import clip, remax, sequence_advantages, whiten
 from roll.core.configs.estimators import WHITENED
+from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.data.numbers import are_equal
@@ -122,11 +123,11 @@ class Advantages(ABC):
         advantages, returns = gae(rewards, padded.values, mask, config.gamma, config.lambd)
         return batch.with_(advantages=padded.flatten(advantages), returns=padded.flatten(returns)), metrics
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Returns plain values for a checkpoint."""
         return {"kl_coef": self._kl.coefficient}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: JsonMapping) -> None:
         """Continues from `state()`. A coefficient that does not adapt stays as configured."""
         if self._config.target_kl is not None:
             self._kl.coefficient = state["kl_coef"]
@@ -187,10 +188,10 @@ class RLVRAdvantages(Advantages):
         estimates = clip(estimates, config.reward_clip)
         return Estimate(rewards[of_sample], estimates[of_sample], populations=domain_ids[of_sample])
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         return super().state() | {"rewards": {name: moments.state() for name, moments in self._running.items()}}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: JsonMapping) -> None:
         super().restore(state)
         self._running = {name: RunningMoments(**moments) for name, moments in state["rewards"].items()}
 

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
+from roll.core.configs.plain import JsonObject
 from roll.core.distributed.clock import monotonic
 from roll.core.distributed.cluster import Cluster
 from roll.core.errors import BackendLost
@@ -34,7 +35,7 @@ class Saved(Protocol):
     saved_step: int
     """Step of the newest complete checkpoint; the writer moves it on."""
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> JsonObject:
         """Returns the state that a checkpoint of this moment keeps besides the buffered groups."""
 
     async def copy_database(self, file: Path, step: int) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.data.untrusted import complaint, open_regular, read_regular
 from roll.core.errors import boundary
 
@@ -41,12 +42,12 @@ class Stored:
     shape: tuple[int, ...]
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> JsonObject:
     """A JSON object. Raises `FileNotFoundError` and `ValueError`."""
     return _object(read_regular(path, LARGEST_JSON), path)
 
 
-def beyond_context(config: Mapping[str, Any], tokens: int) -> str:
+def beyond_context(config: JsonMapping, tokens: int) -> str:
     """What is to be said of sequences of so many tokens; empty if the model attends to them all, or does not say to how many."""
     reach, scaled = config.get("max_position_embeddings"), config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(reach, int) or not isinstance(scaled, dict):
@@ -167,7 +168,7 @@ def _said(error: BaseException) -> str:
     return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
-def _object(content: bytes, path: Path) -> dict[str, Any]:
+def _object(content: bytes, path: Path) -> JsonObject:
     with boundary(ValueError, f"{path} cannot be read", say=_said):
         value = json.loads(content)
     if not isinstance(value, dict):
