@@ -88,9 +88,7 @@ def test_every_place_is_there(place):
 @pytest.mark.parametrize("name", CLASSES)
 def test_who_raises_and_catches_an_error_does(name):
     said = CLASSES[name].__doc__.partition("→")
-    raising, catching = (
-        [path_of(place) for place in re.findall(r"`([a-z_/]+\.py)`", part)] for part in (said[0], said[2])
-    )
+    raising, catching = ([path_of(place) for place in re.findall(r"`([a-z_/]+\.py)`", part)] for part in (said[0], said[2]))
     assert raising or " as `" in CLASSES[name].__doc__.lower() or "same places" in CLASSES[name].__doc__
     assert [path for path in raising if name not in RAISED[path]] == []
     assert [path for path in catching if name not in CAUGHT[path]] == []

@@ -331,7 +331,7 @@ class Missed(Expelled):
 
 
 class Alone(RuntimeError):
-    """The other half of the run does not come, or does not come back. `topologies/sql/groups.py`."""
+    """The other side of the run does not come, or does not come back. `topologies/sql/groups.py`."""
 
 
 class Superseded(RuntimeError):

@@ -207,7 +207,7 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
     if config.only_evaluates:
         yield f"mode bench: nothing is trained; evaluated are {', '.join(config.bench_checkpoints)}"
         return
-    if not config.has_both_halves:
+    if not config.has_both_sides:
         place = redact_text(config.groups_address or "")
         others = "explorers are" if config.trains else "the trainer and other explorers are"
         yield f"mode {config.mode}: {others} processes of their own; groups are in {place}"

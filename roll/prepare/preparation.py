@@ -125,7 +125,7 @@ class Preparation:
             collect.add(fit.problems)
             self.warnings += fit.warnings
             self.remarks += fit.remarks
-        if config.model_update_transport == "shared_memory" and config.has_both_halves and self.tokenizer is not None:
+        if config.model_update_transport == "shared_memory" and config.has_both_sides and self.tokenizer is not None:
             element = element_bytes(config.actor_train, device_kind == "cuda")
             check_room_for = partial(check_room, Path(config.model_folder(config.actor_train)), element)
             fix = "a larger /dev/shm (a container's --shm-size), or object_store"

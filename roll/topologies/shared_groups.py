@@ -86,7 +86,7 @@ def check_database(config: PPOConfig, address: str, claim: Claim, checkpoint: Ch
         if file is not None and (kind := of_network(file)):
             local = f"with all processes on one machine, sqlite:///<a path on its own disk>; else {MANY_MACHINES}"
             raise ContractError(f"SQLite's file {file} lies on a network file system ({kind}), where it is not safe", fix=local)
-        anew = claim.identity is None and config.has_both_halves
+        anew = claim.identity is None and config.has_both_sides
         if file is not None and (not file.exists() or (anew and Path(config.run_dir).resolve() in file.parents)):
             return  # what lies in the folder of an earlier run is moved aside with it
         with reading(address) as connection:

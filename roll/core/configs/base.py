@@ -297,7 +297,7 @@ class BaseConfig:
         return self.mode in ("both", "explore")
 
     @property
-    def has_both_halves(self) -> bool:
+    def has_both_sides(self) -> bool:
         return self.trains and self.explores
 
     @property

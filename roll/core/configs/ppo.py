@@ -185,7 +185,7 @@ class PPOConfig(BaseConfig, ABC):
         return self.estimator.needs_greedy
 
     def configured_roles(self) -> dict[str, RoleConfig]:
-        """Returns the configured roles of this process's half by name, started or not."""
+        """Returns the configured roles of this process's side by name, started or not."""
         roles: dict[str, RoleConfig | None] = {
             "actor_train": self.actor_train,
             "actor_infer": self.actor_infer,

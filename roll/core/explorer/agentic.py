@@ -1,4 +1,4 @@
-"""The explorer half of an agentic run: a group is a number of episodes in equal environments, played by a coordinator.
+"""The rollout side of an agentic run: a group is a number of episodes in equal environments, played by a coordinator.
 
 Validation plays the same environments with the same sampling seeds at every evaluation.
 

@@ -1,4 +1,4 @@
-"""The explorer half of a run: groups are admitted, rolled out, filtered, and kept or dropped, each on its own.
+"""The rollout side of a run: groups are admitted, rolled out, filtered, and kept or dropped, each on its own.
 
 The rollout itself, between `next` and `keep`, depends on the kind of run, RLVR or agentic; so does the rollout of a validation
 set. While a validation generates, the engines keep the version under evaluation: the next flip waits for the last of its
@@ -136,7 +136,7 @@ class Explorer(ABC):
         """Returns the number of rollouts that can be under way together."""
 
     def counts(self) -> dict[str, float]:
-        """Running totals of this half, for the metrics of each step."""
+        """Running totals of the rollout side, for the metrics of each step."""
         return {}
 
     def figures(self) -> dict[str, object]:

@@ -64,7 +64,7 @@ class CustomStage(AnyStage):
         """Errors that have not ended the run, by type; one counter for all places of the stage."""
 
     def placed(self, explorer: Dropping | None) -> CustomStage:
-        """Returns a copy of the stage that is placed in a half."""
+        """Returns a copy of the stage that is placed in a side."""
         placed = CustomStage(self.work, self.after)
         placed.explorer, placed.on_error, placed.errors = explorer, self.on_error, self.errors
         return placed
@@ -193,13 +193,13 @@ def _own_stage(block: CustomStageConfig) -> CustomStage:
     return make_stage(block.name, worker, after=block.after, lanes=block.lanes, args=block.args, on_error=block.on_error)
 
 
-def insert(half: list[AnyStage], own: Iterable[CustomStage], explorer: Dropping | None = None) -> list[AnyStage]:
-    """The half with those of the stages that follow one of it, each made again, or stand for one. Several that follow the same
+def insert(side: list[AnyStage], own: Iterable[CustomStage], explorer: Dropping | None = None) -> list[AnyStage]:
+    """The side with those of the stages that follow one of it, each made again, or stand for one. Several that follow the same
     keep their order."""
-    stages = list(half)
+    stages = list(side)
     for stage in own:
         if stage.after is None:
-            for replaced in (each for place in half for each in singles(place) if each.name == stage.name):
+            for replaced in (each for place in side for each in singles(place) if each.name == stage.name):
                 replaced.taken_over_by(stage.work, partial(stage.placed(explorer).in_place, replaced))
             continue
         places = [place for place, other in enumerate(stages) if stage.after in names(other)]
@@ -210,7 +210,7 @@ def insert(half: list[AnyStage], own: Iterable[CustomStage], explorer: Dropping 
 
 
 def singles(stage: AnyStage) -> list[AnyStage]:
-    """Returns the stages at a place of a half: stages side by side share one."""
+    """Returns the stages at a place of a side: stages side by side share one."""
     return [stage, *stage.stages] if isinstance(stage, Parallel) else [stage]
 
 

@@ -1,4 +1,4 @@
-"""A flow: two halves of stages, run together, supervised, and accounted for.
+"""A flow: two sides of stages, run together, supervised, and accounted for.
 
 The first failure of a stage or a watcher ends the flow with a `FlowError` that names it; nothing goes on half-alive.
 
@@ -103,12 +103,12 @@ class Flow:
         self._entered: dict[str, tuple[LaneState, str]] = {}
         """State and reason last reported to the ledger, by name."""
 
-    def join(self, half: Sequence[AnyStage]) -> None:
+    def join(self, side: Sequence[AnyStage]) -> None:
         """Adds the stages, and joins each to the next by a channel of one item."""
-        for one, following in itertools.pairwise(half):
+        for one, following in itertools.pairwise(side):
             channel: Channel[object] = Channel(1)
             one.outputs, following.inputs = channel, channel
-        for stage in half:
+        for stage in side:
             self._add(stage)
             for inner in stage.stages if isinstance(stage, Parallel) else ():
                 self._add(inner)

@@ -163,7 +163,7 @@ class Stage(Generic[In, Out]):
 
     @property
     def has_work(self) -> bool:
-        """True if the work is a given function; a stage that begins a half, or has others beside it, has its own."""
+        """True if the work is a given function; a stage that begins a side, or has others beside it, has its own."""
         return type(self).process is Stage.process
 
     def taken_over_by(self, other: Stage[In, Out], work: Callable[[In], Awaitable[Out | None]]) -> None:
@@ -262,7 +262,7 @@ class GatedStage(Stage[In, Out]):
 
 
 class SourceStage(Stage[Out, Out]):
-    """The first stage of a half: its work is to wait for the next item, and it raises `Closed` when there is no more."""
+    """The first stage of a side: its work is to wait for the next item, and it raises `Closed` when there is no more."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[Out]]) -> None:
         super().__init__(name)
@@ -307,7 +307,7 @@ class Parallel(Stage[In, In]):
 
 
 def parallel(name: str, stages: Sequence[Stage[In, In] | Literal[False]]) -> list[Stage[In, In]]:
-    """Returns the stages as one step of a half: empty without stages, the stage itself if it is alone. False stands for a stage
+    """Returns the stages as one step of a side: empty without stages, the stage itself if it is alone. False stands for a stage
     that is not needed."""
     needed = [stage for stage in stages if stage]
     return needed if len(needed) <= 1 else [Parallel(name, *needed)]

@@ -108,7 +108,7 @@ async def settle(stayed: Mapping[str, Cluster]) -> None:
 
 def watch_deaths(clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
     """Returns watchers that run as long as the run does. A rank of the trainer that dies is noticed even while no call is under
-    way, and ends both halves; other workers are replaced by their callers. Engines have a fleet that watches them."""
+    way, and ends both sides; other workers are replaced by their callers. Engines have a fleet that watches them."""
     others = {role: cluster for role, cluster in clusters.items() if role != "actor_infer"}
     return [cluster.watch() if role in roles.TRAINER else cluster.kill_silent() for role, cluster in others.items()]
 

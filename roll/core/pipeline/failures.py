@@ -49,7 +49,7 @@ class TrainerRestarts:
         """Time at which the dead rank was found whose restart is under way."""
 
     async def begin(self, clusters: Mapping[str, Cluster], error: Exception) -> str:
-        """Handles `error`, which has ended both halves, or the restart before. If a rank of the trainer is dead, that is the
+        """Handles `error`, which has ended both sides, or the restart before. If a rank of the trainer is dead, that is the
         cause: ends everything that restarts, and returns a sentence about the dead rank. Raises `error` otherwise, and
         `WorkersLost`."""
         found_at = monotonic()

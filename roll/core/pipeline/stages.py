@@ -1,4 +1,4 @@
-"""The stages of both halves of a run, in the order in which an item meets them.
+"""The stages of both sides of a run, in the order in which an item meets them.
 
 | stage | consumes | waits until | unblocked by |
 |---|---|---|---|

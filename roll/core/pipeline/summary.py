@@ -24,7 +24,7 @@ OF_THE_TIME = (
 
 @dataclass(frozen=True, slots=True)
 class RunComponents:
-    """The components of a run when all workers are up; a process that is one half of a run lacks those of the other."""
+    """The components of a run when all workers are up; a process with one side of a run lacks those of the other."""
 
     flow: Flow
     engines: EngineFleet | None

@@ -90,7 +90,7 @@ def identify(folder: Path, exp_name: str, known: str = "") -> RunIdentity:
 def standing(config: PPOConfig, checkpoint: Checkpoint | None) -> RunIdentity | None:
     """Returns the run that this process continues or joins; None: one begins. Raises `ValueError`."""
     goes_on = checkpoint is not None and checkpoint.is_of(Path(config.run_dir))
-    if config.only_evaluates or (config.has_both_halves and not goes_on and config.resume_from_checkpoint != "auto"):
+    if config.only_evaluates or (config.has_both_sides and not goes_on and config.resume_from_checkpoint != "auto"):
         return None
     known: str = checkpoint.state["run"] if checkpoint is not None and goes_on else ""
     folder = Path(config.shared_dir)

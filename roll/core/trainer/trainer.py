@@ -1,4 +1,4 @@
-"""The trainer half of a run: a step in the order in which it happens. The batch of a step moves through it as one `Step`.
+"""The training side of a run: a step in the order in which it happens. The batch of a step moves through it as one `Step`.
 
     lease → (values | log_probs | reference) → advantages → (update_critic | update) → gather
 
