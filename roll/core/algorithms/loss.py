@@ -88,7 +88,7 @@ class LossSpec:
 
 
 def prepare_batch(batch: TokenBatch, spec: LossSpec) -> TokenBatch:
-    """A whole optimiser batch, with its advantages, as the variant wants it (see `policy_loss.Traits`), before it is cut over
+    """A whole optimiser batch, with its advantages, as the variant wants it (see `policy_loss.OwnTraits`), before it is cut over
     ranks and micro-batches. `ValueError` if it lacks the proximal log-probs that the variant needs."""
     variant_traits = traits_of(get_policy_loss(spec.pg_variant))
     if variant_traits.needs_proximal and batch.proximal_logprobs is None:

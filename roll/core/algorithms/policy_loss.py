@@ -70,7 +70,7 @@ Prepare: TypeAlias = "Callable[[TokenBatch, PolicyLossArgs], TokenBatch]"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traits(LossTraits):
+class OwnTraits(LossTraits):
     """Needs of a variant beyond `LossInputs`."""
 
     prepare: Prepare | None = None
@@ -78,17 +78,17 @@ class Traits(LossTraits):
 
 
 def policy_loss(*, needs_proximal: bool = False, anchor: Anchor = "step", prepare: Prepare | None = None) -> Callable[[F], F]:
-    """Decorator of a policy loss of your own, which declares its needs: `Traits`."""
+    """Decorator of a policy loss of your own, which declares its needs: `OwnTraits`."""
 
     def declare(function: F) -> F:
-        function.__dict__["traits"] = Traits(needs_proximal=needs_proximal, anchor=anchor, prepare=prepare)
+        function.__dict__["traits"] = OwnTraits(needs_proximal=needs_proximal, anchor=anchor, prepare=prepare)
         return function
 
     return declare
 
 
-def traits_of(function: PolicyLoss) -> Traits:
-    declared: Traits = getattr(function, "traits", Traits())
+def traits_of(function: PolicyLoss) -> OwnTraits:
+    declared: OwnTraits = getattr(function, "traits", OwnTraits())
     return declared
 
 

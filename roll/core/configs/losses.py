@@ -114,7 +114,7 @@ class LossTraits:
 
 
 @dataclass(frozen=True)
-class PolicyLoss(LossTraits):
+class BuiltInLoss(LossTraits):
     formula: Callable[[PolicyLossArgs], str]
     takes_ratio: bool = True
     """Its policy gradient has its own importance weight."""
@@ -126,8 +126,8 @@ class PolicyLoss(LossTraits):
     """Metrics that it may add to `actor/...`, besides those of every loss."""
 
 
-def _plain(formula: Callable[[PolicyLossArgs], str]) -> PolicyLoss:
-    return PolicyLoss(formula, takes_ratio=False, uncorrected=True)
+def _plain(formula: Callable[[PolicyLossArgs], str]) -> BuiltInLoss:
+    return BuiltInLoss(formula, takes_ratio=False, uncorrected=True)
 
 
 def _reinforce(k: PolicyLossArgs) -> str:
@@ -186,26 +186,26 @@ def _dppo_kl(k: PolicyLossArgs) -> str:
 _CLIPS = ("clipfrac", "clipfrac_low", "clipfrac_high")
 _DUAL_CLIPS = (*_CLIPS, "clipfrac_dual")
 
-POLICY_LOSSES: dict[str, PolicyLoss] = {
+POLICY_LOSSES: dict[str, BuiltInLoss] = {
     "vanilla": _plain(_reinforce),
     "reinforce": _plain(_reinforce),
     "gpg": _plain(_reinforce),
     "opmd": _plain(lambda k: f"−A·ℓ / (1 + {k.opmd_tau:g})"),
     "asymre": _plain(lambda k: f"−(A − ({k.asymre_baseline_shift:g}))·ℓ"),
     # It penalises the distance from the sampler.
-    "kimi15": PolicyLoss(lambda k: f"−A·ℓ + {k.kimi15_tau:g}/2·(log r)²", takes_ratio=False, metrics=("kimi15_penalty",)),
-    "ppo": PolicyLoss(_ppo, metrics=_DUAL_CLIPS),
-    "gspo": PolicyLoss(_gspo, clips_noise=True, metrics=_DUAL_CLIPS),
-    "gmpo": PolicyLoss(_gmpo, metrics=_CLIPS),
-    "sapo": PolicyLoss(_sapo, metrics=("sapo_gate",)),
-    "tis": PolicyLoss(lambda k: f"−sg(clip(r, {k.tis_lower_bound:g}, {k.tis_upper_bound:g}))·A·ℓ", metrics=_CLIPS),
-    "topr": PolicyLoss(_topr, metrics=("clipfrac", "topr_positive_share", "topr_weight_mean")),
-    "cispo": PolicyLoss(_cispo, metrics=(*_CLIPS, "cispo_masked_share")),
-    "vespo": PolicyLoss(_vespo, metrics=("vespo_weight_mean",)),
-    "dppo_tv": PolicyLoss(_dppo_tv, metrics=("clipfrac",)),
-    "dppo_kl": PolicyLoss(_dppo_kl, metrics=("clipfrac",)),
-    "decoupled_ppo": PolicyLoss(_ppo, needs_proximal=True, metrics=_DUAL_CLIPS),
-    "m2po": PolicyLoss(
+    "kimi15": BuiltInLoss(lambda k: f"−A·ℓ + {k.kimi15_tau:g}/2·(log r)²", takes_ratio=False, metrics=("kimi15_penalty",)),
+    "ppo": BuiltInLoss(_ppo, metrics=_DUAL_CLIPS),
+    "gspo": BuiltInLoss(_gspo, clips_noise=True, metrics=_DUAL_CLIPS),
+    "gmpo": BuiltInLoss(_gmpo, metrics=_CLIPS),
+    "sapo": BuiltInLoss(_sapo, metrics=("sapo_gate",)),
+    "tis": BuiltInLoss(lambda k: f"−sg(clip(r, {k.tis_lower_bound:g}, {k.tis_upper_bound:g}))·A·ℓ", metrics=_CLIPS),
+    "topr": BuiltInLoss(_topr, metrics=("clipfrac", "topr_positive_share", "topr_weight_mean")),
+    "cispo": BuiltInLoss(_cispo, metrics=(*_CLIPS, "cispo_masked_share")),
+    "vespo": BuiltInLoss(_vespo, metrics=("vespo_weight_mean",)),
+    "dppo_tv": BuiltInLoss(_dppo_tv, metrics=("clipfrac",)),
+    "dppo_kl": BuiltInLoss(_dppo_kl, metrics=("clipfrac",)),
+    "decoupled_ppo": BuiltInLoss(_ppo, needs_proximal=True, metrics=_DUAL_CLIPS),
+    "m2po": BuiltInLoss(
         lambda k: f"−M·r·A, M leaves out outliers until the batch's mean (log r)² <= {k.m2po_threshold:g}",
         needs_proximal=True,
         anchor="behaviour",
