@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# As a deterministic run sets it at its start (roll/distributed/determinism.py): before a test's imports use MKL.
+# As a deterministic run sets it at its start (roll/platform/process_setup.py): before a test's imports use MKL.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 # Programs that tests start end by Ctrl-C, also where the shell that started the tests has them ignore it (`make test &`).
