@@ -2,7 +2,7 @@
 
     before a worker starts     `configs/`, `plan/`, `prepare/` → `cli/options.py`           nothing; every problem is told
     a call to another process  `distributed/`, `engines/`, `weights/` → the caller, which asks again  time
-    an episode                 `envs/` → `envs/environment_worker.py`                         the episode, or its group
+    an episode                 `envs/` → `explorer/group_play.py`                             the episode, or its group
     a grade                    `graders/` → `rewards/worker.py`, `explorer/rlvr.py`           a second attempt, then the group
     a stage, or the run        any → `flow/flow.py` → `pipeline/recovery.py`                  steps since the newest checkpoint,
                                                     → `pipeline/lifecycle.py`                or the run: one line, status "failed"
@@ -206,7 +206,7 @@ class TakenBack(Exception):
 
 # -- an episode or a group
 class EpisodeFailed(Exception):
-    """It cannot be finished. `envs/env_manager.py` → `envs/environment_worker.py`: it is played again, or given up."""
+    """It cannot be finished. `envs/env_manager.py` → `explorer/group_play.py`: it is played again, or given up."""
 
     def __init__(self, kind: str, message: str) -> None:
         """`kind` names the reason, for the counters."""
