@@ -16,7 +16,8 @@ from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.redact import redact_text
 from roll.core.distributed.processes import Process
 from roll.core.errors import ContractError, DatabaseDamaged, DatabaseError, DatabaseFailed
-from roll.core.groups.groups import GroupParts, Groups
+from roll.core.groups.groups import Groups
+from roll.core.groups.parts import GroupParts
 from roll.core.groups.tasks import OneTaskSet, TaskSource
 from roll.core.record.checkpoint import Checkpoint
 from roll.core.record.run_identity import RunIdentity

@@ -10,7 +10,8 @@ from roll.core.data.sample import Prompt, Sample, VersionSpan
 from roll.core.errors import AccountingError, Closed, NoProgress
 from roll.core.groups.admission import Admission
 from roll.core.groups.changes import Changes
-from roll.core.groups.groups import LEASE, START, GroupParts, Groups
+from roll.core.groups.groups import LEASE, START, Groups
+from roll.core.groups.parts import GroupParts
 from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.progress import Progress
 from roll.core.record.trace import Trace

@@ -10,7 +10,7 @@ from sqlalchemy import NullPool, create_engine, text
 from roll.core.data.sample import Prompt, Sample, VersionSpan
 from roll.core.distributed.processes import Process
 from roll.core.groups.admission import Admission
-from roll.core.groups.groups import GroupParts
+from roll.core.groups.parts import GroupParts
 from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.progress import Progress
 from roll.core.groups.tasks import TaskSource

@@ -17,23 +17,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.data.sample import SampleGroup
 from roll.core.errors import Closed
-from roll.core.groups.admission import Admission
 from roll.core.groups.changes import Changes
 from roll.core.groups.lease import Lease
 from roll.core.groups.one_process import OneProcess
-from roll.core.groups.pipeline_depth import PipelineDepth
-from roll.core.groups.progress import Progress
+from roll.core.groups.parts import GroupParts
 from roll.core.groups.replay import Trained
-from roll.core.groups.tasks import TaskSource
 from roll.core.groups.ticket import GroupState, Selection
-from roll.core.record.group_log import GroupLog
-from roll.core.record.trace import Trace
 
 T = TypeVar("T")
 
@@ -41,23 +35,6 @@ logger = logging.getLogger(__name__)
 
 START, LEASE = "admit", "lease"
 """Names of the waiters in `Changes.waits`."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupParts:
-    """The components that the owner of groups works with."""
-
-    admission: Admission
-    depth: PipelineDepth
-    """The depth of rollouts, within admission's limit; learns from the trainer's measurements."""
-    source: TaskSource
-    journal: GroupLog | None
-    """None where another process writes it."""
-    trace: Trace
-    """Shows each group's way."""
-    progress: Progress
-    """Ends a run that drops groups without end."""
-    clock: Callable[[], float]
 
 
 class Groups(OneProcess):

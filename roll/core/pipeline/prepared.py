@@ -18,7 +18,8 @@ from roll.core.distributed.devices import Inventory
 from roll.core.flow.custom_stage import CustomStage
 from roll.core.flow.flow import Flow
 from roll.core.groups.filters import GroupFilter
-from roll.core.groups.groups import GroupParts, Groups
+from roll.core.groups.groups import Groups
+from roll.core.groups.parts import GroupParts
 from roll.core.groups.tasks import TaskSource
 from roll.core.record.callbacks import Callback, Observers, Reports
 from roll.core.record.checkpoint import Checkpoint, CheckpointStore, resumable

@@ -10,7 +10,8 @@ from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.staleness import deepest_pipeline
 from roll.core.distributed.clock import monotonic
 from roll.core.groups.admission import Admission
-from roll.core.groups.groups import GroupParts, Groups
+from roll.core.groups.groups import Groups
+from roll.core.groups.parts import GroupParts
 from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.progress import Progress
 from roll.core.groups.schedule import StepSchedule
@@ -58,14 +59,7 @@ class RunState:
             self.checkpoints.set_aside_after(self.first_step)
         self.note = observers.note
         self.reports = Reports(self.record, prepared.callbacks, observers, lambda: self.groups.stop())
-        self.schedule = StepSchedule(
-            last_step=config.max_steps,
-            push_every=config.weight_push_interval,
-            pull_every=config.weight_pull_interval,
-            validate_every=(1 if config.only_evaluates else config.steps_between_validations) if prepared.validation else None,
-            save_every=config.save_steps,
-            validated=frozenset(each.step for each in self.record.validation),
-        )
+        self.schedule = self._schedule()
         self.engines_are_stale = self._joined = False
         """True if running engines serve a version that was taken back."""
         self.groups = self._new_groups()
@@ -104,6 +98,18 @@ class RunState:
     async def copy_database(self, file: Path, step: int) -> None:
         if self._prepared.database is not None:
             await self._prepared.database.copy(self.groups, file, step)
+
+    def _schedule(self) -> StepSchedule:
+        config = self._config
+        every = 1 if config.only_evaluates else config.steps_between_validations
+        return StepSchedule(
+            last_step=config.max_steps,
+            push_every=config.weight_push_interval,
+            pull_every=config.weight_pull_interval,
+            validate_every=every if self._prepared.validation else None,
+            save_every=config.save_steps,
+            validated=frozenset(each.step for each in self.record.validation),
+        )
 
     def _new_groups(self) -> Groups:
         config, source, database = self._config, self._prepared.source, self._prepared.database

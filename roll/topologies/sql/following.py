@@ -10,7 +10,8 @@ from sqlalchemy import Connection, Executable, Row
 
 from roll.core.data.sample import SampleGroup
 from roll.core.errors import DatabaseFailed, PackingError
-from roll.core.groups.groups import GroupParts, Groups
+from roll.core.groups.groups import Groups
+from roll.core.groups.parts import GroupParts
 from roll.core.groups.ticket import GroupState
 from roll.core.record.run_identity import RunIdentity
 from roll.topologies.sql.admittance import LifeSigns
