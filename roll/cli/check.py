@@ -25,8 +25,7 @@ from roll.core.configs.sizes import GIB, counted
 from roll.core.distributed.machine import this_machine
 from roll.plan.rules.validation import check_config
 from roll.plan.text import keys, whole
-from roll.prepare.check import Checked, check, engines, planned_devices
-from roll.strategies.infer.installed_engine import engine_problems
+from roll.prepare.check import Checked, check, planned_devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,6 @@ def _check(arguments: Sequence[str]) -> tuple[argparse.Namespace, CheckResult]:
         remarks=(
             *checked.remarks,
             *missing_here(config),
-            *_engine_here(config),
             *_sandbox_here(config),
             *_audited(config),
         ),
@@ -186,12 +184,6 @@ def _audited(config: RLVRConfig | AgenticConfig) -> Iterator[str]:
         from roll.envs.kept_audits import remarks
 
         yield from remarks(config)
-
-
-def _engine_here(config: PPOConfig) -> Iterator[str]:
-    for key, chosen in engines(config):
-        for problem in engine_problems(key, chosen):
-            yield f"a run on this machine would be refused: {problem}"
 
 
 def _sandbox_here(config: PPOConfig) -> Iterator[str]:

@@ -37,15 +37,6 @@ _FIX = "allow user namespaces (in a container: its seccomp profile; Ubuntu: kern
 _FIX += "install bubblewrap and set rewards.<domain>.reward_args.isolation: bubblewrap"
 
 
-def sandbox_state() -> tuple[str, str]:
-    """In words, and the fix, if there is something to fix. A program that does nothing is judged."""
-    try:
-        state = state_here()
-    except (SandboxFailed, OSError) as error:
-        return f"none here: {error}", "or give reward_args.code_url, a service"
-    return _told(state), _FIX if state["missing"] else ""
-
-
 def sandbox_here(config: RLVRConfig) -> Iterator[str]:
     """One line per domain whose programs this machine would judge."""
     for domain, reward in config.rewards.items():
@@ -290,5 +281,8 @@ def run_limited(program: str, limit_s: float) -> Ended:
 
 def sandbox() -> Finding:
     """Of code rewards: a program that does nothing is judged."""
-    text, fix = sandbox_state()
-    return Finding("warn" if fix else "ok", "code sandbox", text, fix)
+    try:
+        state = state_here()
+    except (SandboxFailed, OSError) as error:
+        return Finding("warn", "code sandbox", f"none here: {error}", "or give reward_args.code_url, a service")
+    return Finding("warn" if state["missing"] else "ok", "code sandbox", _told(state), _FIX if state["missing"] else "")

@@ -12,25 +12,27 @@ from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.dotted_path import is_importable
 from roll.core.configs.ppo import PPOConfig, set_key
-from roll.core.configs.problems import Note
+from roll.core.configs.problems import Problem
 from roll.core.configs.rlvr import RLVRConfig
+from roll.prepare.check import engines
+from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.installed_backend import backend_problems
 
 
 def missing_here(config: PPOConfig) -> Iterator[str]:
     """One line for each thing."""
-    lacking = (Note(each.key, each.value, f"{each.message}; fix: {each.fix}") for each in backend_problems(config))
-    for note in (*_nodes(config), *lacking, *_code(config), *_prompts(config), *_results(config)):
-        yield f"a run on this machine would be refused: {note}"
+    packages = (*backend_problems(config), *(each for engine in engines(config) for each in engine_problems(*engine)))
+    for problem in (*_nodes(config), *packages, *_code(config), *_prompts(config), *_results(config)):
+        yield f"a run on this machine would be refused: {problem}"
 
 
-def _nodes(config: PPOConfig) -> Iterator[Note]:
+def _nodes(config: PPOConfig) -> Iterator[Problem]:
     if config.num_nodes > 1 and "RAY_ADDRESS" not in os.environ:
         fix = f"device_mapping below {config.num_gpus_per_node}" if config.num_gpus_per_node else "1"
-        yield Note("num_nodes", config.num_nodes, f"needs a Ray cluster, which RAY_ADDRESS=<head>:6379 names; fix: {fix}")
+        yield Problem("num_nodes", config.num_nodes, "needs a Ray cluster, which RAY_ADDRESS=<head>:6379 names", fix)
 
 
-def _code(config: PPOConfig) -> Iterator[Note]:
+def _code(config: PPOConfig) -> Iterator[Problem]:
     named: dict[str, object] = {f"{name}.worker_cls": role.worker_cls for name, role in config.configured_roles().items()}
     if isinstance(config, RLVRConfig):
         named |= {f"rewards.{domain}.worker_cls": reward.worker_cls for domain, reward in config.rewards.items()}
@@ -39,10 +41,12 @@ def _code(config: PPOConfig) -> Iterator[Note]:
     for key, path in named.items():
         if isinstance(path, str) and "." in path and not path.startswith("roll.") and not is_importable(path, os.getcwd()):
             module = path.replace(":", ".").rpartition(".")[0]
-            yield Note(key, path, f"there is no module {module} in {os.getcwd()}, in PYTHONPATH or among the installed packages")
+            yield Problem(
+                key, path, f"there is no module {module} in {os.getcwd()}, in PYTHONPATH or among the installed packages"
+            )
 
 
-def _prompts(config: PPOConfig) -> Iterator[Note]:
+def _prompts(config: PPOConfig) -> Iterator[Problem]:
     if not isinstance(config, RLVRConfig):
         return
     sources: dict[str, DataArguments] = {set_key(name): each.data_args for name, each in config.validations.items()}
@@ -52,13 +56,13 @@ def _prompts(config: PPOConfig) -> Iterator[Note]:
         for file in data.files if data.path is None else ():
             if not Path(file).is_file():
                 what = "is a folder, not a file" if Path(file).is_dir() else "is not there"
-                yield Note(f"{name}.data_args.file_name", file, what)
+                yield Problem(f"{name}.data_args.file_name", file, what)
 
 
-def _results(config: PPOConfig) -> Iterator[Note]:
+def _results(config: PPOConfig) -> Iterator[Problem]:
     folder = Path(config.run_dir).absolute()
     nearest = next(each for each in (folder, *folder.parents) if each.exists())
     try:
         TemporaryFile(dir=nearest).close()  # rights alone say little: root has them in /proc, too
     except OSError as error:
-        yield Note("output_dir", config.output_dir, f"{nearest} cannot be written to: {error.strerror}")
+        yield Problem("output_dir", config.output_dir, f"{nearest} cannot be written to: {error.strerror}")

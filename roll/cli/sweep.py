@@ -13,7 +13,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -105,7 +105,7 @@ class Sweep:
         log, place = self.folder / f"{name}.log", f"run {[*commands].index(name) + 1} of {len(commands)}"
         print(visible(f"{place}: {name}" + (f" (its output: {log})" if beside else "")), flush=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") if beside else _no_file() as output:
+        with log.open("wb") if beside else nullcontext() as output:
             process = subprocess.Popen(commands[name], stdout=output, stderr=None if output is None else subprocess.STDOUT)
             self._running.append(process)
             if self._stops:  # the signal came while it started
@@ -129,11 +129,6 @@ class Sweep:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-@contextmanager
-def _no_file() -> Iterator[None]:
-    yield None
 
 
 def results(combinations: Sequence[Combination], folder: Path) -> list[list[str]]:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -202,7 +201,6 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
         raise ConfigError([problem])
     from roll.core.record.run_lock import lock_run
     from roll.prepare.check import check
-    from roll.reports.printed_summary import print_advice
 
     with closing(lock_run(config)) as lock:
         # Heavy imports come after the configuration and the lock: a typo and a run that is there already are answered first.
@@ -216,23 +214,9 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
             remarks = [line for line in checked.remarks if line not in known]
             print(visible("\n".join(fitted(condensed(checked.plan, remarks))), keep="\n"))
             summary = ready.to_the_end()
-        print_advice(_foretold(Path(config.run_dir), summary))
     if summary["status"] == "failed":
         print(f"error: {visible(summary['reason'])}", file=sys.stderr)
     return EXIT_CODES[summary["status"]]
-
-
-def _foretold(run_dir: Path, summary: dict[str, Any]) -> list[str]:
-    """The advice's worth: simulated, in place of what was reckoned, in the summary, too; or as it was reckoned."""
-    from roll.core.record.live_files import amend_summary
-    from roll.reports.advice import gains
-    from roll.simulate.foretold import foretold
-
-    reckoned = gains(summary)
-    if not reckoned or not (told := foretold(run_dir, summary["advised"])):
-        return reckoned
-    amend_summary(run_dir, {"advice": [*(line for line in summary["advice"] if line not in reckoned), told]})
-    return [told]
 
 
 def too_few_files(limit: int, local: bool) -> Problem | None:

@@ -21,9 +21,9 @@ from omegaconf.errors import GrammarParseError, InterpolationResolutionError
 
 import roll
 from roll.compat.code.names import place_of
-from roll.compat.roll.pipelines import Pipeline, of_others, pipeline_of, references_in, variables_of
+from roll.compat.roll.pipelines import Pipeline, of_others, pipeline_of, references_in
 from roll.compat.roll.report import differences_of, other_defaults
-from roll.compat.roll.translation import Translation, not_read_as_roll, read_as_roll, translate
+from roll.compat.roll.translation import Translation, not_read_as_roll, read_as_roll, translate, variables_of
 from roll.compat.trinity import translation as trinity
 from roll.compat.trinity.translation import words_of
 from roll.core.configs.agentic import AgenticConfig
@@ -104,7 +104,7 @@ def understand(
     mapping = theirs.mapping if theirs is not None else mapping
     try:
         cls: type[RLVRConfig | AgenticConfig] = AgenticConfig if pipeline_of(mapping, pipeline) == "agentic" else RLVRConfig
-        variables = variables_of(mapping, cls, references, included)
+        variables = variables_of(mapping, references, included)
         written = {key: value for key, value in mapping.items() if key not in variables}
         first = read_as_roll(written, cls) if of_roll else Translation(written)
         made = translate(first.mapping, cls, has_class=_has_class, has_environment=_has_environment, written_for_roll=compat)

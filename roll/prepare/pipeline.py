@@ -44,8 +44,7 @@ from roll.prepare.common_folders import not_common
 from roll.prepare.outline import misplaced, outline
 from roll.prompts.hub import with_fetched_models
 from roll.prompts.paths import absolute, as_written
-from roll.reports.advice import gains
-from roll.reports.printed_summary import print_advice, print_summary
+from roll.reports.printed_summary import print_summary
 
 Config = TypeVar("Config", bound=PPOConfig)
 P = TypeVar("P", bound=Prepared)
@@ -193,9 +192,7 @@ class Pipeline(ABC, Generic[Config, P]):
         with closing(lock_run(self.config)) as lock, self.ready(lock) as ready:
             if self._stops:
                 raise KeyboardInterrupt
-            summary = ready.to_the_end()
-            print_advice(gains(summary))
-            return summary
+            return ready.to_the_end()
 
     def _prepared(self, inventory: Inventory, lock: RunLock) -> P:
         """Raises `ConfigError`."""

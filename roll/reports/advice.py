@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from roll.core.configs.ppo import PPOConfig
 from roll.core.record.callbacks import Callback, MetricsRow, Summary
@@ -164,12 +163,6 @@ def slow_link(updates: Mapping[str, float], wall_s: float, whole: bool) -> list[
     rate = f"{updates['bytes'] / count / 1e6:.3g} MB at {updates['bytes'] / updates['send_s'] / 1e6:.3g} MB/s"
     less = "a larger weight_push_interval sends fewer, weight_anchor_interval (mode: train) only what has changed"
     return [f"the link to the engines is the bottleneck: {said} ({rate}); {less}"]
-
-
-def gains(summary: Mapping[str, Any]) -> list[str]:
-    """The sentences of a summary that foretell what a change would bring."""
-    starts = tuple(f"{key}: {value}: " for key, value in summary.get("advised", {}).items())
-    return [line for line in summary.get("advice", []) if starts and line.startswith(starts)]
 
 
 def _older(model: _Model, seen: Halves) -> tuple[Advice, _Model]:

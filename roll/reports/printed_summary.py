@@ -17,16 +17,9 @@ from rich.text import Text
 from roll.core.configs.redact import visible
 from roll.core.configs.sizes import counted, duration
 from roll.core.record.estimates import CONFIDENCE, Estimate, Validated
-from roll.reports.advice import gains
 from roll.reports.by_tag import as_table
 from roll.reports.display import LABEL, Printed
 from roll.reports.verdict import listed
-
-
-def print_advice(lines: Sequence[str]) -> None:
-    """Below the summary: what a change would bring."""
-    for line in lines:
-        print(f"{'advice':<17}{visible(line)}")
 
 
 def print_summary(summary: dict[str, Any], run_dir: Path, console: Console | None = None) -> None:
@@ -95,8 +88,7 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if idle := summary.get("idle_share"):
         yield "idle", ", ".join(f"{role} {share:.0%}" for role, share in idle.items())
     for line in summary.get("advice", []):
-        if line not in gains(summary):  # which a simulation may know better
-            yield "advice", line
+        yield "advice", line
     updates = summary.get("weight_updates") or {}
     if published := not updates.get("count") and updates.get("published"):
         yield "weight updates", f"{published} published"

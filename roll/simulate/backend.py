@@ -1,4 +1,4 @@
-"""A back end whose workers are scripted: each is as apart from the others as a process, and can die, hang, and be far away.
+"""A back end whose workers are scripted: each is as apart from the others as a process, and can die, and be far away.
 
 A call that its caller gives up goes on in its worker, as in a process. A worker that dies loses what it was doing.
 """
@@ -6,12 +6,12 @@ A call that its caller gives up goes on in its worker, as in a process. A worker
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from roll.core.distributed.backend import WorkerSpec
 from roll.core.distributed.devices import Inventory
-from roll.core.errors import NodeLost, WorkerDied
+from roll.core.errors import WorkerDied
 from roll.core.pipeline.roles import TRAINER
 from roll.platform.local_backend import OneNode
 from roll.simulate.costs import Costs
@@ -20,8 +20,6 @@ Make = Callable[[WorkerSpec], object]
 """Makes the worker of a specification."""
 WHOLE = frozenset({"receive_bucket", "activate_weights"})
 """Calls whose measured seconds are those of the call."""
-Fault = Callable[[str, str], Exception | None]
-"""(worker's name, method) -> what this call raises in its worker."""
 
 
 class SimulatedHandle:
@@ -35,7 +33,6 @@ class SimulatedHandle:
         self._dead = asyncio.get_running_loop().create_future()
         self._open: dict[asyncio.Future[Any], asyncio.Task[Any]] = {}
         """The answer that a caller waits for, and who works for it."""
-        self._hangs = False
 
     async def call(self, method: str, *args: object) -> Any:
         if self._dead.done():
@@ -45,8 +42,6 @@ class SimulatedHandle:
         work = asyncio.ensure_future(self._work(answer, method, args))
         self._open[answer] = work
         work.add_done_callback(lambda _: self._open.pop(answer, None))
-        if self._hangs:
-            work.cancel()
         return await answer
 
     async def call_for_reference(self, method: str, *args: object) -> tuple[Any, Any]:
@@ -57,8 +52,6 @@ class SimulatedHandle:
         await asyncio.shield(self._dead)
 
     async def ping(self) -> None:
-        if self._hangs and not self._dead.done():
-            await asyncio.shield(self._dead)
         if self._dead.done():
             raise WorkerDied(f"worker {self.name} died")
 
@@ -78,12 +71,6 @@ class SimulatedHandle:
                 answer.set_exception(WorkerDied(f"worker {self.name} died"))
                 answer.exception()  # the caller hears of it; one that has gone does not
 
-    def hang(self) -> None:
-        """It does nothing any more and answers no call."""
-        self._hangs = True
-        for work in list(self._open.values()):
-            work.cancel()
-
     async def close(self) -> None:
         self.kill()
 
@@ -91,12 +78,10 @@ class SimulatedHandle:
         message_s = 0.0 if method in WHOLE else self._message_s
         try:
             await self._links.pass_one(message_s)
-            if error := self._links.fault(self.name, method):
-                raise error
-            result = await getattr(self.worker, method)(*args)
+            result = await self._answered(method, args)
             await self._links.pass_one(message_s)
         except asyncio.CancelledError:
-            return  # it has died, or hangs
+            return  # it has died
         except Exception as error:  # boundary: what the worker raises is its caller's
             if not answer.done():
                 answer.set_exception(error)
@@ -105,15 +90,15 @@ class SimulatedHandle:
         if not answer.done():
             answer.set_result(result)
 
+    async def _answered(self, method: str, args: tuple[object, ...]) -> Any:
+        return await getattr(self.worker, method)(*args)
+
 
 class Links:
     """What lies between the driver and the workers."""
 
     def __init__(self, driver_s: float) -> None:
         """`driver_s`: the driver's for each message; it handles one after the other."""
-        self.latency: Callable[[], float] = float
-        """Seconds of the next message."""
-        self.fault: Fault = lambda name, method: None
         self._driver_s = driver_s
         self._free_at = 0.0
         """When the driver has handled all messages that there are."""
@@ -122,12 +107,13 @@ class Links:
         """`message_s`: what it takes besides."""
         now = asyncio.get_running_loop().time()
         self._free_at = max(now, self._free_at) + self._driver_s
-        if seconds := message_s + self.latency() + self._free_at - now:
+        if seconds := message_s + self._free_at - now:
             await asyncio.sleep(seconds)
 
 
 class SimulatedBackend(OneNode):
     isolated = True
+    handle: ClassVar[type[SimulatedHandle]] = SimulatedHandle
 
     def __init__(self, inventory: Inventory, costs: Costs, make: Make) -> None:
         self._inventory = inventory
@@ -136,8 +122,6 @@ class SimulatedBackend(OneNode):
         self.links = Links(costs.message_s)
         self.workers: dict[str, SimulatedHandle] = {}
         """The newest of each name."""
-        self.without_node: set[str] = set()
-        """Names of workers that cannot start now."""
 
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         return self._inventory
@@ -145,19 +129,12 @@ class SimulatedBackend(OneNode):
     def free_port(self, node: int) -> int:
         return 1  # nothing listens in a simulation
 
-    def check_nodes(self, devices: Collection[int]) -> None:
-        for name in sorted(self.without_node):
-            if name.rpartition("-")[0] in TRAINER:
-                raise NodeLost(f"the node of {name} is gone")
-
     async def start(self, spec: WorkerSpec) -> SimulatedHandle:
-        if spec.name in self.without_node:
-            raise NodeLost(f"the node of {spec.name} is gone")
         await asyncio.sleep(self._costs.start_s)
         await self.links.pass_one()
         worker = self._make(spec)
         call_s = 0.0 if spec.name.rpartition("-")[0] in TRAINER else self._costs.call_s
-        handle = self.workers[spec.name] = SimulatedHandle(spec.name, worker, self.links, call_s)
+        handle = self.workers[spec.name] = self.handle(spec.name, worker, self.links, call_s)
         return handle
 
     async def shutdown(self) -> None:

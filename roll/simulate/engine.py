@@ -47,14 +47,12 @@ class _Served:
 class ScriptedEngine:
     """An `InferStrategy`. A token of its results stands for `grain` tokens."""
 
-    def __init__(self, costs: Costs, slots: int, grain: int, version: int, wrong: list[str]) -> None:
-        """`wrong`: told when weights are not those of the version that their manifest names."""
+    def __init__(self, costs: Costs, slots: int, grain: int, version: int) -> None:
         self._costs = costs
         self._slots = slots
         self._grain = grain
         self.version = version
-        self._wrong = wrong
-        self._received: ReceivedBuckets[set[int]] = ReceivedBuckets()
+        self._received: ReceivedBuckets[None] = ReceivedBuckets()
         self._link = asyncio.Lock()
         self._arriving: dict[str, _Served] = {}
         self._queue: WaitingLine[str, _Served] = WaitingLine()
@@ -101,12 +99,10 @@ class ScriptedEngine:
         async with self._link:  # which carries one after the other
             await asyncio.sleep(self._costs.pull_s)
         self._received.make_room(version, bucket)
-        self._received.keep(bucket, {int(trained) for trained in bucket.tensors.values()})
+        self._received.keep(bucket, None)
 
     async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         self._received.check(manifest)
-        if other := set().union(*self._received.kept) - {manifest.version}:
-            self._wrong.append(f"version {manifest.version} came with the weights of {sorted(other)}")
         if mode == "drain":
             await self._drain()
         began = asyncio.get_running_loop().time()

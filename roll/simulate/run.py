@@ -13,8 +13,8 @@ import asyncio
 import contextlib
 import io
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,8 +32,6 @@ from roll.core.flow.flow import Flow
 from roll.core.groups.tasks import NoTasks, TaskSource
 from roll.core.pipeline.prepared import Prepared
 from roll.core.pipeline.run import Run
-from roll.core.record.callbacks import Callback
-from roll.core.record.checkpoint import Checkpoint, CheckpointStore, resumable
 from roll.core.record.run_identity import standing
 from roll.core.record.validation import ValidationSet
 from roll.core.workers.infer_interface import sampling_params
@@ -84,8 +82,6 @@ Config: TypeAlias = RLVRConfig | AgenticConfig
 class Simulation:
     config: Config
     costs: Costs
-    wrong: list[str] = field(default_factory=list)
-    """What engines found that were given other weights than those of the version they were named."""
 
     @property
     def grain(self) -> int:
@@ -109,23 +105,17 @@ class Simulation:
     def backend(self) -> SimulatedBackend:
         return SimulatedBackend(self.inventory, self.costs, self.worker)
 
-    def run(
-        self,
-        backend: SimulatedBackend,
-        checkpoint: Checkpoint | None = None,
-        callbacks: Sequence[Callback] = (),
-        open_database: OpenDatabase | None = None,
-    ) -> Run:
+    def run(self, backend: SimulatedBackend, open_database: OpenDatabase | None = None) -> Run:
         """Raises `ConfigError`."""
         kind = SimulatedEpisodes if isinstance(self.config, AgenticConfig) else SimulatedRun
-        prepared = self.prepared(checkpoint, callbacks)
+        prepared = self.prepared()
         if (address := self.config.groups_address) is not None and open_database is not None:
             from roll.topologies.shared_groups import SharedGroups
 
             prepared = replace(prepared, database=SharedGroups(self.config, address, open_database))
         return kind(self.config, prepared, self.inventory, backend)
 
-    def prepared(self, checkpoint: Checkpoint | None = None, callbacks: Sequence[Callback] = ()) -> Prepared:
+    def prepared(self) -> Prepared:
         """What `prepare` makes, without files. Raises `ConfigError`."""
         config, derived, collect = self.config, derive(self.config), Collector()
         kind: type[Prepared]
@@ -138,7 +128,7 @@ class Simulation:
         collect.raise_if_any()
         source, run_dir = self._tasks(), Path(derived.run_dir)
         run_dir.mkdir(parents=True, exist_ok=True)
-        prepared = kind(
+        return kind(
             derived=derived,
             tokenizer=Numbers(),
             source=source,
@@ -147,23 +137,17 @@ class Simulation:
             checkpoint=None,
             run_dir=run_dir,
             validation=self._sets() if config.has_engines else [],
-            callbacks=tuple(callbacks),
             observers=run_observers,
             onlookers=run_onlookers,
-            identity=standing(config, checkpoint),
+            identity=standing(config, None),
             **own,
         )
-        return prepared.resumed(checkpoint) if checkpoint is not None else prepared
-
-    def checkpoint(self) -> Checkpoint | None:
-        """The newest that a simulated run has left in its folder."""
-        return resumable(CheckpointStore(Path(self.config.run_dir) / "checkpoints"), self.config)
 
     def worker(self, spec: WorkerSpec) -> object:
         """The scripted worker of a specification."""
         role, config, costs = spec.name.rpartition("-")[0], self.config, self.costs
         if role == "actor_infer":
-            return ScriptedInferWorker(costs, self.grain, spec.kwargs["options"], self.wrong)
+            return ScriptedInferWorker(costs, self.grain, spec.kwargs["options"])
         if role == agentic_run.ROLE:
             return ScriptedEnvironmentWorker(costs, self.grain, **spec.kwargs)
         if role.startswith("rewards."):
@@ -224,9 +208,9 @@ class SimulatedRun(_Unwatched, RLVRRun): ...
 class SimulatedEpisodes(_Unwatched, AgenticRun): ...
 
 
-def simulated(config: PPOConfig, folder: Path, *, faults: bool = False) -> Config:
+def simulated(config: PPOConfig, folder: Path) -> Config:
     """The configuration as a simulation takes it, in a folder of its own. Raises `ConfigError` for what cannot be simulated, and
-    for what is wrong with the configuration. `faults`: something may go wrong with workers."""
+    for what is wrong with the configuration."""
     assert isinstance(config, RLVRConfig | AgenticConfig)
     problems = [*unscripted(config)] if isinstance(config, AgenticConfig) else []
     if config.mode != "both":
@@ -240,8 +224,8 @@ def simulated(config: PPOConfig, folder: Path, *, faults: bool = False) -> Confi
     if problems:
         raise ConfigError(problems)
     chosen: dict[str, Any] = {"output_dir": str(folder), "groups_database": None, "resume_from_checkpoint": "auto", **CHOSEN}
-    if not faults:  # nobody goes on from a checkpoint, and nobody hangs: thousands of workers are not asked whether they live
-        chosen |= {"save_steps": NEVER, "heartbeat_timeout": 0.0, "engine_health_interval_s": float(NEVER)}
+    # Nobody goes on from a checkpoint, and nobody hangs: thousands of workers are not asked whether they live.
+    chosen |= {"save_steps": NEVER, "heartbeat_timeout": 0.0, "engine_health_interval_s": float(NEVER)}
     config = replace(config, **chosen)
     if problems := check_config(config, Simulation(config, Costs()).inventory.count):
         raise ConfigError(problems)
@@ -261,25 +245,12 @@ def unheard() -> Iterator[None]:
         logger.setLevel(level)
 
 
-Beside = Callable[[Run, SimulatedBackend], Coroutine[Any, Any, None]]
-"""Runs beside a simulated run from its beginning on, and is cancelled when that has ended."""
-
-
-def simulate(
-    simulation: Simulation, *, beside: Beside | None = None, callbacks: Sequence[Callback] = (), resume: bool = False
-) -> dict[str, Any]:
+def simulate(simulation: Simulation) -> dict[str, Any]:
     """The summary of the run, at the end of which its folder holds what a real one leaves. Raises `Stuck` if it would never end,
     and `ConfigError`."""
 
     async def main() -> dict[str, Any]:
-        backend = simulation.backend()
-        run = simulation.run(backend, simulation.checkpoint() if resume else None, callbacks)
-        other = asyncio.ensure_future(beside(run, backend)) if beside is not None else None
-        try:
-            return await run.run()
-        finally:
-            if other is not None:
-                other.cancel()
+        return await simulation.run(simulation.backend()).run()
 
     with unheard():
         return run_virtually(main())

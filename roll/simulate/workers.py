@@ -30,9 +30,10 @@ TRAINED = "trained"
 class ScriptedInferWorker(InferWorker):
     """The production worker around a scripted engine."""
 
-    def __init__(self, costs: Costs, grain: int, options: dict[str, Any], wrong: list[str]) -> None:
-        """`wrong`: see `Simulation`."""
-        self._serve(ScriptedEngine(costs, options["max_running_requests"], grain, options["version"], wrong), 1)
+    engine: type[ScriptedEngine] = ScriptedEngine
+
+    def __init__(self, costs: Costs, grain: int, options: dict[str, Any]) -> None:
+        self._serve(self.engine(costs, options["max_running_requests"], grain, options["version"]), 1)
 
 
 class ScriptedTrainWorker:
@@ -127,9 +128,6 @@ class ScriptedTrainWorker:
 class ScriptedRewardWorker:
     """Judges as many samples side by side as the domain's `max_concurrency` says."""
 
-    fails = 0
-    """So many judgements fail, from now on."""
-
     def __init__(self, costs: Costs, seed: int, side_by_side: int) -> None:
         self._costs = costs
         self._seed = seed
@@ -148,8 +146,5 @@ class ScriptedRewardWorker:
         return derive_seed(self._seed, "reward", sample.prompt.uid, sample.index) % SEEDS
 
     def _verdict(self, sample: Sample) -> RewardResult:
-        if self.fails:
-            self.fails -= 1
-            return RewardResult(error="a scripted failure")
         right = self._costs.pass_rate.draw(derive_seed("pass_rate", sample.prompt.uid))
         return RewardResult(float(random.Random(self._of(sample)).random() < right))

@@ -72,7 +72,7 @@ def test_an_explorer_needs_no_devices_of_the_trainer_and_plans_no_training(confi
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_an_explorer_needs_an_engine_on_its_machine(name, monkeypatch, capsys):
-    monkeypatch.setattr(command, "engine_problems", lambda key, strategy: ["no such engine"])
+    monkeypatch.setattr("roll.cli.found_here.engine_problems", lambda key, strategy: ["no such engine"])
     assert command.main(["--config_path", str(FOLDER), "--config_name", name]) == 0
     assert ("would be refused: no such engine" in capsys.readouterr().out) == (name != "trainer")
 

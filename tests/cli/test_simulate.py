@@ -6,7 +6,6 @@ import pytest
 
 from roll.cli.main import main
 from roll.reports import learning_curve
-from roll.simulate.foretold import foretold
 
 COSTS = "tokens_per_s: {1: 20, 64: 1280}\nresponse_tokens: 8\nreward_s: 1\ntrain_s: 2\n"
 FEW = ["max_steps=6", "rollout_batch_size=2", "num_return_sequences_in_group=2", "eval_steps=1000", "validation=null"]
@@ -70,35 +69,6 @@ def test_explorers_are_set_apart_and_their_engines_are_told_of(costs, capsys):
     assert found["status"] == "finished" and found["steps"][-1]["scheduler/explorers"] == 2
     assert found["steady"]["step_s"] == pytest.approx(2.0, rel=0.01)
     assert 0.5 < found["steady"]["idle"]["actor_infer"] < 1 and found["steady"]["idle"]["actor_train"] == pytest.approx(0)
-
-
-def test_what_a_run_is_advised_is_simulated_from_its_own_trace(costs, tmp_path, capsys):
-    """3.4 s one after the other; with ratio 1 training alone is what takes long."""
-    long = [*FEW, "max_steps=14", "async_generation_ratio=0"]
-    assert main(["simulate", *costs, *long, "--keep", str(tmp_path)]) == 0
-    run = tmp_path / "simulated"
-    summary = json.loads((run / "summary.json").read_text())
-    assert summary["advised"] == {"async_generation_ratio": "1"}
-    told = foretold(run, summary["advised"])
-    assert told.startswith(
-        "simulated with async_generation_ratio: 1: a step takes 2 s instead of 3.4 s, at staleness 1.00 instead of 0.00"
-    )
-    assert "not worth it" not in told and "not worth it" in foretold(run, {"max_running_requests": "512"})
-
-
-@pytest.mark.parametrize("lack", ["advice", "trace", "steps like its own", "room"])
-def test_where_a_simulation_says_little_nothing_is_foretold(costs, tmp_path, monkeypatch, lack):
-    assert main(["simulate", *costs, *FEW, "max_steps=14", "async_generation_ratio=0", "--keep", str(tmp_path)]) == 0
-    run, advised = tmp_path / "simulated", {"async_generation_ratio": "1"}
-    if lack == "trace":
-        (run / "groups.jsonl").write_text("")
-    if lack == "steps like its own":  # something took time that no trace shows
-        rows = [json.loads(row) for row in (run / "metrics.jsonl").read_text().splitlines()]
-        slower = [row | {"time/elapsed_s": 1.3 * row["time/elapsed_s"]} for row in rows if "time/elapsed_s" in row]
-        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in slower))
-    if lack == "room":
-        monkeypatch.setattr("roll.simulate.foretold.MOST_RESPONSES", 20)
-    assert foretold(run, {} if lack == "advice" else advised) == ""
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ import copy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roll_surface import keys
+from roll_surface import ROLLS_KEYS, keys
 
-from roll.compat.roll.pipelines import ROLLS_KEYS
 from roll.compat.roll.report import DEFAULTS, other_defaults
 from roll.compat.roll.rule import DROP, ROLES
 from roll.compat.roll.translation import RULES, has_field, translate

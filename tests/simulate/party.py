@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from fault_schedules import COSTS, Fault, Schedule, config_of
+from faulty import FaultyBackend, FaultySimulation
 from hypothesis import strategies as st
 from promises import FAULTS, LONGEST_S, SLOWEST_S, after_the_end, lost_tasks, show
 
@@ -20,9 +21,8 @@ from roll.core.configs.rlvr import RLVRConfig
 from roll.core.errors import DatabaseFailed
 from roll.core.pipeline.run import Run
 from roll.simulate.apart import Meeting, MetDatabase
-from roll.simulate.backend import SimulatedBackend
 from roll.simulate.costs import Costs, Spread
-from roll.simulate.run import CHOSEN, Simulation, unheard
+from roll.simulate.run import CHOSEN, unheard
 from roll.simulate.virtual_loop import Stuck, run_virtually
 
 KINDS = (
@@ -117,7 +117,7 @@ class Process:
         self._party, self.name = party, name
         self.trains = name == "trainer"
         self.run: Run | None = None
-        self.backend: SimulatedBackend | None = None
+        self.backend: FaultyBackend | None = None
         self.leaves = self.killed = False
         self.summary: dict = {}
         self.task = asyncio.ensure_future(self._until_its_end())
@@ -132,13 +132,13 @@ class Process:
             await asyncio.sleep(AGAIN_S)
 
     async def _once(self) -> dict:
-        simulation = Simulation(self._party.config(self.name), self._party.costs, self._party.wrong)
-        checkpoint = simulation.checkpoint() if self.trains else None
+        simulation = FaultySimulation(self._party.config(self.name), self._party.costs, self._party.wrong)
+        simulation = simulation.from_checkpoint() if self.trains else simulation
         self.backend = simulation.backend()
         self.backend.links.latency = self._party.latency
         place = self._party.place
         async with place.lock:  # it looks at the database, and mends it
-            self.run = simulation.run(self.backend, checkpoint, database=place.database)
+            self.run = simulation.run(self.backend, place.database)
         return await self.run.run()
 
     async def kill(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 from fault_schedules import COSTS, Fault, Schedule, config_of
+from faulty import FaultySimulation, simulate_with_faults, with_faults
 
 from roll.cli.verify import read_run, violations
 from roll.core.data.sample import SampleGroup
@@ -23,7 +24,6 @@ from roll.core.groups.changes import Changes
 from roll.core.record.callbacks import Callback
 from roll.core.record.trace import Span
 from roll.simulate.costs import Costs, Spread
-from roll.simulate.run import Simulation, simulate, simulated
 from roll.simulate.virtual_loop import Stuck
 
 LONGEST_S = 2_000.0
@@ -63,8 +63,9 @@ def show(run, row: str, what: str, lasts_s: float = 0.0) -> None:
 def broken_promises(schedule: Schedule, folder: Path) -> list[str]:
     """What did not hold in the run of the schedule, in words; nothing if all did."""
     shutil.rmtree(folder, ignore_errors=True)
-    config = simulated(config_of(schedule, folder), folder, faults=True)
-    simulation = Simulation(config, Costs(**COSTS, pass_rate=Spread(schedule.pass_rate), train_s=schedule.train_s))
+    config = with_faults(config_of(schedule, folder), folder)
+    costs = Costs(**COSTS, pass_rate=Spread(schedule.pass_rate), train_s=schedule.train_s)
+    simulation = FaultySimulation(config, costs, callbacks=[Told()] if schedule.watched else [])
     found: list[str] = []
     offset = 0.0
     for number in itertools.count(1):
@@ -73,8 +74,7 @@ def broken_promises(schedule: Schedule, folder: Path) -> list[str]:
         try:
             # SIGTERM's last resort is the end of this process.
             with mock.patch("roll.core.pipeline.lifecycle.end_within"), mock.patch.object(Changes, "until", watch.waiters.until):
-                callbacks = [Told()] if schedule.watched else []
-                summary = simulate(simulation, beside=watch.run, callbacks=callbacks, resume=True)
+                summary = simulate_with_faults(simulation.from_checkpoint(), watch.run)
         except Stuck as error:
             return [*found, f"run {number} waits for ever: {error}"]
         except asyncio.CancelledError:

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 import torch
+from faulty import CheckedEngine
 
 from roll.core.weights.bucket import Bucket, checksum, manifest_of
 from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
 from roll.simulate.costs import Costs, Spread
-from roll.simulate.engine import ScriptedEngine
 from roll.simulate.virtual_loop import run_virtually
 
 RATES = ((1.0, 10.0), (2.0, 16.0))
@@ -17,7 +17,7 @@ RATES = ((1.0, 10.0), (2.0, 16.0))
 
 def engine(slots=8, tokens=40.0, wrong=None, **costs):
     table = Costs(tokens_per_s=RATES, response_tokens=Spread(tokens), **costs)
-    return ScriptedEngine(table, slots, 1, 0, [] if wrong is None else wrong)
+    return CheckedEngine(table, slots, 1, 0, wrong=[] if wrong is None else wrong)
 
 
 def request(name, most=1000, partial=()):

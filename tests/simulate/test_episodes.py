@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from faulty import FaultySimulation, simulate_with_faults, with_faults
 from promises import after_the_end
 
 from roll.cli.verify import read_run, violations
@@ -16,7 +17,7 @@ from roll.prepare.compose import load
 from roll.simulate.calibration import calibrated
 from roll.simulate.costs import Costs, Spread
 from roll.simulate.figures import steady, step_rows
-from roll.simulate.run import Simulation, simulate, simulated
+from roll.simulate.run import Simulation, simulated
 
 TOKENS, TURNS, STEP_S = 20, 3, 0.5
 EPISODE_S = TURNS * (TOKENS / 10 + STEP_S) + STEP_S
@@ -59,11 +60,11 @@ def config_of(folder, env=(), manager=(), **changes):
     return load_config(AgenticConfig, {**mapping, **changes})
 
 
-def played(folder, costs=COSTS, env=(), manager=(), beside=None, faults=False, **changes):
+def played(folder, costs=COSTS, env=(), manager=(), beside=None, **changes):
     """The steady figures of a simulated run, and its folder."""
-    config = simulated(config_of(folder, env, manager, **changes), folder, faults=faults)
-    simulation = Simulation(config, costs)
-    summary = simulate(simulation, beside=beside)
+    config = (with_faults if beside else simulated)(config_of(folder, env, manager, **changes), folder)
+    simulation = FaultySimulation(config, costs)
+    summary = simulate_with_faults(simulation, beside)
     assert summary["status"] == "finished", summary["reason"]
     assert not simulation.wrong
     run_dir = Path(config.run_dir)
@@ -172,7 +173,7 @@ def test_coordinators_and_engines_that_die_are_replaced_and_no_group_is_lost(mem
 
     manager = {"max_env_num_per_worker": 4}
     _, _, summary = played(
-        memory_folder, replace(COSTS, start_s=1.0), {"on_env_failure": policy}, manager, deaths, faults=True,
+        memory_folder, replace(COSTS, start_s=1.0), {"on_env_failure": policy}, manager, deaths,
         async_generation_ratio=1, max_dropped_batches=0,
     )  # fmt: skip
     assert summary["environment_worker_deaths"] == 2 and summary["steps"] == 12

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
@@ -17,11 +17,13 @@ from roll.compat.roll.keys_tasks import NOT_HERE, YOUR_OWN
 from roll.compat.roll.readings import Path, Reading
 from roll.compat.roll.readings_agentic import meant
 from roll.compat.roll.rule import DROP, KeyRule, remove, unshared, value_at, write_at
+from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.fields import default_of, hints
-from roll.core.configs.problems import Note, shown_value
+from roll.core.configs.problems import Note, did_you_mean, shown_value
 from roll.core.configs.rlvr import RLVRConfig
 
-RULES: tuple[KeyRule, ...] = (*keys_run.RULES, *keys_roles.RULES, *keys_tasks.RULES, *keys_verl.VERL)
+_ROLLS: tuple[KeyRule, ...] = (*keys_run.RULES, *keys_roles.RULES, *keys_tasks.RULES)
+RULES: tuple[KeyRule, ...] = (*_ROLLS, *keys_verl.VERL)
 """Of several rules the first that fits counts."""
 READINGS: tuple[Reading, ...] = (*readings.BOTH, *readings.RLVR, *readings_agentic.AGENTIC)
 
@@ -273,3 +275,17 @@ def _told(source: Path, path: Path, value: object) -> str:
     """What is read instead, by its path from the block that the key was written in."""
     block = len(source) - 1
     return str(value) if path == source else f"{'.'.join(path[block:] if path[:block] == source[:-1] else path)}: {value}"
+
+
+def variables_of(mapping: Mapping[str, object], references: Collection[str], included: Collection[str]) -> set[str]:
+    """Keys that are no settings, neither of this project nor of ROLL: `${...}` refers to them, or an included file brings them.
+
+    `included`: top-level keys of the files in the defaults list. One that is spelt almost like a key that is not given is none:
+    a typo."""
+    known = {*hints(RLVRConfig), *hints(AgenticConfig), *(rule.path.partition(".")[0] for rule in _ROLLS)}
+    absent = known - mapping.keys()
+    return {
+        key
+        for key in mapping.keys() - known
+        if key in references or (key in included and not did_you_mean(key, absent, cutoff=0.85))
+    }
