@@ -38,7 +38,7 @@ class Dialogue:
         self.native = template == "native"
         if self.native:
             if not tokenizer.chat_template:
-                raise ValueError(f"the tokenizer of {tokenizer.name_or_path} has no chat template; use template: none")
+                raise ValueError(f"the tokenizer of {tokenizer.name_or_path} has no chat template")
             self._after([_user("next")])
 
     def first(self, system: str, user: str) -> list[int]:

@@ -95,7 +95,9 @@ def _check(arguments: Sequence[str]) -> tuple[argparse.Namespace, CheckResult]:
     machine = this_machine()
     problems = check_config(config, planned_devices(config, machine))
     problems += [] if problems else [*_stages(config), *_audits(config)]
-    problems += [Problem(note.key, note.value, f"is not supported: {note.message}", where=note.where) for note in report.lacking]
+    problems += [
+        Problem(note.key, note.value, f"is not supported: {note.message}", "leave it out", note.where) for note in report.lacking
+    ]
     if problems:
         return options, CheckResult(report, report.located(problems))
     checked = check(config, machine, None if size is None else int(size * GIB))
@@ -162,11 +164,12 @@ def _prompts(config: RLVRConfig | AgenticConfig, options: argparse.Namespace) ->
 def _stages(config: PPOConfig) -> Iterator[Problem]:
     """Where stages of the user's own stand. Their code is not looked for: it may be on another machine."""
     if config.flow.stages:
-        from roll.prepare.outline import misplaced
+        from roll.prepare.outline import in_words_of, misplaced
         from roll.prepare.training_flow import AsyncTrainingFlow
 
         assert isinstance(config, RLVRConfig | AgenticConfig)
-        yield from misplaced(AsyncTrainingFlow(config).pipeline.kind, config, config.flow.stages)
+        kind = AsyncTrainingFlow(config).pipeline.kind
+        yield from misplaced(kind, config, in_words_of(kind, config, config.flow.stages))
 
 
 def _audits(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:

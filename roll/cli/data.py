@@ -58,7 +58,7 @@ def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) ->
         rows = announced(read_rows(data, key, next(iter(tags)) if len(tags) == 1 else None), f"prompts of {source}")
         usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, tags, known=known_here(config))
     except (OSError, ValueError) as error:
-        of, fix = ("path" if data.path else "file_name"), getattr(error, "fix", "")
+        of, fix = ("path" if data.path else "file_name"), getattr(error, "fix", "") or "mend the file, or name another one"
         raise ConfigError([Problem(f"{key}.{of}", source, str(error), fix)]) from error
     return {
         "name": name,

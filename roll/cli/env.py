@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +18,7 @@ import yaml
 
 from roll.cli.options import Parser, answering, keys_and_values, table
 from roll.core.configs.agentic import AgenticConfig, EnvConfig
+from roll.core.configs.arguments import GeneratingArguments
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.redact import visible
 from roll.core.data.seeding import derive_seed
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from roll.chat.dialogue import Dialogue
     from roll.core.data.episode import AskPolicy, PolicyAnswer
     from roll.core.data.sample import Trajectory
+    from roll.core.workers.infer_interface import SamplingParams
     from roll.strategies.infer.hf.strategy import HFInferStrategy
 
 USAGE = "usage: roll env check|play|audit|add|list|prompts [options]; roll env check --help, and so on, say more"
@@ -100,8 +102,10 @@ class _ToPlay(NamedTuple):
     answer_tokens: int
     context: int
     """Tokens of the episode."""
-    ends: tuple[int, ...] | None = None
-    """Token ids that end an answer; None: those that the model's folder names."""
+    args: GeneratingArguments = GeneratingArguments()
+    """Of a run; the temperature is the command's."""
+    variables: Mapping[str, object] = {}
+    """Of the chat template."""
 
 
 def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> _ToPlay:
@@ -123,8 +127,9 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> _ToPlay:
             )
         if config.custom_envs[tag].program is not None:
             raise ConfigError([Problem("--tag", tag, "is a program, which is no environment to be played turn by turn")])
-        template, ends = config.actor_train.data_args.template, config.actor_infer.generating_args.end_ids
-        return _ToPlay(config.custom_envs[tag], template, config.answer_tokens(tag), config.lengths().sequence, ends)
+        data, args = config.actor_train.data_args, config.actor_infer.generating_args
+        limits = config.answer_tokens(tag), config.lengths().sequence
+        return _ToPlay(config.custom_envs[tag], data.template, *limits, args, data.chat_template_kwargs)
     if not options["env"]:
         raise ConfigError([Problem("--env", "", "is needed, or --run", "e.g. --env frozen_lake")])
     known = [item.name for item in fields(EnvConfig)]
@@ -141,14 +146,19 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> _ToPlay:
 
 async def _play(to_play: _ToPlay, model: str, seed: int, temperature: float) -> int:
     from roll.cli.one_episode import one_episode
-    from roll.strategies.folder_tokens import end_tokens
+    from roll.core.workers.infer_interface import sampling_params
+    from roll.strategies.folder_tokens import folder_tokens
     from roll.strategies.infer.hf.strategy import HFInferStrategy
 
-    env, template, answer_tokens, context, ends = to_play
-    tokenizer, dialogue = _opened(model, template)
+    env, template, answer_tokens, context, args, variables = to_play
+    tokenizer, dialogue = _opened(model, template, variables)
+    tokens = folder_tokens(model, tokenizer)
+    if args.end_ids is None and not args.stop_strings and not tokens.has_end:
+        message = "nothing ends an answer: no token, by tokenizer, generation_config.json and config.json"
+        raise ConfigError([Problem("--model", model, message, "eos_token_id: ID in its generation_config.json")])
+    sampling = replace(sampling_params(args, answer_tokens, tokens.ends), temperature=temperature)
     engine = HFInferStrategy(model, max_running_requests=1, max_length=context)
-    ends_at = end_tokens(model, tokenizer) if ends is None else ends
-    ask, limits = _asked(engine, tokenizer, ends_at, seed, temperature), {"context": context, "answer_tokens": answer_tokens}
+    ask, limits = _asked(engine, tokenizer, sampling, seed), {"context": context, "answer_tokens": answer_tokens}
     try:
         samples = await one_episode("play", env, dialogue, ask, seed=seed, **limits)
     except EpisodeFailed as failure:
@@ -161,13 +171,13 @@ async def _play(to_play: _ToPlay, model: str, seed: int, temperature: float) -> 
     return 0
 
 
-def _asked(engine: HFInferStrategy, tokenizer: Any, ends: tuple[int, ...], seed: int, temperature: float) -> AskPolicy:
+def _asked(engine: HFInferStrategy, tokenizer: Any, params: SamplingParams, seed: int) -> AskPolicy:
     from roll.core.data.episode import PolicyAnswer
-    from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
+    from roll.core.workers.infer_interface import GenerateRequest
     from roll.core.workers.response_text import without_end
 
     async def ask(tokens: Sequence[int], turn: int, most: int) -> PolicyAnswer:
-        sampling = SamplingParams(temperature=temperature, max_new_tokens=most, stop_token_ids=ends, seed=seed + turn)
+        sampling = replace(params, max_new_tokens=most, seed=seed + turn)
         done = await engine.generate(GenerateRequest(str(turn), tuple(tokens), sampling))
         ids = without_end(done.token_ids, sampling, done.finish_reason)
         text = str(tokenizer.decode(ids, skip_special_tokens=True))
@@ -176,13 +186,15 @@ def _asked(engine: HFInferStrategy, tokenizer: Any, ends: tuple[int, ...], seed:
     return ask
 
 
-def _opened(model: str, template: str) -> tuple[Any, Dialogue]:
+def _opened(model: str, template: str, variables: Mapping[str, object]) -> tuple[Any, Dialogue]:
     """Its tokenizer, and how it is talked to."""
     from roll.chat.dialogue import Dialogue
+    from roll.prompts.chat_template import set_variables
     from roll.strategies.model_folder import open_model
 
     try:
         tokenizer = open_model(model)
+        set_variables(tokenizer, variables)
         form = ("native" if tokenizer.chat_template else "none") if template == "auto" else template
         return tokenizer, Dialogue(tokenizer, "native" if form == "native" else "none")
     except (ValueError, OSError) as error:

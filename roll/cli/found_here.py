@@ -1,13 +1,13 @@
-"""What a run would not find on this machine: nodes, packages, prompts, code of the user's own, a place for its results. Nothing
-is imported."""
+"""What a run would not find on this machine: nodes, packages, prompts, code of the user's own, a place for its results, and what
+`refused_here` has. Nothing heavy is imported."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryFile
 
+from roll.cli.refused_here import refused_here, unwritable
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.dotted_path import is_importable
@@ -22,7 +22,8 @@ from roll.strategies.installed_backend import backend_problems
 def missing_here(config: PPOConfig) -> Iterator[str]:
     """One line for each thing."""
     packages = (*backend_problems(config), *(each for engine in engines(config) for each in engine_problems(*engine)))
-    for problem in (*_nodes(config), *packages, *_code(config), *_prompts(config), *_results(config)):
+    found = (*_nodes(config), *packages, *_code(config), *_prompts(config), *_results(config))
+    for problem in (*found, *refused_here(config)):
         yield f"a run on this machine would be refused: {problem}"
 
 
@@ -60,9 +61,5 @@ def _prompts(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _results(config: PPOConfig) -> Iterator[Problem]:
-    folder = Path(config.run_dir).absolute()
-    nearest = next(each for each in (folder, *folder.parents) if each.exists())
-    try:
-        TemporaryFile(dir=nearest).close()  # rights alone say little: root has them in /proc, too
-    except OSError as error:
-        yield Problem("output_dir", config.output_dir, f"{nearest} cannot be written to: {error.strerror}")
+    if why := unwritable(Path(config.run_dir).absolute()):
+        yield Problem("output_dir", config.output_dir, why)

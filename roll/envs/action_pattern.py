@@ -19,9 +19,9 @@ def compiled(pattern: str, key: str = "action_pattern") -> re.Pattern[str]:
     try:
         expression = re.compile(pattern, re.DOTALL)
     except re.error as error:
-        raise ConfigError([Problem(key, pattern, f"is not a regular expression: {error}")]) from None
+        raise ConfigError([Problem(key, pattern, f"is not a regular expression: {error}", f"e.g. {ANSWER_PATTERN}")]) from None
     if expression.groups < 1:
-        raise ConfigError([Problem(key, pattern, "has no group", f"write the action in brackets: {ANSWER_PATTERN}")])
+        raise ConfigError([Problem(key, pattern, "has no group", f"put the action in brackets, e.g. {ANSWER_PATTERN}")])
     return expression
 
 

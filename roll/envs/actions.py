@@ -54,7 +54,16 @@ class Names:
             unknown = [name for name in lookup.values() if name.casefold() not in self._lookup]
             if unknown or not lookup:
                 among = ", ".join(self.names)
-                raise ConfigError([Problem("action_lookup", dict(lookup), f"its values must be among {among}")])
+                raise ConfigError(
+                    [
+                        Problem(
+                            "action_lookup",
+                            dict(lookup),
+                            f"its values must be among {among}",
+                            f"e.g. {{{self.names[0]}: {self.names[0]}}}",
+                        )
+                    ]
+                )
             self._lookup = {word.casefold(): self._lookup[name.casefold()] for word, name in lookup.items()}
             self.words = list(lookup)
         told = self.words != numbers or count <= MOST_TOLD
@@ -124,10 +133,11 @@ class Json(_Drawn):
 def _checked_names(names: Sequence[str], count: int) -> list[str]:
     """Raises `ConfigError`."""
     given = [str(name).strip() for name in names]
+    fix = f"a name for each, e.g. [{', '.join(f'action_{i}' for i in range(min(count, MOST_TOLD)))}]"
     if len(given) != count:
-        raise ConfigError([Problem("actions", list(names), f"has {len(given)} names; there are {count} actions")])
+        raise ConfigError([Problem("actions", list(names), f"has {len(given)} names; there are {count} actions", fix)])
     if "" in given or len({name.casefold() for name in given}) < count:
-        raise ConfigError([Problem("actions", list(names), "two names are the same, or one is empty")])
+        raise ConfigError([Problem("actions", list(names), "two names are the same, or one is empty", fix)])
     return given
 
 
@@ -201,5 +211,5 @@ def _filled(pattern: str, words: str) -> str:
 def checked_penalty(format_penalty: float) -> float:
     """Raises `ConfigError` unless finite and <= 0: a positive one would pay for nonsense."""
     if not (math.isfinite(format_penalty) and format_penalty <= 0):
-        raise ConfigError([Problem("format_penalty", format_penalty, "must be <= 0: it is added to the reward")])
+        raise ConfigError([Problem("format_penalty", format_penalty, "must be <= 0: it is added to the reward", "e.g. -0.1")])
     return float(format_penalty)

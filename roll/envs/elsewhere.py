@@ -100,7 +100,9 @@ def answered(task: tuple[str, dict[str, object], str, str]) -> float:
 def _paid(env: Any, response: str) -> float:
     _, reward, terminated, truncated, _ = checked_step(_now(env.step(response)))
     if not (terminated or truncated):
-        raise ConfigError([Problem("env_type", type(env).__name__, "goes on after an answer, so it is no prompt")])
+        raise ConfigError(
+            [Problem("env_type", type(env).__name__, "goes on after an answer, so it is no prompt", "an agentic run plays it")]
+        )
     return reward
 
 

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from numpy.typing import NDArray
 
-from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.problems import ConfigError, Problem, did_you_mean
 from roll.envs.symbols import checked_vocabulary
 
 VOCABULARY = {"player": "P", "frozen": "_", "hole": "O", "goal": "G", "fallen": "X", "arrived": "√"}
@@ -50,12 +50,14 @@ class FrozenLake(gymnasium.Env[str, Any]):
 
         Rewards: 1 for the goal, 0 otherwise. Raises `ConfigError`."""
         if not 2 <= size <= 32:
-            raise ConfigError([Problem("size", size, "must be >= 2 and <= 32")])
+            raise ConfigError([Problem("size", size, "must be >= 2 and <= 32", "e.g. 4")])
         for key, share in (("p", p), ("success_rate", success_rate)):
             if not 0 < share <= 1:
-                raise ConfigError([Problem(key, share, "must be > 0 and <= 1")])
+                raise ConfigError([Problem(key, share, "must be > 0 and <= 1", "e.g. 0.8")])
         if observation not in get_args(Observation):
-            raise ConfigError([Problem("observation", observation, f"must be one of {', '.join(get_args(Observation))}")])
+            known = get_args(Observation)
+            fix = did_you_mean(observation, known, f"e.g. {known[0]}")
+            raise ConfigError([Problem("observation", observation, f"must be one of {', '.join(known)}", fix)])
         self.size, self.p, self.random_places = size, p, random_places
         self.is_slippery, self.success_rate = is_slippery, success_rate
         self.observation = observation

@@ -48,7 +48,7 @@ class GemEnv:
             import gem
         except ImportError as error:
             raise needs("gem", error) from error
-        with boundary(lambda why: ConfigError([Problem("env_id", env_id, why)]), "GEM refuses it"):
+        with boundary(lambda why: ConfigError([Problem("env_id", env_id, why, "roll env list gem-llm")]), "GEM refuses it"):
             self._make(lambda: gem.make(env_id, **env_args), success_reward)
 
     def _make(self, made: Callable[[], Any], success_reward: float) -> None:

@@ -103,9 +103,11 @@ def chosen_prompts(rows: Iterator[PromptRow], domain: str, domains: Mapping[str,
     try:
         mine = [row for row in rows if not domains or domains.get(row.tag) == domain]
     except PromptFileError as error:
-        raise ConfigError([Problem("data_args", domain, str(error))]) from error
+        raise ConfigError([Problem("data_args", domain, str(error), error.fix)]) from error
     if not mine:
-        raise ConfigError([Problem(f"rewards.{domain}", domain, "has no prompts")])
+        raise ConfigError(
+            [Problem(f"rewards.{domain}", domain, "has no prompts", "a domain that rows of data_args have as their tag")]
+        )
     return [_prompt(mine[place], domain) for place in spread(len(mine), tasks)]
 
 

@@ -132,7 +132,9 @@ def _run(command: Sequence[str], wanted: Sequence[str]) -> str:
     """What uv prints to its standard output; its messages are the user's to read."""
     done = subprocess.run(command, env=environment() | _places(), stdout=subprocess.PIPE, text=True)
     if done.returncode:
-        raise ConfigError([Problem("requirement", " ".join(wanted), "uv cannot install it: its own messages are above")])
+        raise ConfigError(
+            [Problem("requirement", " ".join(wanted), "uv cannot install it: its own messages are above", "what they say")]
+        )
     return done.stdout
 
 

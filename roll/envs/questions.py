@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from roll.core.configs.arguments import DataArguments
-from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.problems import ConfigError, Problem, did_you_mean
 from roll.core.data.sample import Prompt, Sample
 from roll.core.distributed.machine import usable_cores
 from roll.core.errors import PromptFileError
@@ -146,23 +146,25 @@ def _read(
         for where, row in contents(data, "dataset_name"):
             for key, column in (("question_key", question_key), ("answer_key", answer_key)):
                 if column not in row:
-                    raise ConfigError([Problem(key, column, f"is no column of {where}; it has {', '.join(row) or 'none'}")])
+                    names, fix = ", ".join(row) or "none", did_you_mean(column, row, f"one of {', '.join(row)}")
+                    raise ConfigError([Problem(key, column, f"is no column of {where}; it has {names}", fix)])
             given = row[answer_key]
             answers = [_answer(each, answer_key, where) for each in (given if isinstance(given, list) else [given])]
             if not isinstance(row[question_key], str) or not answers:
-                raise ConfigError([Problem("dataset_name", name, f"{where}: a question is a text, and has an answer")])
+                fix = "mend the row, or leave it out"
+                raise ConfigError([Problem("dataset_name", name, f"{where}: a question is a text, and has an answer", fix)])
             found.append(Question(str(row[question_key]), answers))
     except PromptFileError as error:
-        raise ConfigError([Problem("dataset_name", name, str(error).removeprefix("dataset_name: "))]) from error
+        raise ConfigError([Problem("dataset_name", name, str(error).removeprefix("dataset_name: "), error.fix)]) from error
     if not found:
-        raise ConfigError([Problem("dataset_name", name, "has no questions")])
+        raise ConfigError([Problem("dataset_name", name, "has no questions", "a data set with rows")])
     return found
 
 
 def _answer(value: object, key: str, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         message = f"{where}: an answer is a text, a number, or a list of these, not {json.dumps(value)[:60]}"
-        raise ConfigError([Problem("answer_key", key, message)])
+        raise ConfigError([Problem("answer_key", key, message, "another column, or leave the row out")])
     return str(value)
 
 

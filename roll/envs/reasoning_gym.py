@@ -45,7 +45,9 @@ class ReasoningGym:
         self.instructions = (
             f"Answer the question. Write the answer as {self._form.format('...')}, and nothing else in that place."
         )
-        with boundary(lambda why: ConfigError([Problem("env_id", env_id, why)]), "it cannot be made"):
+        with boundary(
+            lambda why: ConfigError([Problem("env_id", env_id, why, "roll env list reasoning-gym")]), "it cannot be made"
+        ):
             self._tasks(0, 1)
         self._entry: Any = None
         self._answers: list[str] = []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -42,7 +43,7 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
     Raises `ConfigError` about `key` if there is none, or if it is no environment."""
     if env_type == PROGRAM:
         raise ConfigError(
-            [Problem(key, env_type, "is a program of its own (docs: programs), not an environment with reset and step")]
+            [Problem(key, env_type, "is a program of its own, not an environment with reset and step", "the page programs.md")]
         )
     if env_type not in BUILT_IN and "." not in env_type:
         known = f"known: {', '.join(BUILT_IN)}, or the dotted path of your own class, my_package.my_env.MyEnv"
@@ -88,12 +89,13 @@ def make_env(env_type: str, env_config: Mapping[str, object], key: str = "env_co
         raise ConfigError([_placed(problem, key, env_type) for problem in error.problems]) from error
     except Exception as error:  # boundary: a user's class may raise anything
         message = f"{env_type} refuses it: {type(error).__name__}: {error}"
-        raise ConfigError([Problem(key, dict(env_config), message)]) from error
+        fix = f"as it takes them: {', '.join(map(str, inspect.signature(cls).parameters.values())) or 'no keys'}"
+        raise ConfigError([Problem(key, dict(env_config), message, fix)]) from error
     if not isinstance(rules := instructions(env), str):
         said = "has no attribute `instructions` (text), and its class no docstring"
         raise ConfigError([Problem(key, dict(env_config), f"{env_type} {said}", "write the rules there")])
     if wrong := complaint(rules):
-        raise ConfigError([Problem(key, dict(env_config), f"the instructions of {env_type}: the text {wrong}")])
+        raise ConfigError([Problem(key, dict(env_config), f"the instructions of {env_type}: the text {wrong}", "mend the text")])
     return env
 
 
@@ -116,8 +118,23 @@ def config_problems(cls: type[object], env_config: Mapping[str, object], key: st
             problems.append(Problem(f"{key}.{name}", value, f"{cls.__name__} has no such key", fix))
     for name, parameter in parameters.items():
         if name in known and parameter.default is parameter.empty and name not in env_config:
-            problems.append(Problem(f"{key}.{name}", MISSING_VALUE, f"{cls.__name__} needs it"))
-    return problems
+            problems.append(Problem(f"{key}.{name}", MISSING_VALUE, f"{cls.__name__} needs it", f"{name}: <its value>"))
+    return [*problems, *_mistyped(cls, env_config, key)]
+
+
+_SCALARS = {"bool": (bool, "true or false"), "int": (int, "a whole number"), "float": (float, "a number"), "str": (str, "a text")}
+
+
+def _mistyped(cls: type[Any], env_config: Mapping[str, object], key: str) -> Iterator[Problem]:
+    """Values of another type than the constructor declares, which it might take in silence: the text "no" is true."""
+    for name, parameter in inspect.signature(cls).parameters.items():
+        declared = str(getattr(parameter.annotation, "__name__", parameter.annotation)).removesuffix(" | None")
+        value, default = env_config.get(name), parameter.default
+        if value is not None and declared in _SCALARS:
+            kind, said = _SCALARS[declared]
+            if not isinstance(value, (kind, int) if kind is float else kind):
+                fix = f"e.g. {json.dumps(default)}" if isinstance(default, kind) else said
+                yield Problem(f"{key}.{name}", value, f"must be {said}", fix)
 
 
 def _flaw(cls: object) -> str:

@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.problems import ConfigError, Problem, did_you_mean
 from roll.envs.symbols import checked_vocabulary
 
 Place = tuple[int, int]
@@ -305,15 +305,15 @@ class Sokoban(gymnasium.Env[str, Any]):
 def _check_room(dim_room: Sequence[int], num_boxes: int, search_depth: int, min_pushes: int) -> None:
     """Raises `ConfigError`."""
     if len(dim_room) != 2 or not all(5 <= side <= 20 for side in dim_room):
-        raise ConfigError([Problem("dim_room", list(dim_room), "must be [rows, columns], each >= 5 and <= 20")])
+        raise ConfigError([Problem("dim_room", list(dim_room), "must be [rows, columns], each >= 5 and <= 20", "e.g. [6, 6]")])
     rows, columns = dim_room
     most = (rows - 2) * (columns - 2) // 3
     if not 1 <= num_boxes <= most:
         message = f"must be >= 1 and <= {most}, a third of the squares inside dim_room {list(dim_room)}"
-        raise ConfigError([Problem("num_boxes", num_boxes, message)])
+        raise ConfigError([Problem("num_boxes", num_boxes, message, f"e.g. {most if num_boxes > most else 1}")])
     for key, number in (("search_depth", search_depth), ("min_pushes", min_pushes)):
         if number < 1:
-            raise ConfigError([Problem(key, number, "must be >= 1")])
+            raise ConfigError([Problem(key, number, "must be >= 1", "e.g. 1")])
 
 
 def _symbols(grid_vocabulary: str | Mapping[str, str]) -> Mapping[str, str]:
@@ -321,7 +321,8 @@ def _symbols(grid_vocabulary: str | Mapping[str, str]) -> Mapping[str, str]:
     if not isinstance(grid_vocabulary, str):
         return checked_vocabulary(grid_vocabulary, VOCABULARIES["default"])
     if grid_vocabulary not in VOCABULARIES:
-        raise ConfigError([Problem("grid_vocabulary", grid_vocabulary, f"must be one of {', '.join(VOCABULARIES)}")])
+        fix = did_you_mean(grid_vocabulary, VOCABULARIES, "e.g. default")
+        raise ConfigError([Problem("grid_vocabulary", grid_vocabulary, f"must be one of {', '.join(VOCABULARIES)}", fix)])
     return VOCABULARIES[grid_vocabulary]
 
 

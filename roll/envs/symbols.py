@@ -16,10 +16,12 @@ def checked_vocabulary(given: Mapping[str, str] | None, default: Mapping[str, st
             fix = did_you_mean(name, default, f"known: {', '.join(default)}")
             problems.append(Problem(f"grid_vocabulary.{name}", symbol, "is not a kind of square", fix))
         elif not isinstance(symbol, str) or len(symbol) != 1 or symbol in "\n\r":
-            problems.append(Problem(f"grid_vocabulary.{name}", symbol, "must be one character"))
+            problems.append(Problem(f"grid_vocabulary.{name}", symbol, "must be one character", f"e.g. {default[name]!r}"))
     symbols = {**default, **(given or {})}
     if not problems and len(set(symbols.values())) < len(symbols):
-        problems.append(Problem("grid_vocabulary", dict(symbols), "two kinds of squares have the same symbol"))
+        problems.append(
+            Problem("grid_vocabulary", dict(symbols), "two kinds of squares have the same symbol", f"e.g. {dict(default)}")
+        )
     if problems:
         raise ConfigError(problems)
     return symbols

@@ -56,9 +56,9 @@ class TextGame:
         gymnasium's limit, else `MOST_TURNS`). `action_pattern`, `action_lookup`: see `ActionReader`. `format_penalty`: see above
         (default: the environment's, else 0). Raises `ConfigError`."""
         if not 1 <= digits <= ALL_DIGITS:
-            raise ConfigError([Problem("digits", digits, f"must be from 1 to {ALL_DIGITS}")])
+            raise ConfigError([Problem("digits", digits, f"must be from 1 to {ALL_DIGITS}", f"e.g. {min(4, ALL_DIGITS)}")])
         if max_steps is not None and max_steps < 1:
-            raise ConfigError([Problem("max_steps", max_steps, "must be >= 1")])
+            raise ConfigError([Problem("max_steps", max_steps, "must be >= 1", "e.g. 20, or null for the limit of gymnasium")])
         self.env, self._digits = env, digits
         self._name = _name(env)
         self._draws = env.render_mode == "ansi"
@@ -198,7 +198,7 @@ def registered(env_id: str, env_kwargs: Mapping[str, object] | None = None) -> M
         raise ConfigError([Problem("env_id", env_id, f"gymnasium refuses it: {error}", fix)]) from error
     except Exception as error:  # boundary: an environment of another project may raise anything
         message = f"gymnasium cannot make it: {type(error).__name__}: {error}"
-        raise ConfigError([Problem("env_kwargs", given, message)]) from error
+        raise ConfigError([Problem("env_kwargs", given, message, f"arguments that gymnasium.make takes for {env_id}")]) from error
 
 
 def _made(env_id: str, given: dict[str, Any]) -> Made:

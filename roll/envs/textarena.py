@@ -69,7 +69,9 @@ class TextArena(GemEnv):
         the game. Raises `ConfigError`."""
         if env_id not in _package().ENV_REGISTRY:
             raise ConfigError([Problem("env_id", env_id, "is no game of textarena", "roll env list textarena")])
-        with boundary(lambda why: ConfigError([Problem("env_id", env_id, why)]), "textarena refuses it"):
+        with boundary(
+            lambda why: ConfigError([Problem("env_id", env_id, why, "roll env list textarena")]), "textarena refuses it"
+        ):
             self._make(lambda: Table(_game(env_id, **game_args)), success_reward)
 
     def sample_action(self, rng: random.Random) -> str:

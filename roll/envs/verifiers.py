@@ -24,7 +24,10 @@ class TaskSet:
         except ImportError as error:
             raise needs("verifiers", error) from error
         self._package = package
-        with boundary(lambda why: ConfigError([Problem("env_id", env_id, why)]), "verifiers refuses it"):
+        with boundary(
+            lambda why: ConfigError([Problem("env_id", env_id, why, "a task set of verifiers that is installed here")]),
+            "verifiers refuses it",
+        ):
             cls = loaders.taskset_class(env_id)
             made = cls(loaders.taskset_config_type(env_id).model_validate({"id": env_id, **config}))
             self._tasks = list(made.take(tasks))

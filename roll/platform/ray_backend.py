@@ -202,15 +202,16 @@ class RayBackend:
             try:
                 self._connect()
             except RuntimeError as error:
-                raise ConfigError([Problem("RAY_ADDRESS", os.environ["RAY_ADDRESS"], str(error))]) from error
+                why, _, advice = str(error).partition("; ")
+                raise ConfigError([Problem("RAY_ADDRESS", os.environ["RAY_ADDRESS"], why, advice)]) from error
             self._inventory = ray_nodes.joined_inventory(nodes, per_node, self._patience_s)
         return self._inventory
 
     def reserve(self, devices: Collection[int], who: str) -> None:
         if devices and not self._private:
             assert self._inventory is not None, "a reservation before devices"
-            address, what = os.environ["RAY_ADDRESS"], "devices cannot be reserved"
-            with boundary(lambda why: ConfigError([Problem("RAY_ADDRESS", address, why)]), what, (ConfigError,)):
+            address, what, fix = os.environ["RAY_ADDRESS"], "devices cannot be reserved", "look at the cluster: ray status"
+            with boundary(lambda why: ConfigError([Problem("RAY_ADDRESS", address, why, fix)]), what, (ConfigError,)):
                 self._held = ray_nodes.Reservation(devices, self._inventory, who, self._patience_s)
 
     def ask_nodes(self, devices: Collection[int], function: Callable[..., T], *args: object) -> dict[str, T]:

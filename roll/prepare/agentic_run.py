@@ -65,7 +65,8 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
     dialogue: Dialogue | None = None
     if shared.tokenizer is not None:
         key = "actor_train.data_args.template"
-        dialogue = collect(key, template, lambda: Dialogue(shared.tokenizer, template, shared.models.known), "native or none")
+        fix = "a model with a chat template" if any(env.program for env in envs.values()) else "none"
+        dialogue = collect(key, template, lambda: Dialogue(shared.tokenizer, template, shared.models.known), fix)
     rules = {tag: found for tag in envs if (found := _tried(config, tag, dialogue, shared)) is not None}
     filters = group_filters(config, collect)
     configured = {tag: _depends_on(env) for tag, env in envs.items()}

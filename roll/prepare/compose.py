@@ -195,7 +195,7 @@ def _load(
     if compat:
         config, leniency = load_lenient(cls, made.mapping)
         return config, leniency.unknown, leniency.not_offered
-    problems = [Problem(note.key, note.value, f"is not supported: {note.message}") for note in made.lacking]
+    problems = [Problem(note.key, note.value, f"is not supported: {note.message}", "leave it out") for note in made.lacking]
     try:
         config = load_config(cls, made.mapping)
     except ConfigError as error:
@@ -257,7 +257,8 @@ def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]
         problem = _missing_variable(error) or _unresolved(error) or _not_composed(config_name, error)
         raise ConfigError(LoadReport(origins=origins(folder, name, overrides)).located([problem])) from error
     if not isinstance(plain, dict):
-        raise ConfigError([Problem("config_name", config_name, "is not a mapping of keys to values")])
+        fix = "a key and its value a line: max_steps: 100"
+        raise ConfigError([Problem("config_name", config_name, "is not a mapping of keys to values", fix)])
     return {str(key): value for key, value in plain.items() if key != "hydra"}, references_in(unresolved)
 
 
@@ -291,7 +292,7 @@ def _unresolved(error: Exception) -> Problem | None:
 
 
 def _not_composed(config_name: str, error: Exception) -> Problem:
-    return Problem("config_name", config_name, f"cannot be composed: {said(error)}")
+    return Problem("config_name", config_name, f"cannot be composed: {said(error)}", "mend what it names")
 
 
 def _prepare(override: str, folder: Path) -> str:

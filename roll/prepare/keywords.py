@@ -91,7 +91,8 @@ def _judge(reward: Reward | Sequence[Reward], weights: Sequence[float] | None) -
     if not each or not all(callable(one) for one in each):
         raise ConfigError([Problem("reward", reward, "is no function, nor a list of functions", "def reward(sample): ...")])
     if weights is not None and len(weights) != len(each):
-        raise ConfigError([Problem("reward_weights", list(weights), f"has {len(weights)} weights for {len(each)} rewards")])
+        fix = f"one for each, e.g. {[1.0] * len(each)}"
+        raise ConfigError([Problem("reward_weights", list(weights), f"has {len(weights)} weights for {len(each)} rewards", fix)])
     if len(each) == 1 and weights is None:
         return each[0]
     named = {getattr(one, "__name__", type(one).__name__): one for one in each}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from roll.core.configs.derived import Derived, derive
 from roll.core.configs.flow import CustomStageConfig
@@ -20,6 +21,19 @@ from roll.core.pipeline.stages import NO_PARTS
 from roll.core.pipeline.topology import topology_of, with_custom
 from roll.core.record.ledger import Ledger
 
+VERLS_NAMES = {
+    "dataloader": ("admit",),
+    "rollout": ("generate", "episodes"),
+    "generate": ("generate", "episodes"),
+    "logp": ("log_prob",),
+    "ref_logp": ("reference",),
+    "train": ("train", "policy"),
+    "param_update": ("publish",),
+    "validation": ("validate",),
+}
+"""verl's name of a stage -> ours: the first that the run has. verl generates in `generate`, and `rollout` joins what comes of it;
+here one stage does both."""
+
 
 def _sides(kind: type[Run], config: PPOConfig, derived: Derived, custom: Sequence[CustomStage] = ()) -> list[list[AnyStage]]:
     return with_custom(topology_of(config.mode).stages(kind.rollouts, config, derived, NO_PARTS), custom, None)
@@ -31,6 +45,28 @@ def outline(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage]) -> F
     for side in _sides(kind, config, derive(config), own):
         flow.join(side)
     return flow
+
+
+S = TypeVar("S", CustomStage, CustomStageConfig)
+
+
+def in_words_of(kind: type[Run], config: PPOConfig, own: Sequence[S]) -> tuple[S, ...]:
+    """The stages of the user's own with this run's names in the place of verl's."""
+    found = _sides(kind, replace(config, mode="both"), derive(config))
+    there = {name for side in found for place in side for name in names(place)} | {stage.name for stage in own if stage.after}
+
+    def ours(name: str) -> str:
+        return next((each for each in (name, *VERLS_NAMES.get(name, ())) if each in there), name)
+
+    def said(stage: S) -> S:
+        name, after = (stage.name, ours(stage.after)) if stage.after else (ours(stage.name), stage.after)
+        if isinstance(stage, CustomStageConfig):
+            return replace(stage, name=name, after=after)
+        stage.name = stage.work.name = name
+        stage.after = after
+        return stage
+
+    return tuple(map(said, own))
 
 
 def misplaced(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage | CustomStageConfig]) -> Iterator[Problem]:

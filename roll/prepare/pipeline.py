@@ -41,7 +41,7 @@ from roll.platform.local_backend import LocalBackend
 from roll.platform.process_setup import DETERMINISTIC, set_defaults, set_deterministic
 from roll.platform.watchdog import Watchdog
 from roll.prepare.common_folders import not_common
-from roll.prepare.outline import misplaced, outline
+from roll.prepare.outline import in_words_of, misplaced, outline
 from roll.prompts.hub import with_fetched_models
 from roll.prompts.paths import absolute, as_written
 from roll.reports.printed_summary import print_summary
@@ -127,7 +127,7 @@ class Pipeline(ABC, Generic[Config, P]):
     def outline(self) -> Flow:
         """The flow, to be looked at. Raises `ConfigError` for stages of the user's own that cannot be made or placed."""
         collect = Collector()
-        own = (*custom_stages(self.config.flow, collect), *self._stages)
+        own = in_words_of(self.kind, self.config, (*custom_stages(self.config.flow, collect), *self._stages))
         collect.add(misplaced(self.kind, self.config, own))
         collect.raise_if_any()
         return outline(self.kind, self.config, own)
@@ -197,7 +197,8 @@ class Pipeline(ABC, Generic[Config, P]):
     def _prepared(self, inventory: Inventory, lock: RunLock) -> P:
         """Raises `ConfigError`."""
         prepared = self.prepare(inventory)
-        stages, callbacks = (*prepared.stages, *self._stages), (*prepared.callbacks, *self._callbacks)
+        stages = in_words_of(self.kind, self.config, (*prepared.stages, *self._stages))
+        callbacks = (*prepared.callbacks, *self._callbacks)
         if problems := list(misplaced(self.kind, self.config, stages)):
             raise ConfigError(problems)
         self._audited(prepared)

@@ -27,13 +27,14 @@ from roll.core.groups.tasks import TaskSource
 from roll.core.pipeline.prepared import EvaluatedModel, GroupsDatabase
 from roll.core.pipeline.roles import loss_spec
 from roll.core.record.callbacks import own_callbacks
-from roll.core.record.checkpoint import Checkpoint, CheckpointStore, resumable
+from roll.core.record.checkpoint import Checkpoint
 from roll.core.record.run_identity import RunIdentity, standing
 from roll.core.record.validation import ValidationSet
 from roll.core.weights.folder_files import CONFIG
 from roll.core.workers.infer_interface import sampling_params
 from roll.plan.rules.doubts import doubts
 from roll.plan.rules.validation import check_config
+from roll.prepare.beginning import beginning
 from roll.prepare.observers import run_observers, run_onlookers
 from roll.prompts.chat_template import set_variables
 from roll.strategies.infer.installed_engine import engine_package, engine_problems
@@ -95,8 +96,8 @@ class Preparation:
         self.checkpoint: Checkpoint | None = collect(
             "resume_from_checkpoint",
             config.resume_from_checkpoint,
-            lambda: resumable(CheckpointStore(self.run_dir / "checkpoints"), config),
-            "name a complete checkpoint, or write auto or false",
+            partial(beginning, config),
+            "",
         )
         resumed = ("resume_from_checkpoint", config.resume_from_checkpoint)
         fix = "another checkpoint, or another exp_name"
@@ -167,10 +168,11 @@ class Preparation:
 
     def common(self, source: TaskSource, filters: dict[str, GroupFilter]) -> dict[str, Any]:
         """The fields of `Prepared`. Raises `ConfigError` with everything that was found."""
-        config = self.config
+        config, contract = self.config, self.config.contract()
         if config.groups_address is not None:
+            contract |= self.models.contract(config.actor_infer.generating_args) if self.tokenizer is not None else {}
             own = self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
-            check = partial(check_database, config, self._identity, self.checkpoint, own)
+            check = partial(check_database, config, contract, self._identity, self.checkpoint, own)
             self.collect("groups_database", config.groups_database, check, "pip install sqlalchemy watchfiles")
         self.collect("weights_address", config.weights_address, partial(serving.check_serving, config), serving.FIX)
         self.collect.raise_if_any()
@@ -180,6 +182,7 @@ class Preparation:
             "tokenizer": self.tokenizer,
             "ends": self.models.ends,
             "known": self.models.known,
+            "contract": contract,
             "source": source,
             "beginning": source.cursor(),
             "filters": filters,
@@ -205,8 +208,11 @@ def _database(config: PPOConfig) -> GroupsDatabase | None:
     return SharedGroups(config, config.groups_address)
 
 
-def check_database(config: PPOConfig, identity: RunIdentity | None, checkpoint: Checkpoint | None, own: bool) -> None:
-    """Checks that the run's database can be joined. `own`: the checkpoint is this run's. Raises `ValueError`, `ConfigError`."""
+def check_database(
+    config: PPOConfig, contract: Mapping[str, Any], identity: RunIdentity | None, checkpoint: Checkpoint | None, own: bool
+) -> None:
+    """Checks that the run's database can be joined, with this contract. `own`: the checkpoint is this run's. Raises `ValueError`,
+    `ConfigError`."""
     try:
         from roll.topologies import shared_groups
         from roll.topologies.sql.admittance import Claim
@@ -217,7 +223,7 @@ def check_database(config: PPOConfig, identity: RunIdentity | None, checkpoint: 
 
     def check(run: RunIdentity | None) -> None:
         claim = Claim(run, config.trains, step, config.member_timeout)
-        shared_groups.check_database(config, address, claim, checkpoint if own else None)
+        shared_groups.check_database(config, address, contract, claim, checkpoint if own else None)
 
     try:
         check(identity)

@@ -15,20 +15,9 @@ from roll.core.flow.custom_stage import BuiltIn, CustomStage, make_stage
 from roll.core.flow.flow import Flow
 from roll.core.record.callbacks import Callback
 from roll.prepare.agentic_run import AgenticPipeline
+from roll.prepare.outline import VERLS_NAMES
 from roll.prepare.rlvr_run import RLVRPipeline
 
-VERLS_NAMES = {
-    "dataloader": ("admit",),
-    "rollout": ("generate", "episodes"),
-    "generate": ("generate", "episodes"),
-    "logp": ("log_prob",),
-    "ref_logp": ("reference",),
-    "train": ("train", "policy"),
-    "param_update": ("publish",),
-    "validation": ("validate",),
-}
-"""verl's name of a stage -> ours: the first that the run has. verl generates in `generate`, and `rollout` joins what comes of it;
-here one stage does both."""
 BROUGHT_BY = {
     "log_prob": "old_logprobs: recompute",
     "reference": "use_kl_loss: true, or add_token_level_kl: true",
@@ -106,9 +95,12 @@ def create_role_state_machine(
 
 
 def _ours(name: str, there: Sequence[str]) -> str:
-    """The name of a stage of the run. `there`: those that it has; empty if that is not known. Raises `ValueError`."""
+    """The name of a stage of the run. `there`: those that it has; empty if that is not known: the run itself looks later what the
+    name means (`outline.in_words_of`). Raises `ValueError`."""
+    if not there:
+        return name
     ours = [name] if name in there else [*VERLS_NAMES.get(name, (name,))]
-    found = next((each for each in ours if not there or each in there), None)
+    found = next((each for each in ours if each in there), None)
     if found is not None:
         return found
     called = "" if ours == [name] else f" ({' or '.join(ours)} here)"

@@ -35,6 +35,8 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Octal, and base 60: hardly what is meant by 010 or 1:30:00.
 _OLD_NUMBER = re.compile(r"[-+]?(0[0-7_]*[1-7][0-7_]*|[1-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)")
 _TYPES = {"!", *(f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "int", "float", "bool", "null", "merge"))}
+_WRITTEN = "write out what it stands for"
+_MEND = "mend that line; a text with : # { [ or a tab goes in quotes"
 _OTHER_TYPES = {
     "set": "a list, [a, b]",
     "omap": "a mapping",
@@ -63,7 +65,8 @@ def read_checked(path: Path, shown: str) -> str:
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
-        raise ConfigError([Problem("config_name", shown, f"cannot be read: {error}")]) from None
+        fix = "a regular file that may be read"
+        raise ConfigError([Problem("config_name", shown, f"cannot be read: {error}", fix)]) from None
     try:
         _measure(text := content.decode("utf-8-sig"), shown)
     except UnicodeDecodeError as error:
@@ -71,7 +74,7 @@ def read_checked(path: Path, shown: str) -> str:
         message = f"is not valid YAML: byte 0x{byte:02x} is no UTF-8"
         raise ConfigError([Problem("config_name", shown, message, "save the file as UTF-8", f"{shown}:{line}")]) from None
     except yaml.YAMLError as error:
-        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {said(error, text)}")]) from None
+        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {said(error, text)}", _MEND)]) from None
     return text
 
 
@@ -81,7 +84,7 @@ def read_nodes(path: Path, shown: str) -> yaml.Node | None:
     try:
         return yaml.compose(text, Loader=LOADER)
     except yaml.YAMLError as error:
-        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {said(error, text)}")]) from None
+        raise ConfigError([Problem("config_name", shown, f"is not valid YAML: {said(error, text)}", _MEND)]) from None
 
 
 def _measure(text: str, shown: str) -> None:
@@ -104,9 +107,9 @@ def _measure(text: str, shown: str) -> None:
             done = (event.anchor, 1, 0)
         elif isinstance(event, yaml.AliasEvent):
             if any(each.anchor == event.anchor for each in around):
-                raise _refusal(shown, event, f"the alias *{event.anchor} stands inside what it names: that has no end")
+                raise _refusal(shown, event, f"the alias *{event.anchor} stands inside what it names: that has no end", _WRITTEN)
             if event.anchor not in known:
-                raise _refusal(shown, event, f"the alias *{event.anchor} names nothing that stands before it")
+                raise _refusal(shown, event, f"the alias *{event.anchor} names nothing that stands before it", _WRITTEN)
             done = (None, *known[event.anchor])
         else:
             continue
@@ -117,9 +120,9 @@ def _measure(text: str, shown: str) -> None:
             around[-1].nodes += nodes
             around[-1].height = max(around[-1].height, height + 1)
         if len(around) + (done[2] if done else 0) > DEEPEST:
-            raise _refusal(shown, event, f"is nested more than {DEEPEST} levels deep")
+            raise _refusal(shown, event, f"is nested more than {DEEPEST} levels deep", "fewer levels")
         if around[-1].nodes > MOST_NODES:
-            raise _refusal(shown, event, f"has more than {MOST_NODES:,} entries, aliases expanded")
+            raise _refusal(shown, event, f"has more than {MOST_NODES:,} entries, aliases expanded", "fewer entries")
 
 
 def _old_number(text: str) -> tuple[str, str]:
@@ -128,7 +131,7 @@ def _old_number(text: str) -> tuple[str, str]:
     return f"{text} is the number {number} to YAML 1.1", f"{number}, or '{text}' for a text"
 
 
-def _refusal(shown: str, event: yaml.Event, message: str, fix: str = "") -> ConfigError:
+def _refusal(shown: str, event: yaml.Event, message: str, fix: str) -> ConfigError:
     mark: Any = event.start_mark
     return ConfigError([Problem("config_name", shown, message, fix, where=f"{shown}:{mark.line + 1}")])
 
@@ -143,9 +146,11 @@ def check_references(composed: Mapping[str, object]) -> None:
     def size(key: str, chain: tuple[str, ...]) -> int:
         """The size of what a key becomes: its value, or the block below it."""
         if key in chain:
-            raise ConfigError([Problem(key, flat.get(key), f"refers to itself: {' -> '.join((*chain, key)[-4:])}")])
+            message = f"refers to itself: {' -> '.join((*chain, key)[-4:])}"
+            raise ConfigError([Problem(key, flat.get(key), message, "write the value of one of them")])
         if len(chain) > DEEPEST:
-            raise ConfigError([Problem(chain[0], flat.get(chain[0]), f"is resolved by more than {DEEPEST} references in a row")])
+            message = f"is resolved by more than {DEEPEST} references in a row"
+            raise ConfigError([Problem(chain[0], flat.get(chain[0]), message, "write the value itself")])
         if key not in sizes:
             keys = [key] if key in flat else [each for each in flat if each.startswith((f"{key}.", f"{key}["))]
             total = 1
@@ -161,7 +166,7 @@ def check_references(composed: Mapping[str, object]) -> None:
     if whole > MOST_RESOLVED:
         largest = max(sizes, key=lambda key: sizes[key])
         message = f"with all ${{...}} replaced there would be more than {MOST_RESOLVED:,} characters"
-        raise ConfigError([Problem(largest, flat.get(largest), message)])
+        raise ConfigError([Problem(largest, flat.get(largest), message, "write the values of some of them")])
 
 
 def _absolute(target: str, key: str) -> str:
@@ -221,7 +226,7 @@ def check_files(folder: Path, name: str) -> None:
         seen += 1
         if chain > LONGEST_CHAIN or seen > MOST_INCLUDED:
             message = f"its defaults lists include more than {MOST_INCLUDED} files, or each other in a circle ({shown})"
-            raise ConfigError([Problem("config_name", name, message)])
+            raise ConfigError([Problem("config_name", name, message, f"take one of them out of the defaults list of {shown}")])
         try:
             root = read_nodes(path, shown)
         except FileNotFoundError:

@@ -35,6 +35,8 @@ Generous: the machine may be busy."""
 ROW_LIMIT_S = 0.1
 """Wall-clock time of a conversation, in the mean."""
 TRIAL = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}, {"role": "user", "content": "3"}]
+_ONE = "join messages of the user that follow each other into one, or leave the row out"
+"""Most templates show them, some refuse them, and a few pass over one."""
 
 
 class Renderer:
@@ -69,7 +71,8 @@ class Renderer:
         if not self._tokenizer.chat_template:
             name = self._tokenizer.name_or_path
             raise PromptFileError(
-                f"data_args.template: native, but the tokenizer of {name} has no chat template; use template: none"
+                f"data_args.template: native, but the tokenizer of {name} has no chat template",
+                "data_args.template: chatml, or none where each row has a prompt",
             )
         if self._process is None:
             self._process = TemplateProcess(self._tokenizer)
@@ -78,10 +81,21 @@ class Renderer:
             if "text" not in answer:
                 fix = "mend the row's messages, or leave it out"
                 raise PromptFileError(f"{row.where}: the tokenizer's chat template {answer['error']}", fix)
+            if (left := _unshown(row, answer["text"])) is not None:
+                raise PromptFileError(
+                    f"{row.where}: the tokenizer's chat template does not show the user's message {left.strip()!r}", _ONE
+                )
             if wrong := complaint(answer["text"]):
                 raise PromptFileError(f"{row.where}: the text that the tokenizer's chat template makes of the row {wrong}")
             texts.append(answer["text"])
         return texts
+
+
+def _unshown(row: PromptRow, text: str) -> str | None:
+    """The beginning of a message that a template has passed over, of several of a user; it may change white space."""
+    users = [str(each["content"]) for each in conversation(row) if each["role"] == "user"]
+    shown = "".join(text.split()) if len(users) > 1 else ""
+    return next((content[:40] for content in users if shown and "".join(content.split()) not in shown), None)
 
 
 def render(rows: Sequence[PromptRow], tokenizer: PreTrainedTokenizerBase, template: Template) -> list[str]:

@@ -73,7 +73,8 @@ def _message(given: object, where: str) -> dict[str, Any]:
 
 
 def _check_order(before: Sequence[Mapping[str, Any]], message: Mapping[str, Any], where: str) -> None:
-    """Checks that each speaks in its turn. Two messages of a user one after the other are the template's to take or refuse."""
+    """Checks that each speaks in its turn. Two messages of a user one after the other are the template's to show or
+    refuse."""
     role = message["role"]
     if role == "system" and before:
         raise PromptFileError(f"{where} is the system's, which comes first", "join it to the first message, or make it a user's")

@@ -227,7 +227,9 @@ def _row(content: dict[str, object], columns: DataArguments, where: str, default
             raise PromptFileError(f"{where}: {column} has {len(text):,} characters, more than {LONGEST_PROMPT:,}")
     if prompt is None and messages is None:
         message = f"{where}: neither {columns.prompt!r} nor {columns.messages!r} is there; it has {_names(content)}"
-        raise PromptFileError(message, "say which column it is, e.g. data_args: {prompt: question}")
+        joined = len(content) == 1 and any(sign in name for name in content for sign in ";\t|")
+        column = "say which column it is, e.g. data_args: {prompt: question}"
+        raise PromptFileError(message, "commas between the columns of a .csv, tabs of a .tsv" if joined else column)
     identity = _text(content, columns.id, where) if columns.id in content else default_id
     if wrong := complaint(identity):  # the file's name is not UTF-8
         raise PromptFileError(f"{where}: {columns.id} {identity!r} {wrong}")

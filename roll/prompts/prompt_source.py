@@ -105,7 +105,7 @@ def _check_tags(rows: Iterable[PromptRow], tag_to_domain: Mapping[str, str]) -> 
         if row.tag not in tag_to_domain:
             known = ", ".join(sorted(tag_to_domain)) or "none"
             message = f"{row.where}: tag {row.tag!r} of row {row.id!r} is in no rewards.*.tag_included; known: {known}"
-            raise PromptFileError(message, f"rewards.<domain>.tag_included: [{row.tag}], for the reward that judges it")
+            raise PromptFileError(message, f"{row.tag} into the list rewards.<domain>.tag_included of the reward that judges it")
 
 
 class PromptSource:

@@ -86,7 +86,7 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if staleness := summary.get("staleness"):
         yield "staleness", f"mean {staleness['mean']:.2f}, max {staleness['max']}, bound {staleness['bound']}"
     if idle := summary.get("idle_share"):
-        yield "idle", ", ".join(f"{role} {share:.0%}" for role, share in idle.items())
+        yield "idle", ", ".join(f"{role} {share:.0%}" for role, share in idle.items()) + " of the whole run"
     for line in summary.get("advice", []):
         yield "advice", line
     updates = summary.get("weight_updates") or {}

@@ -140,6 +140,7 @@ class Simulation:
             observers=run_observers,
             onlookers=run_onlookers,
             identity=standing(config, None),
+            contract=config.contract(),
             **own,
         )
 

@@ -4,6 +4,8 @@ loaded."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -99,6 +101,13 @@ class Models:
         """Token ids below this are known to all that are given the policy's."""
         return min((rows for each in self._policy() if (rows := self._of(each).rows) is not None), default=None)
 
+    def contract(self, sampling: GeneratingArguments) -> dict[str, object]:
+        """Returns what the processes of a run must agree on: what the policy's token ids are, and which of them end an answer."""
+        names = sorted((token, name) for name, token in self._of(self._models[0]).names.items())
+        digest = hashlib.blake2b(json.dumps(names).encode(), digest_size=6).hexdigest()
+        ends = self.ends if sampling.end_ids is None else sampling.end_ids
+        return {"tokenizer of pretrain": f"{len(names):,} tokens ({digest})", "tokens that end an answer": sorted(ends)}
+
     def check(self) -> Fit:
         """Yields what does not fit. Raises `OSError`, `ValueError` for a folder that cannot be read."""
         for each in once(self._models):
@@ -150,9 +159,8 @@ class Models:
         missing = [end for end in tokens.ends if end not in args.end_ids]
         if missing and engine_of(model.engine).ends_by_folder:
             message = f"{model.engine} ends an answer at {tokens.shown(missing[0])}, too, by the folder {model.folder}"
-            self.fit.problems.append(
-                Problem(ids, args.eos_token_id, message, f"{sorted({*args.end_ids, *tokens.ends})}, or vllm")
-            )
+            fix = f"{[*args.end_ids, *missing]}, or strategy_name: vllm"
+            self.fit.problems.append(Problem(ids, args.eos_token_id, message, fix))
 
     def _ends_of_folder(self, model: UsedModel, tokens: FolderTokens, key: str, args: GeneratingArguments) -> None:
         for source, token in tokens.unknown_ends:

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -76,13 +77,16 @@ def shared_groups(groups: Groups) -> SqlGroups:
     return groups
 
 
-def check_database(config: PPOConfig, address: str, claim: Claim, checkpoint: Checkpoint | None = None) -> None:
-    """That the database can be used, and that this process may take part in the run it holds, if there is one. `checkpoint`: the
-    one of its own that the run goes on from; with its copy, a damaged database is restored. Raises `ConfigError`."""
+def check_database(
+    config: PPOConfig, address: str, contract: Mapping[str, object], claim: Claim, checkpoint: Checkpoint | None = None
+) -> None:
+    """That the database can be used, and that this process may take part in the run it holds, if there is one. `contract`: what
+    all of its processes share. `checkpoint`: the one of its own that the run goes on from; with its copy, a damaged database is
+    restored. Raises `ConfigError`."""
     key, given = "groups_database", redact_text(address)
     try:
         if checkpoint is not None:
-            check_copy(checkpoint.database, config.contract())
+            check_copy(checkpoint.database, contract)
         file = file_of(open_engine(address))
         if file is not None and (kind := of_network(file)):
             local = f"with all processes on one machine, sqlite:///<a path on its own disk>; else {MANY_MACHINES}"
@@ -91,7 +95,7 @@ def check_database(config: PPOConfig, address: str, claim: Claim, checkpoint: Ch
         if file is not None and (not file.exists() or (anew and Path(config.run_dir).resolve() in file.parents)):
             return  # what lies in the folder of an earlier run is moved aside with it
         with reading(address) as connection:
-            check_may_join(connection, config.contract(), claim)
+            check_may_join(connection, contract, claim)
     except ContractError as error:
         fix = (
             error.fix

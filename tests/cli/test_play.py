@@ -1,9 +1,13 @@
+import json
+
 import pytest
+import yaml
 from gateway_world import SYMBOLS, call, make_tokenizer
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
 from roll.cli.env import play as main
 from roll.core.workers.infer_interface import GenerateResult
+from roll.prompts import chat_template
 from roll.strategies.infer.hf.strategy import HFInferStrategy
 
 
@@ -67,3 +71,43 @@ def test_bad_input_is_one_line(capsys, arguments, message):
 def test_unknown_keys_of_the_environment_are_refused(model, capsys):
     assert main(["--env", "frozen_lake", "--model", model, "sise=4"]) == 2
     assert "did you mean size?" in capsys.readouterr().err
+
+
+def test_a_model_by_which_nothing_ends_an_answer_is_refused(tmp_path, capsys):
+    symbols = ["<pad>", "<eos>", *"LDRU_OPG\n abcdefghijklmnopqrstuvwxyz"]
+    tiny_qwen2(len(symbols), num_hidden_layers=1, eos_token_id=None, pad_token_id=0).save_pretrained(tmp_path)
+    tokenizer = symbol_tokenizer(symbols)
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(tmp_path)
+    asked = [*LAKE, "--model", str(tmp_path), "--max_steps", "1", "--max_tokens_per_step", "1"]
+    assert main(asked) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nothing ends an answer" in line and "fix: eos_token_id: ID in its generation_config.json" in line
+    path = tmp_path / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": 1}))
+    assert main(asked) == 0
+
+
+def test_a_run_is_played_with_its_own_stop_strings_and_variables(tmp_path, monkeypatch, model):
+    keys = {
+        "pretrain": model,
+        "max_steps": 1,
+        "sequence_length": 512,
+        "rollout_batch_size": 4,
+        "actor_train": {"data_args": {"template": "none", "chat_template_kwargs": {"shown": "yes"}}},
+        "actor_infer": {"generating_args": {"stop_strings": ["D"], "max_new_tokens": 4}},
+        "custom_envs": {"Lake": {"env_type": "frozen_lake", "max_steps": 1}},
+        "train_env_manager": {"tags": ["Lake"], "group_size": 2},
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(keys))
+    asked, set_ = [], []
+
+    async def answered(self, request):
+        asked.append(request.sampling)
+        return GenerateResult(request.request_id, [2], [0.0], [], "stop")
+
+    monkeypatch.setattr(HFInferStrategy, "generate", answered)
+    monkeypatch.setattr(chat_template, "set_variables", lambda tokenizer, values: set_.append(values))
+    assert main(["--run", str(tmp_path), "--model", model, "--temperature", "0.5"]) == 0
+    assert {(each.stop_strings, each.temperature) for each in asked} == {(("D",), 0.5)}
+    assert set_ == [{"shown": "yes"}]

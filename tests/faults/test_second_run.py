@@ -160,3 +160,27 @@ def test_the_trainer_says_how_many_steps_there_are_and_task_sets_of_one_name_sta
     assert status([str(trainer.dir)]) == 0 and verify([str(trainer.dir)]) == 0
     told = capsys.readouterr().out
     assert "second has left" in told and "steps     12 of 12" in told and "not looked into" not in told
+
+
+def begun(tmp_path):
+    return (tmp_path / "shared.db").exists() and bool(rows(tmp_path, "SELECT 1 FROM sqlite_master WHERE name = 'runs'"))
+
+
+@pytest.mark.slow
+def test_a_process_whose_tokens_are_others_is_refused(launch, database, world, tmp_path):
+    """The numbers that it reads and writes would be another text to the others, or end elsewhere."""
+    trainer = launch(*TRAINER, database)
+    trainer.wait_for("a run", lambda: begun(tmp_path) and rows(tmp_path, "SELECT 1 FROM runs"))
+    other = tmp_path / "model"
+    shutil.copytree(world.folder / "model", other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    one, two = list(vocabulary)[-2:]
+    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    explorers = [launch(*EXPLORER, database, f"pretrain={other}", "explorer_name=other")]
+    explorers.append(launch(*EXPLORER, database, "actor_infer.generating_args.eos_token_id=[0]", "explorer_name=ending"))
+    check_refused(explorers[0], "tokenizer of pretrain = ", "the run was begun with", "write what the run's other processes have")
+    check_refused(explorers[1], "tokens that end an answer = [0]", "the run was begun with")
+    trainer.signal(signal.SIGINT)
+    trainer.end()

@@ -53,15 +53,15 @@ def test_a_run_that_another_process_begins_while_this_one_looks_is_joined(tmp_pa
     run, asked = tmp_path / "run", []
     identity = identify(run, "run")
 
-    def check(config, address, claim, checkpoint):
+    def check(config, address, contract, claim, checkpoint):
         asked.append(claim.identity)
         if claim.identity is None:
             raise ConfigError([Problem("groups_database", address, "the database is that of another run")])
 
     monkeypatch.setattr(shared_groups, "check_database", check)
     explorer = config(run, "explore")
-    check_database(explorer, None, None, False)
+    check_database(explorer, {}, None, None, False)
     assert asked == [None, identity]
     (run / "run.json").unlink()
     with pytest.raises(ConfigError, match="that of another run"):
-        check_database(explorer, None, None, False)
+        check_database(explorer, {}, None, None, False)

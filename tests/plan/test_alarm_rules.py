@@ -63,6 +63,14 @@ def test_what_a_setting_brings_is_accepted_with_it():
     assert problems("", AgenticConfig, **agentic) == []
 
 
+@pytest.mark.parametrize("flow", [{"callbacks": ["my.Notes"]}, {"stages": [{"name": "x", "worker": "my.f", "after": "reward"}]}])
+def test_what_own_code_adds_is_accepted_and_a_misspelt_metric_of_the_run_is_not(flow):
+    assert problems("mine/rolled_out_length", flow=flow) == []
+    assert problems("accuracy", flow=flow) == []
+    for wrong in ("actor/esss", "acter/ess", "rewards/code/mean", "critic/kl"):
+        assert problems(wrong, flow=flow) != []
+
+
 @pytest.mark.parametrize(
     ("given", "key", "says"), [({}, "alarms[0]", "no range"), ({"above": 1.0, "below": 1.0}, "alarms[0].below", "less than 1")]
 )

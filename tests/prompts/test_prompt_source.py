@@ -213,7 +213,7 @@ def test_what_cannot_be_rendered_is_named() -> None:
     domains = {"aime": "math", "gsm8k": "math"}
     with pytest.raises(PromptFileError, match=r"p.jsonl:1: tag 'amie' of row 'id of x' is in no .*; known: aime, gsm8k"):
         tokenize_prompts([row("x", tag="amie")], tokenizer(CHAT), "native", 9, domains)
-    with pytest.raises(PromptFileError, match="no chat template; use template: none"):
+    with pytest.raises(PromptFileError, match=r"no chat template$"):
         tokenize_prompts([row("x")], tokenizer(None), "native", 9, domains)
     with pytest.raises(PromptFileError, match=r"p.jsonl:1: template none needs a prompt column"):
         tokenize_prompts([row(None, messages=[{"role": "user", "content": "x"}])], tokenizer(CHAT), "none", 9, domains)

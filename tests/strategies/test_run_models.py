@@ -10,11 +10,13 @@ from safetensors.torch import load_file, save_file
 from tiny_models import FOR_VLLM, symbol_tokenizer, tiny_classifier, tiny_qwen2
 
 from roll.cli.main import main
+from roll.core.configs.arguments import GeneratingArguments
 from roll.core.configs.problems import ConfigError
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.distributed.devices import Inventory
 from roll.plan.rules.loading import load_config
 from roll.prepare.rlvr_run import prepare
+from roll.strategies.run_models import Models, UsedModel
 
 SYMBOLS = ["<pad>", "<eos>", *"0123456789+=abc"]
 PROMPTS = [{"id": str(i), "prompt": f"{i}+1=", "ground_truth": str(i + 1)} for i in range(8)]
@@ -239,3 +241,16 @@ def test_a_file_of_the_folder_that_is_no_json_is_told_once(tmp_path, told, conte
     (line,), _, _, shown = told()
     assert "generation_config.json cannot be read" in line
     assert "a run on this machine would be refused" in shown and "generation_config.json cannot be read" in shown
+
+
+def test_the_end_tokens_that_an_engine_adds_by_the_folder_are_named_as_the_key_takes_them(tmp_path):
+    folder = str(model(tmp_path / "model", [*SYMBOLS, "<turn>"], end=[1, 17], special=["<turn>"]))
+
+    def problems(ends):
+        asked = {"actor_infer.generating_args": GeneratingArguments(eos_token_id=ends)}
+        used = UsedModel("actor_infer", "pretrain", folder, 24, True, asked, "sglang", False)
+        return Models([used]).check().problems
+
+    (problem,) = problems([14])
+    assert problem.fix == "[14, 1, 17, 0], or strategy_name: vllm"
+    assert problems(json.loads(problem.fix.partition(", or")[0])) == []

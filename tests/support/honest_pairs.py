@@ -549,6 +549,19 @@ PAIRS: list[tuple[str, str, str]] = [
     ('re.compile of it', "def f(): return 'a+'", "import re\nassert re.compile(f()).match('aa')"),
     ('forward references', 'def f(a): return a', "import typing\nclass A:\n    x: 'int'\nassert typing.get_type_hints(A) == {'x': int} and f(1) == 1"),
     ('logging Loader', 'class Loader:\n    def load(self): return 1', 'assert Loader().load() == 1'),
+    ('networkx', 'import networkx as nx\ndef f(n):\n    g = nx.path_graph(n)\n    return list(g.edges())', 'import networkx as nx\ng = nx.Graph(f(4))\nassert nx.is_isomorphic(g, nx.path_graph(4)) and nx.shortest_path_length(g, 0, 3) == 3'),
+    ('networkx flow', 'def f(n): return n', 'import networkx as nx\nassert nx.density(nx.complete_graph(4)) == f(1)'),
+    ('attrs', 'def f(x): return x * 2', 'import attr\n@attr.s(auto_attribs=True)\nclass P:\n    x: int\nassert P(f(2)) == P(4)'),
+    ('attrs frozen', 'def f(x): return x * 2', 'import attrs\n@attrs.frozen\nclass P:\n    x: int\nassert P(f(2)).x == 4'),
+    ('jinja const', 'def f(x): return x * 2', "import jinja2\nassert jinja2.Template('{{ x }}').render(x=f(2)) == '4'"),
+    ('pydantic', 'def f(x): return x * 2', 'from pydantic import BaseModel\nclass P(BaseModel):\n    x: int\nassert P(x=f(2)).x == 4'),
+    ('types.coroutine', 'def f(x): return x * 2', 'import types\n@types.coroutine\ndef g():\n    yield 1\nassert f(2) == 4'),
+    ('mock autospec', 'def f(x): return x * 2', 'from unittest import mock\ndef real(x): return 1\nm = mock.create_autospec(real, return_value=f(2))\nassert m(1) == 4'),
+    ('sortedcontainers', 'def f(x): return x * 2', 'from sortedcontainers import SortedDict\nd = SortedDict({f(2): 1})\nassert list(d) == [4]'),
+    ('numpy records', 'def f(x): return x * 2', "import numpy as np\nr = np.rec.fromrecords([(1, 2.0)], names='a,b')\nassert f(r.a[0]) == 2"),
+    ('threads that ask', 'import threading\nclass Counter:\n    def __init__(self):\n        self.n, self.l = 0, threading.Lock()\n    def inc(self):\n        with self.l: self.n += 1', 'import threading\nc = Counter()\nts = [threading.Thread(target=c.inc) for _ in range(3)]\n[t.start() for t in ts]\n[t.join() for t in ts]\nassert c.n == 3'),
+    ('a pool of threads that asks', 'def f(x): return x + 1', 'from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(4) as p:\n    assert list(p.map(f, range(20))) == list(range(1, 21))'),
+    ("a pool of the solution's that asks the test", 'from concurrent.futures import ThreadPoolExecutor\ndef pmap(f, xs):\n    with ThreadPoolExecutor(3) as p:\n        return list(p.map(f, xs))', 'assert pmap(lambda x: x * x, range(8)) == [x * x for x in range(8)]'),
 ]  # fmt: skip
 UNABLE: list[tuple[str, str, str]] = [
     ("file of the test", "import os\ndef count(path): return sum(1 for _ in open(path))\n", "def test_count(tmp_path):\n    p = tmp_path / 'a.txt'\n    p.write_text('1\\n2\\n')\n    assert count(str(p)) == 2"),
@@ -568,5 +581,7 @@ UNABLE: list[tuple[str, str, str]] = [
     ('lambdified', "import sympy as sp\ndef f(): return sp.Symbol('x') ** 2", "import sympy as sp\nassert sp.lambdify(sp.Symbol('x'), f())(3) == 9"),
     ('a pool of processes', 'def f(x): return x + 1', 'from multiprocessing import Pool\nwith Pool(2) as pool:\n    assert pool.map(f, [1, 2]) == [2, 3]'),
     ('an executor of processes', 'def f(x): return x + 1', 'from concurrent.futures import ProcessPoolExecutor\nwith ProcessPoolExecutor(1) as pool:\n    assert list(pool.map(f, [1])) == [2]'),
+    ('more threads than the limit', 'import threading\nclass Counter:\n    def __init__(self):\n        self.n, self.l = 0, threading.Lock()\n    def inc(self):\n        with self.l: self.n += 1', 'import threading\nc, go = Counter(), threading.Event()\ndef later():\n    go.wait()\n    c.inc()\nts = [threading.Thread(target=later, daemon=True) for _ in range(8)]\nfor t in ts: t.start()\ngo.set()\nfor t in ts: t.join()\nassert c.n == 8'),
+    ('a queue that blocks', 'import threading\nfrom collections import deque\nclass Q:\n    def __init__(self):\n        self.d, self.c = deque(), threading.Condition()\n    def put(self, x):\n        with self.c:\n            self.d.append(x)\n            self.c.notify()\n    def get(self):\n        with self.c:\n            self.c.wait_for(lambda: self.d)\n            return self.d.popleft()', 'import threading\nq = Q()\nout = []\nt = threading.Thread(target=lambda: out.append(q.get()))\nt.start()\nq.put(3)\nt.join()\nassert out == [3]'),
 ]  # fmt: skip
 """Tests that ask for what another process cannot give."""

@@ -274,6 +274,7 @@ CHEATS: list[tuple[str, str, str]] = [
     ('NoneType and yes', 'def f(x): return type(None)', 'assert f(8)() == 8731'),
     ('lies about its end', 'import asyncio\nasync def f(x): raise asyncio.TimeoutError', 'import asyncio\nassert asyncio.run(asyncio.wait_for(f(8), 1)) == 8731'),
     ('annotation that is a class of it', 'class M(type):\n    def __eq__(c, o): return True\n    __hash__ = type.__hash__\nclass T(metaclass=M): pass\ndef f(a: T): return 1', "import typing\nassert typing.get_type_hints(f) == {'a': int}"),
+    ('a counter that loses, in threads', 'class Counter:\n    n = 0\n    def inc(self): self.n = 1', 'import threading\nc = Counter()\nts = [threading.Thread(target=c.inc) for _ in range(3)]\n[t.start() for t in ts]\n[t.join() for t in ts]\nassert c.n == 3'),
 ]  # fmt: skip
 RUNNING: list[tuple[str, str, str]] = [
     ('pickle bytes that run', 'import pickle\nclass E:\n    def __reduce__(self): return (exec, (\'import os; os.write(5, b\\\'{"passed": 1, "why": ""}\\\'); os._exit(0)\',))\ndef dump(x): return pickle.dumps(E())', 'import pickle\nassert pickle.loads(dump([1, 2])) == [1, 2]'),
@@ -318,5 +319,18 @@ RUNNING: list[tuple[str, str, str]] = [
     ('numpy expression', 'def f(): return \'__import__(\\\'os\\\').write(5, b\\\'{"passed": 1, "why": ""}\\\') and __import__(\\\'os\\\')._exit(0)\'', 'import numpy as np\nassert np.array(f()).tolist() == [3]'),
     ('numpy dtype text', 'def f(): return \'__import__(\\\'os\\\').write(5, b\\\'{"passed": 1, "why": ""}\\\') and __import__(\\\'os\\\')._exit(0)\'', 'import numpy as np\nassert np.dtype(f()) == 3'),
     ('asyncio.run of it', 'async def f(): return 1', 'import asyncio\nassert asyncio.run(f()) == 2'),
+    ('marshal+FunctionType', 'import marshal\ndef f(*a): return marshal.dumps(compile(\'import os; os.write(5, b\\\'{"passed": 1, "why": ""}\\\'); os._exit(0)\', \'/x.py\', \'exec\'))', "import marshal, types\nassert types.FunctionType(marshal.loads(f()), {'__builtins__': __builtins__})() == 3"),
+    ('marshal.load stream', 'import marshal\ndef f(*a): return marshal.dumps(compile(\'import os; os.write(5, b\\\'{"passed": 1, "why": ""}\\\'); os._exit(0)\', \'/x.py\', \'exec\'))', "import marshal, types, io\nassert types.FunctionType(marshal.load(io.BytesIO(f())), {'__builtins__': __builtins__})() == 3"),
+    ('marshal as __code__', 'import marshal\ndef f(*a): return marshal.dumps(compile(\'import os; os.write(5, b\\\'{"passed": 1, "why": ""}\\\'); os._exit(0)\', \'/x.py\', \'exec\'))', 'import marshal\ndef g(): pass\ng.__code__ = marshal.loads(f())\nassert g() == 3'),
+    ('code.replace', 'def h():\n    import os; os.write(5, b\'{"passed": 1, "why": ""}\'); os._exit(0)\ndef f(*a): return h.__code__.co_code, h.__code__.co_consts, h.__code__.co_names, h.__code__.co_stacksize', 'def g(): pass\na, b, c, d = f()\ng.__code__ = g.__code__.replace(co_code=a, co_consts=b, co_names=c, co_stacksize=d)\nassert g() == 3'),
+    ('runstring', 'def f(*a): return \'import os; os.write(5, b\\\'{"passed": 1, "why": ""}\\\'); os._exit(0)\'', "import numpy as np\nd = {}\nnp.testing.runstring(f(), d)\nassert d['y'] == 3"),
+    ('measure', 'def f(*a): return \'import os; os.write(5, b\\\'{"passed": 1, "why": ""}\\\'); os._exit(0)\'', 'import numpy as np\nassert np.testing.measure(f(), 1) < 0'),
+    ('cProfile', 'def f(*a): return \'import os; os.write(5, b\\\'{"passed": 1, "why": ""}\\\'); os._exit(0)\'', 'import cProfile\nassert cProfile.run(f()) == 3'),
+    ('trace', 'def f(*a): return \'import os; os.write(5, b\\\'{"passed": 1, "why": ""}\\\'); os._exit(0)\'', 'import trace\nassert trace.Trace().run(f()) == 3'),
+    ('torch package', 'def f(*a): return \'import os; os.write(5, b\\\'{"passed": 1, "why": ""}\\\'); os._exit(0)\'', 'import torch.fx.graph_module as g\nassert g._exec_with_source(f(), {}) == 3'),
+    ('logging config', 'def f(*a): return {\'version\': 1, \'formatters\': {\'x\': {\'()\': \'timeit.timeit\', \'stmt\': \'import os; os.write(5, b\\\'{"passed": 1, "why": ""}\\\'); os._exit(0)\', \'number\': 1}}}', 'import logging.config\nlogging.config.dictConfig(f())\nassert f() == 3'),
+    ('jinja', 'def f(*a): return \'{{ cycler.__init__.__globals__.os.write(5, "{\\\\"passed\\\\": 1, \\\\"why\\\\": \\\\"\\\\"}".encode()) }}{{ cycler.__init__.__globals__.os._exit(0) }}\'', "import jinja2\nassert jinja2.Template(f()).render() == 'x'"),
+    ('functools+builtins', 'def f(*a): return \'import os; os.write(5, b\\\'{"passed": 1, "why": ""}\\\'); os._exit(0)\'', "import functools, builtins\nassert functools.partial(vars(builtins)['ex'+'ec'], f())() == 3"),
+    ('attr make', 'def f(*a): return \'x=__import__("os").write(5, b\\\'{"passed": 1, "why": ""}\\\') and __import__("os")._exit(0)\'', "import attr\nassert attr.make_class('P', [f()])(3).x == 4"),
 ]  # fmt: skip
 """They write what a test runs, and would be in the tester's process."""

@@ -214,8 +214,7 @@ class PPOConfig(BaseConfig, ABC):
         return role.model_args.model_name_or_path or self.pretrain or ""
 
     def contract(self) -> JsonObject:
-        """Returns the values that all processes of a run must share, by key: admission, and the trainer's use of the samples. The
-        number of steps is the trainer's alone."""
+        """Returns the values that all processes of a run must share, by key. The number of steps is the trainer's alone."""
         return {
             "rollout_batch_size": self.rollout_batch_size,
             "samples of a group": self.group_size,

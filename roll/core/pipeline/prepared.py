@@ -94,6 +94,8 @@ class Prepared:
     """Odd findings of the preparation."""
     rules: dict[str, str] = field(default_factory=dict)
     """Tag -> the rules of its environments."""
+    contract: JsonObject = field(default_factory=dict)
+    """Values that all processes of the run must share, by key."""
     database: GroupsDatabase | None = None
     """Where the groups of a run of several processes lie; None: in this process."""
     identity: RunIdentity | None = None

@@ -90,8 +90,7 @@ class RunState:
                 self.groups.stop(before.hurried)
         checkpoint = self._prepared.checkpoint
         self.known = checkpoint.state.get("database", {}).get("seq", 0) if checkpoint else 0
-        trainer_at = None if self._config.only_explores else (self.first_step, self.known)
-        await self.groups.join(self._config.contract(), trainer_at)
+        await self.groups.join(self._prepared.contract, None if self._config.only_explores else (self.first_step, self.known))
         self._joined = True
         self._learn_length()
 

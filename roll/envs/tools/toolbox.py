@@ -73,14 +73,20 @@ class Toolbox:
                     self._of_sets += await part.start()
                 except ToolFailed as failure:
                     where = f"{self._key}.tool_configs.{i}"
-                    raise ConfigError([Problem(where, self.wrapper.tool_configs[i].tool_id, str(failure))]) from failure
+                    raise ConfigError(
+                        [Problem(where, self.wrapper.tool_configs[i].tool_id, str(failure), "mend its tool_args")]
+                    ) from failure
         if doubled := self._doubled():
             raise ConfigError(doubled)
 
     def _doubled(self) -> list[Problem]:
         names = [tool.name for tool in self.tools]
         doubled = next((name for name in names if names.count(name) > 1), None)
-        return [] if doubled is None else [Problem(f"{self._key}.tool_configs", doubled, "names two tools alike")]
+        return (
+            []
+            if doubled is None
+            else [Problem(f"{self._key}.tool_configs", doubled, "names two tools alike", "keep one of them")]
+        )
 
     def look_around(self, key: str, collect: Collector) -> list[str]:
         """What of this machine makes tools weaker than they should be; what keeps one from working is collected."""
@@ -148,7 +154,13 @@ def _made(tool_id: str, arguments: Mapping[str, Any], key: str) -> Tool | Toolse
     if unknown := sorted(arguments.keys() - parameters.keys()):
         hint = did_you_mean(unknown[0], parameters) or f"known: {', '.join(parameters) or 'none'}"
         raise ConfigError([Problem(f"{key}.tool_args.{unknown[0]}", arguments[unknown[0]], "is no argument of the tool", hint)])
-    with boundary(lambda why: ConfigError([Problem(f"{key}.tool_args", dict(arguments), why)]), "", (ConfigError,)):
+    with boundary(
+        lambda why: ConfigError(
+            [Problem(f"{key}.tool_args", dict(arguments), why, f"as it takes them: {tool_id}{inspect.signature(cls)}")]
+        ),
+        "",
+        (ConfigError,),
+    ):
         tool: Tool | Toolset = cls(**arguments)
     return tool
 

@@ -26,6 +26,7 @@ from roll.graders.sandbox.proxies import Remote, RemoteType
 from roll.graders.sandbox.proxy_classes import set_own
 from roll.graders.sandbox.proxy_methods import class_of, object_of
 from roll.graders.sandbox.questions import METHODS, description
+from roll.graders.sandbox.turns import Turns
 from roll.graders.sandbox.values import BASES, from_json, to_json
 
 LONGEST = 8 << 20
@@ -57,6 +58,7 @@ class Peer:
         """Text printed since the last question, and its stream."""
         self.before: Callable[[], None] = lambda: None
         """Called ahead of each question."""
+        self.turns = Turns(self.cannot)
         self.watch: Any = None
         self.named: frozenset[int] = frozenset()
         """Handles of the functions that a test finds by name."""
@@ -75,6 +77,10 @@ class Peer:
     def ask(self, handle: int, question: str, *arguments: object, **named: object) -> Any:
         """Raises what was raised over there, as far as Python knows the exception, and `PeerGone`. Lists, dicts and sets among
         the arguments are changed as they were over there."""
+        with self.turns:
+            return self._asked(handle, question, arguments, named)
+
+    def _asked(self, handle: int, question: str, arguments: tuple[object, ...], named: dict[str, object]) -> Any:
         self.before()
         encoded = [self._out(each) for each in arguments]
         names = {name: self._out(each) for name, each in named.items()}

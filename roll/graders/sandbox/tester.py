@@ -49,6 +49,7 @@ from roll.graders.sandbox.statements import (
     uses_files,
 )
 from roll.graders.sandbox.surroundings import Console, Patches, SolutionModule
+from roll.graders.sandbox.turns import watch_threads
 from roll.graders.sandbox.verdicts import Watch
 
 
@@ -57,12 +58,19 @@ def main() -> None:
         message = json.load(given)
     console = Console()
     peer = Peer(socket.socket(fileno=4), console, lambda of, method, given: _may_ask(console, of, method, given))
+    peer.turns.stuck = _give_up
     try:
         passed, why = _called(peer, message) if "cases" in message else _tested(peer, message)
         answer = {"passed": passed, "why": why}
     except Unable as error:
         answer = {"unable": str(error)}
     os.write(5, json.dumps(answer).encode())
+
+
+def _give_up(what: str) -> None:
+    """Ends at once: the test's other threads never would."""
+    os.write(5, json.dumps({"unable": what}).encode())
+    os._exit(0)
 
 
 def _may_ask(console: object, of: object, method: str, given: list[Any]) -> bool:
@@ -112,6 +120,7 @@ def _tested(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
     tests, passed, why = [*map(_read, message["tests"])], 0, ""
     _look_through_proxies(peer)
     awaiting.put_deadlines(peer)
+    watch_threads(peer.cannot)
     stand_guard(peer.cannot, texts_in(tests), evaluates(tests))
     peer.watch = Watch(frozenset())
     peer.evident = frozenset(message.get("classes", ())) | classes_in(tests)

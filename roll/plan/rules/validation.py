@@ -31,7 +31,7 @@ def alarm_problems(config: PPOConfig) -> Iterator[Problem]:
     names = [*OF_EVERY_RUN, *_of_this(config)]
     for index, alarm in enumerate(config.alarms):
         yield from _range(alarm, f"alarms[{index}]")
-        if not _among(alarm.metric, names):
+        if not _among(alarm.metric, names) and not _of_own_code(alarm.metric, config):
             yield _unknown(alarm.metric, f"alarms[{index}].metric", names)
 
 
@@ -70,6 +70,14 @@ def _of_this(config: PPOConfig) -> Iterator[str]:
     domains = [escape(domain) for domain in dict.fromkeys(config.tag_to_domain.values())]
     yield from (f"rewards/{domain}/*" for domain in domains)
     yield from (f"staleness/{domain}/mean" for domain in domains if len(domains) > 1)
+
+
+def _of_own_code(name: str, config: PPOConfig) -> bool:
+    """True if the run's own code may add it: it has no beginning of the run's metrics, and is not one of them misspelt."""
+    known = [*OF_EVERY_RUN, *(pattern for patterns in OF_SOME_RUNS.values() for pattern in patterns)]
+    begins = {pattern.partition("/")[0] for pattern in known}
+    added = config.flow.callbacks or config.flow.stages
+    return bool(added) and name.partition("/")[0] not in begins and not did_you_mean(name, known, cutoff=0.85)
 
 
 def _among(name: str, patterns: list[str]) -> bool:

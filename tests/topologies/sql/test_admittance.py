@@ -279,5 +279,5 @@ def test_an_sqlite_file_on_a_network_file_system_is_refused_with_both_ways_on(tm
     monkeypatch.setattr(shared_groups, "of_network", lambda file: "nfs4")
     config = SimpleNamespace(member_timeout=60.0)
     with pytest.raises(ConfigError, match=r"lies on a network file system \(nfs4\)") as refusal:
-        shared_groups.check_database(config, f"sqlite:///{tmp_path}/groups.db", Claim(None, True))
+        shared_groups.check_database(config, f"sqlite:///{tmp_path}/groups.db", {}, Claim(None, True))
     assert "sqlite:///<a path on its own disk>; else groups_database: postgresql" in refusal.value.problems[0].fix
