@@ -152,4 +152,5 @@ def call_problems(config: RolloutConfig, function: Any) -> Iterator[Problem]:
     try:
         inspect.signature(function).bind(None, None, **config.args)
     except TypeError as error:
-        yield Problem("rollout.args", config.args, f"{config.function} cannot be called with a chat, a prompt and these: {error}")
+        message = f"{config.function} cannot be called with a chat, a prompt and these: {error}"
+        yield Problem("rollout.args", config.args, message, "the function's own keywords, without the first two")

@@ -231,7 +231,8 @@ class Pipeline(ABC, Generic[Config, P]):
             self._show_audits(prepared)
             return run
         except TrackerError as error:
-            raise ConfigError([Problem("track_with", config.track_with, str(error).removeprefix("track_with: "))]) from error
+            message = str(error).removeprefix("track_with: ")
+            raise ConfigError([Problem("track_with", config.track_with, message, "leave the tracker out")]) from error
         except ValueError as error:  # the journals differ from what the checkpoint recorded
             raise ConfigError([_cannot_resume(config, str(error))]) from error
         except (LookupError, TypeError, AttributeError) as error:  # a checkpoint is text that anybody may have edited

@@ -17,7 +17,7 @@ from roll.core.configs.tools import ToolConfig, ToolWrapperConfig
 from roll.envs.registry import make_env
 from roll.envs.tools.toolbox import Toolbox
 
-ROOMS = ("rewards", "data", "envs", "strategies", "distributed", "loading")
+ROOMS = ("graders", "prompts", "chat", "envs", "strategies", "platform", "prepare", "topologies")
 CARTPOLE = {"env_id": "CartPole-v1"}
 ROUNDS = 3
 
