@@ -24,6 +24,7 @@ SIZES = {
     "end": "{end_s} s",
 }
 """Columns of what hosts cost by their number."""
+LINKS = ("model", "link", "versions are", "bytes of one", "seconds on its way", "seconds of a step", "advised, with")
 
 
 def tables(records: Path = RECORDS) -> list[str]:
@@ -32,12 +33,12 @@ def tables(records: Path = RECORDS) -> list[str]:
     rows = [json.loads(line) for line in records.read_text().splitlines()]
     done = _last((row for row in rows if "what" in row), "what")
     seeds = _last((row for row in rows if "seed" in row), "seed")
-    links = _last((row for row in rows if "rate" in row), "rate", "anchor")
+    links = _last(({"model": "2.5 MB"} | row for row in rows if "rate" in row), "model", "anchor", "rate")
     sizes = _last((row for row in rows if "hosts" in row), "hosts")
     made = [
         ("| what was done | longest time without a step | groups trained, dropped, lost |", [_done(row) for row in done]),
         ("| what was done, at random | how often | longest time without a step: median, most |", _campaign(seeds)),
-        ("| link | versions are | bytes of one | seconds on its way | seconds of a step |", [_link(row) for row in links]),
+        (f"| {' | '.join(LINKS)} |", [_link(row) for row in links]),
         (f"| hosts | {' | '.join(SIZES)} |", [_size(row) for row in sizes]),
     ]
     return [f"{head}\n|{'---|' * (head.count('|') - 1)}\n" + "".join(lines) for head, lines in made if lines]
@@ -67,7 +68,9 @@ def _campaign(seeds: Iterable[Row]) -> list[str]:
 
 def _link(row: Row) -> str:
     kind = "whole" if row["anchor"] == 1 else f"what changed, every {row['anchor']}th whole"
-    return f"| {row['rate']}/s | {kind} | {row['bytes']:,} | {row['lag_s']:.2f} | {row['step_s']:.2f} |\n"
+    told = f"{row['told_mb_s']:g} MB/s" if "told_mb_s" in row else ""
+    seconds = f"{row['lag_s']:.2f} | {row['step_s']:.2f}"
+    return f"| {row['model']} | {row['rate']}/s | {kind} | {row['bytes']:,} | {seconds} | {told} |\n"
 
 
 def _size(row: Row) -> str:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from roll.chat.dialogue import Dialogue
 from roll.chat.own_rollouts import OwnRollouts, call_problems
@@ -55,6 +56,7 @@ from roll.graders.references import (
     try_reward,
     unasked,
 )
+from roll.platform.file_systems import of_network
 from roll.prepare.pipeline import Pipeline
 from roll.prepare.preparation import Preparation
 from roll.prompts.chat_template import encode
@@ -211,7 +213,7 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
     assert isinstance(shared.config, RLVRConfig)
     config = shared.config
     told = {domain for domain, reward in config.rewards.items() if reward.reward_model is not None or config.rollout is not None}
-    folder = shared.run_dir if os.access(shared.run_dir, os.W_OK) else None
+    folder = folder_of_rows(shared.run_dir)
 
     def tokenize() -> tuple[RowFile, dict[str, int]]:
         length, domains = derived.prompt_length, derived.tag_to_domain
@@ -230,6 +232,12 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
         return usable, skipped
 
     return collect(key, value, tokenize, "mend the file, or name another one") or (RowFile(), {})
+
+
+def folder_of_rows(run_dir: Path) -> Path | None:
+    """The run's folder: temporary files, None, may lie in memory. But not where each prompt would be fetched from a server, which
+    may be away."""
+    return run_dir if os.access(run_dir, os.W_OK) and not of_network(run_dir) else None
 
 
 def group_filters(config: RLVRConfig, collect: Collector) -> dict[str, GroupFilter]:

@@ -24,6 +24,8 @@ from roll.reports.verdict import STEP_S, WAIT_S, Curves, waiting, wasted
 
 LEAST_STEPS = 10
 """Fewer steps say nothing: the first ones wait until engines have warmed up."""
+LEAST_VERSIONS = 3
+"""Fewer versions of the weights say nothing of the link. Behind one that takes minutes for each a run has few."""
 LEAST_GAIN = 0.05
 """Share of a step below which a gain is not worth advice."""
 MOST_SENDING = 0.5
@@ -154,7 +156,7 @@ def slow_link(updates: Mapping[str, float], wall_s: float, whole: bool) -> list[
     """A sentence, if weights are on their way for most of the time. `updates`: as in a summary, whose bytes are those of `whole`
     versions, or of more than was sent."""
     share, count = updates["send_s"] / max(wall_s, 1e-9), updates["count"]
-    if count < LEAST_STEPS or share < MOST_SENDING:
+    if count < LEAST_VERSIONS or share < MOST_SENDING:
         return []
     each_s = updates["send_s"] / count
     said = f"weights were on their way {share:.0%} of the time, {each_s:.3g} s for each of {count:.0f} versions"

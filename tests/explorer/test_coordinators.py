@@ -7,6 +7,7 @@ import pytest
 
 from roll.core.distributed.cluster import Cluster
 from roll.core.errors import Replaced, WorkerDied
+from roll.core.explorer import replaced_workers
 from roll.core.explorer.coordinators import Coordinators
 from roll.core.explorer.group_play import GroupResult, GroupTask
 from roll.core.groups.changes import Changes
@@ -108,5 +109,34 @@ def test_a_group_that_nobody_waits_for_is_played_no_longer():
         with contextlib.suppress(asyncio.CancelledError):
             await waiting
         await cancelled.wait()
+
+    run(main())
+
+
+def test_a_group_of_a_coordinator_that_nothing_can_start_now_is_played_by_another(monkeypatch):
+    """As on a host that is cut off, where Ray starts nothing before it calls the host dead."""
+    monkeypatch.setattr(replaced_workers, "QUICK_S", 0.1)
+
+    async def main():
+        back = asyncio.Event()
+        successor = Worker("successor")
+
+        async def restart(rank):
+            await back.wait()
+            return successor
+
+        others = Worker("other")
+        cluster = Cluster("environment", [Worker("first", play_group=dies), others], 10.0, restart=restart)
+        coordinators = Coordinators(cluster, Changes(), Cluster("actor_infer", [Worker("engine")], 10.0), True)
+        with pytest.raises(Replaced):
+            await coordinators.play(task("a"))
+        for key in "abc":
+            await coordinators.play(task(key))
+        assert others.called == ["play_group"] * 3 and cluster.restarts == 0
+        back.set()
+        while not cluster.restarts or coordinators.replaces(0):
+            await asyncio.sleep(0)
+        await coordinators.play(task("d"))
+        assert successor.called == ["connect", "play_group"]
 
     run(main())

@@ -104,10 +104,11 @@ class Site:
     world: World
     runs: list[HostRun] = field(default_factory=list)
 
-    def launch(self, host: Host, *overrides: str, agentic: bool = False, local: bool = False, **given: str) -> HostRun:
-        """A run started on that host; `given`: variables of its environment."""
+    def launch(self, host: Host, *overrides: str, agentic: str = "", local: bool = False, **given: str) -> HostRun:
+        """A run started on that host; `agentic`: its configuration, if it is one of agents; `given`: variables of its
+        environment."""
         log = self.hosts.shared / f"log-{len(self.runs)}.txt"
-        pipeline, config = ("agentic", "agentic") if agentic else ("rlvr", "run")
+        pipeline, config = ("agentic", agentic) if agentic else ("rlvr", "run")
         output = self.hosts.shared / "output"
         command = [str(BIN / "python"), str(REPO / f"examples/start_{pipeline}_pipeline.py"), *(["--local"] if local else [])]
         command += self.world.arguments(f"output_dir={output}", *overrides, config=config)

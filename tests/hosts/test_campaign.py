@@ -63,7 +63,8 @@ def test_hosts_fail_at_random(site, seed):
         if kind == "off":
             here.join_ray(host, f"--address={address}")
         run.wait_for_steps(min(STEPS, len(run.steps()) + 2), 300)
-        done.append({"kind": kind, "host": host.number, "step": at, "seconds": seconds, "stop_s": run.longest_stop_s(began)})
+        stop_s = round(run.longest_stop_s(began), 1)
+        done.append({"kind": kind, "host": host.number, "step": at, "seconds": round(seconds, 1), "stop_s": stop_s})
     assert run.end(300) == 0, run.output
     assert (run.summary()["status"], run.summary()["steps"]) == ("finished", STEPS)
     run.is_clean()

@@ -1,3 +1,4 @@
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -5,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roll.core.configs.derived import derive
+from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.rlvr import RLVRConfig
 from roll.plan.rules.loading import load_config
 from roll.plan.rules.validation import check_config
@@ -420,3 +422,9 @@ def test_devices_that_cannot_be_read_are_one_problem(transport):
     found = check(model_update_transport=transport, actor_train={"device_mapping": "first"})
     assert list(found) == ["actor_train.device_mapping"]
     assert "cannot be read" in found["actor_train.device_mapping"].message
+
+
+def test_problems_that_a_worker_found_come_whole_to_the_driver():
+    error = ConfigError([Problem("gateway_host", "10.0.0.7", "is no address of h0", "10.0.0.0/24"), Problem("seed", 1, "is odd")])
+    found = pickle.loads(pickle.dumps(error))
+    assert (found.problems, str(found)) == (error.problems, str(error)) and len(str(found).splitlines()) == 2

@@ -138,6 +138,11 @@ def test_a_link_is_told_with_its_rate_where_weights_are_on_their_way_most_of_the
     assert "MB" not in told, "fewer bytes were sent than the versions have"
 
 
-@pytest.mark.parametrize(("count", "send_s"), [(20, 20.0), (20, 0.0), (5, 40.0), (0, 0.0)])
+def test_a_link_that_takes_minutes_for_a_version_is_told_after_few_of_them():
+    (told,) = slow_link({"count": 3, "bytes": 3 * 269e6, "send_s": 660.0}, 700.0, whole=True)
+    assert "220 s for each of 3 versions (269 MB at 1.22 MB/s)" in told
+
+
+@pytest.mark.parametrize(("count", "send_s"), [(20, 20.0), (20, 0.0), (2, 40.0), (0, 0.0)])
 def test_a_link_that_leaves_time_or_has_shown_too_little_is_not_told(count, send_s):
     assert slow_link({"count": count, "bytes": 48e6, "send_s": send_s}, 50.0, whole=True) == []

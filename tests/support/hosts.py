@@ -10,6 +10,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -149,6 +150,14 @@ class Host:
 
     def heal(self) -> None:
         _run(f"{_inside(self.switch)} ip link set p{self.number} up")
+
+    def pull_again_and_again(self, times: int) -> None:
+        """Pulls the cable for 5 s of every 20 s."""
+        for _ in range(times):
+            self.cut()
+            time.sleep(5)
+            self.heal()
+            time.sleep(15)
 
     def slow(self, rate: str) -> None:
         """From now on, in both directions."""

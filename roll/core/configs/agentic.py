@@ -191,7 +191,7 @@ class AgenticConfig(PPOConfig):
     )
     gateway_host: str = option(
         LOOPBACK,
-        "Address of this machine on which programs reach the policy; one that others can reach leaves only keys between.",
+        "Address of this machine on which programs reach the policy, or a network of it; others that reach it need a key alone.",
     )
     max_tokens_per_step: int = option(64, "Longest answer of one turn, in tokens.", bounds=COUNT)
     reward_normalization: RewardNormalizationConfig = option(RewardNormalizationConfig(), "Normalisation of rewards.")

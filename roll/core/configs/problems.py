@@ -56,6 +56,9 @@ class ConfigError(ValueError):
         self.problems = list(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[Problem]]]:  # a worker raises it, too
+        return type(self), (self.problems,)
+
 
 @dataclass(frozen=True, slots=True)
 class Note:

@@ -33,8 +33,8 @@ class Coordinators(ReplacedWorkers):
         await asyncio.gather(*map(self._connect, range(len(self.cluster))))
 
     async def play(self, task: GroupTask) -> GroupResult:
-        """Plays the group on the coordinator with the fewest groups. Raises as `call` does."""
-        rank = min(range(len(self._load)), key=lambda rank: self._load[rank])
+        """Plays the group on the coordinator with the fewest groups, of those that are there. Raises as `call` does."""
+        rank = min(range(len(self._load)), key=lambda rank: (self.replaces(rank), self._load[rank]))
         self._load[rank] += 1
         try:
             result: GroupResult = await self.call(rank, "play_group", task)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 from roll.core.distributed.cluster import Cluster
 from roll.core.errors import Replaced, WorkerDied, WorkersLost
 from roll.core.groups.changes import Changes
 
+QUICK_S = 5.0
+"""A caller waits so long for a successor, if others can do the work: on a host that is cut off Ray starts none for a minute."""
 MAX_DEATHS = 8
 """Deaths in a row, no call answered between them, after which the run ends: something kills them all."""
 
@@ -22,16 +25,24 @@ class ReplacedWorkers:
         self.cluster = cluster
         self._changes = changes
         self._replacing = [asyncio.Lock() for _ in range(len(cluster))]
+        self._begun: set[asyncio.Task[None]] = set()
         self._deaths_in_a_row = 0
 
+    def replaces(self, rank: int) -> bool:
+        """True while there is no worker of that rank: calls wait for it."""
+        return self._replacing[rank].locked()
+
     async def call(self, rank: int, method: str, *args: object) -> Any:
-        """Calls the worker. Raises `Replaced` if it dies over the call (another is in its place by then), and `WorkersLost`."""
+        """Calls the worker. Raises `Replaced` if it dies over the call (another is or comes in its place), and `WorkersLost`."""
         async with self._replacing[rank]:  # one that is being replaced is not ready yet
             worker = self.cluster.workers[rank]
         try:
             result = await self.cluster.call(rank, method, *args)
         except WorkerDied as death:
-            await self._replace(rank, worker, death)
+            self._begun.add(replacing := asyncio.ensure_future(self._replace(rank, worker, death)))
+            replacing.add_done_callback(self._begun.discard)
+            with suppress(TimeoutError):  # it goes on
+                await asyncio.wait_for(asyncio.shield(replacing), QUICK_S if len(self.cluster) > 1 else None)
             raise Replaced(str(death)) from death
         self._deaths_in_a_row = 0
         return result

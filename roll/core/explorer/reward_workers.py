@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 
 class Rewards:
-    """A sample goes to the workers of its prompt's domain, in turn. One that dies over it has a successor, which is asked again;
-    if that dies, too, the samples have no reward."""
+    """A sample goes to the workers of its prompt's domain, in turn. If one dies over it, its successor is asked again, or another
+    where that takes long; if that dies, too, the samples have no reward."""
 
     def __init__(
         self, clusters: Mapping[str, Cluster], changes: Changes, ledger: Ledger, success_at: Mapping[str, float]
@@ -90,8 +90,9 @@ class Rewards:
     async def _results(self, domain: str, samples: Sequence[Sample], as_judged: bool) -> list[RewardResult]:
         workers = self._workers[domain]
         self._turns[domain] += 1
-        rank = self._turns[domain] % len(workers.cluster)
+        count = len(workers.cluster)
         for _ in range(ATTEMPTS):
+            rank = min(range(count), key=lambda rank: (workers.replaces(rank), (rank - self._turns[domain]) % count))
             try:
                 results: list[RewardResult] = await workers.call(rank, "compute_rewards", samples, as_judged)
                 return results

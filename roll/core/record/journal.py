@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roll.core.configs.plain import JsonMapping, JsonObject
+from roll.core.record.patient_file import PatientFile
 
 logger = logging.getLogger(__name__)
 
@@ -83,47 +84,36 @@ class JournalFile:
         self.path = path
         self.rolled_back = path.with_name(f"{path.stem}.rolled-back{path.suffix}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Without a buffer: a line that a full disk refuses must not come up again when the file is closed.
-        self._file = path.open("ab", buffering=0)
-        self._end = _whole_lines(path)
-        self._file.truncate(self._end)
+        self._file = PatientFile(path)
+        self._file.truncate(path.read_bytes().rfind(b"\n") + 1)
         self._hash: hashlib.blake2b | None = None
-        """Hash of all bytes up to the end; None until it is asked for."""
+        """None until it is asked for."""
+        self._hashed = 0
+        """Bytes that the hash has seen: more than there are, once lines were cut or could not be written."""
 
     def append(self, row: JsonMapping) -> None:
-        """Writes one line and hands it to the operating system, so that it outlives this process.
-
-        Raises `OSError`, naming the file, if the line cannot be written; then nothing of it stays. Raises `RuntimeError` if
-        another process writes there, too."""
+        """Writes one line. Outlives this process unless the folder hangs, which holds up nobody here. Raises as `PatientFile`."""
         line = _line(plain(row))
-        size = os.fstat(self._file.fileno()).st_size
-        if size != self._end:
-            raise RuntimeError(f"{self.path} has {size} bytes where this run left {self._end}: another process writes to it")
-        rest = memoryview(line)
-        try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                self._file.truncate(self._end)
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
-        self._end += len(line)
+        self._file.append(line)
         if self._hash is not None:
             self._hash.update(line)
+            self._hashed += len(line)
 
     def position(self) -> int:
         """Returns the size in bytes, for a checkpoint, which is committed after `sync`."""
-        return self._end
+        return self._file.end
 
     def sync(self) -> None:
         """Everything up to `position()` is on disk when this returns, which may take long; any thread may call it."""
+        self._file.settle()
         sync(self.path)
         sync(self.path.parent)
 
     def digest(self) -> str:
         """Returns the hash of everything up to `position()`, for a checkpoint, too."""
-        if self._hash is None:
-            self._hash = _hash(self.path, self._end)
+        if self._hash is None or self._hashed != self._file.end:
+            self._file.settle()
+            self._hash, self._hashed = _hash(self.path, self._file.end), self._file.end
         return self._hash.hexdigest()
 
     def rewind(self, position: int, digest: str | None = None) -> int:
@@ -131,19 +121,17 @@ class JournalFile:
         it. Returns the number of rows cut.
 
         Raises `ValueError` if the file cannot have been that: it is shorter, has no line border there, or other rows before."""
+        self._file.settle()
         check_prefix(self.path, position, digest)
-        with self.path.open("rb") as file:
-            file.seek(position)
-            tail = file.read()
+        tail = self.path.read_bytes()[position:]
         self._put_aside(tail)
         self._file.truncate(position)
-        self._end = position
-        self._hash = None
         return tail.count(b"\n")
 
     def retain(self, wanted: Callable[[JsonObject], bool]) -> int:
         """Retains the rows that are `wanted`, and removes all others, and lines that are no rows. Returns the number of lines
         removed."""
+        self._file.settle()
         lines = self.path.read_bytes().splitlines(keepends=True)
         verdicts = [(row := _row(line)) is not None and wanted(row) for line in lines]
         cut = [line for line, good in zip(lines, verdicts, strict=True) if not good]
@@ -157,12 +145,11 @@ class JournalFile:
             self._file.close()
             os.replace(aside, self.path)
             sync(self.path.parent)
-            self._file = self.path.open("ab", buffering=0)
-            self._end = os.fstat(self._file.fileno()).st_size
-            self._hash = None
+            self._file = PatientFile(self.path)
         return len(cut)
 
     def rows(self) -> Iterator[JsonObject]:
+        self._file.settle()
         return read_rows(self.path)
 
     def close(self) -> None:
@@ -210,20 +197,6 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _whole_lines(path: Path, block: int = 1 << 16) -> int:
-    """Bytes up to and including the last line end."""
-    with path.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        while end:
-            start = max(0, end - block)
-            file.seek(start)
-            border = file.read(end - start).rfind(b"\n")
-            if border >= 0:
-                return start + border + 1
-            end = start
-    return 0
 
 
 def _hash(path: Path, size: int) -> hashlib.blake2b:
@@ -279,6 +252,7 @@ class RotatedJournal:
 
     def sync(self) -> None:
         """Syncs as `JournalFile.sync`; a file removed meanwhile, being one of the oldest, need not be on disk."""
+        self._journal.sync()
         for part in journal_parts(self._path):
             with contextlib.suppress(FileNotFoundError):
                 sync(part.path)

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from roll.chat.conversation import Asked, Reply, whole_body
 from roll.chat.exchange import Sent
@@ -29,6 +29,7 @@ from roll.core.errors import Refused
 from roll.envs.gateway.anthropic import Messages, counted
 from roll.envs.gateway.chat import ChatCompletions
 from roll.envs.gateway.dialect import Dialect
+from roll.envs.gateway.own_address import own_address
 from roll.envs.gateway.responses import Responses
 from roll.platform.ports import family_of
 
@@ -74,6 +75,7 @@ REMEMBERED = 4096
 IDLE_S = 600
 """Time that a client's connection stays open between two calls: a tool may take long."""
 GOODBYE_S = 1
+LOOPBACKS = ("127.0.0.1", "::1")
 CHAT, MESSAGES = ChatCompletions(), Messages()
 DIALECTS: Mapping[str, Dialect] = {"chat/completions": CHAT, "messages": MESSAGES, "responses": Responses()}
 NO_RETRY = {"x-should-retry": "false"}
@@ -84,9 +86,12 @@ Handler = Callable[[Request, Session], Awaitable[Response]]
 
 class Gateway:
     def __init__(self, host: str) -> None:
-        """`host`: the address to listen on, and in the addresses of episodes."""
-        self._host = host
+        """`host`: the address to listen on, and in the addresses of episodes; or a network in which this machine has one. Raises
+        `ConfigError` if it has none."""
+        self._host = own_address(host)
         self._sessions: dict[str, Session] = {}
+        self._unheard: set[str] = set()
+        """Episodes of which no request has come."""
         self._ended: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self._socket: socket.socket | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -97,7 +102,7 @@ class Gateway:
         if self._socket is None:
             self._socket = socket.create_server((self._host, 0), family=family_of(self._host), backlog=2048)
             config = uvicorn.Config(
-                self._app(),
+                self._hear(self._app()),
                 loop="none",
                 lifespan="off",
                 log_config=None,
@@ -109,6 +114,7 @@ class Gateway:
             self._server = _Server(config)
             self._serving = asyncio.ensure_future(self._server.serve(sockets=[self._socket]))
         self._sessions[session.name] = session
+        self._unheard.add(session.name)
         host = host or self._host
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/e/{session.name}"
 
@@ -117,6 +123,13 @@ class Gateway:
         assert self._socket is not None
         port: int = self._socket.getsockname()[1]
         return port
+
+    def silence_of(self, session: Session) -> str:
+        """The words for people where no request of the episode has come, whatever it asked for; none if one has."""
+        if session.name not in self._unheard:
+            return ""
+        said = f"no request of it has reached the gateway at {self._host}"
+        return said if self._host in LOOPBACKS else f"{said} (gateway_host): does a firewall drop what goes there?"
 
     async def serve(self, listener: socket.socket) -> asyncio.Server:
         """Those, too, that this socket hears."""
@@ -130,6 +143,7 @@ class Gateway:
     def end(self, session: Session) -> None:
         session.finish()
         self._sessions.pop(session.name, None)
+        self._unheard.discard(session.name)
         self._ended[session.name] = (session.model_key, session.reward_key)
         while len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
@@ -144,6 +158,13 @@ class Gateway:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def _hear(self, app: ASGIApp) -> ASGIApp:
+        async def heard(scope: Scope, receive: Receive, send: Send) -> None:
+            self._unheard.difference_update(scope["path"].split("/")[2:3])
+            await app(scope, receive, send)
+
+        return heard
 
     def _app(self) -> Starlette:
         routes = [Route(f"/e/{{episode}}/v1/{path}", self._asking(each), methods=["POST"]) for path, each in DIALECTS.items()]

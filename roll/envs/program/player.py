@@ -107,14 +107,12 @@ class Programs:
         try:
             end = await self._agent(program, session, place, self._addresses(session, program), await self._starter(task.tag))
         except EpisodeFailed as failure:
-            if failure.kind == "exit" and not session.forest.answers:
-                kind, message = (REFUSED, session.refused) if session.refused else (failure.kind, failure.message)
-                raise Unanswered(kind, message) from failure
-            raise
-        if not session.forest.answers and session.refused:
-            raise Unanswered(REFUSED, session.refused)
+            if session.forest.answers:
+                raise
+            raise self._unanswered(session, failure) from failure
         if not session.forest.answers:
-            raise EpisodeFailed("no_calls", "the program has ended without an answer of the policy: there is nothing to reward")
+            nothing = "the program has ended without an answer of the policy: there is nothing to reward"
+            raise self._unanswered(session, EpisodeFailed("no_calls", nothing))
         scorer = self._scorers.get(task.tag) or self._scorers.setdefault(task.tag, Scorer(program))
         trace = _trace(session, task, end)
         scoring = place.command(program, program.scoring, "scoring")
@@ -133,6 +131,17 @@ class Programs:
             metrics=_shape(session) | score.metrics,
         )
         return episode_samples(session.forest, task, outcome)
+
+    def _unanswered(self, session: Session, failure: EpisodeFailed) -> EpisodeFailed:
+        """The failure of a program that had no answer, with what the gateway knows of it. What will not change from group to
+        group becomes `Unanswered`."""
+        if session.refused and failure.kind in ("exit", "no_calls"):
+            return Unanswered(REFUSED, session.refused)
+        silence = self._gateway.silence_of(session)
+        if failure.kind == "exit":
+            return Unanswered(failure.kind, failure.message + (f" ({silence})" if silence.endswith("?") else ""))
+        is_silent = silence and failure.kind in ("timeout", "no_calls")
+        return Unanswered(failure.kind, f"{failure.message}\n{silence}") if is_silent else failure
 
     async def _prepared(self, env: EnvConfig, task: EpisodeTask, session: Session) -> _Place:
         """The working folder, after the set-up. Raises `EpisodeFailed`."""

@@ -88,9 +88,10 @@ def _reward(key: str, program: ProgramConfig) -> Iterator[Problem]:
 
 def host_problems(host: str) -> Iterator[Problem]:
     try:
-        address = ipaddress.ip_address(host)
+        address = ipaddress.ip_network(host, strict=False).network_address
     except ValueError:
-        yield Problem("gateway_host", host, "is not an IP address", "127.0.0.1, or the address of a network interface")
+        fix = "127.0.0.1, the address of a network interface, or a network such as 10.0.0.0/24"
+        yield Problem("gateway_host", host, "is neither an IP address nor a network", fix)
         return
     if address.is_unspecified or address.is_multicast:
         message = "programs are told this address, and it is none that they could reach"

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from living import command_lines, lives
 
-from roll.core.errors import EpisodeFailed
+from roll.core.errors import EpisodeFailed, Unanswered
 from roll.envs.program import process
 from roll.envs.program.process import Starter
 
@@ -150,6 +150,33 @@ def test_a_program_that_takes_too_long_has_failed_or_is_scored_on_what_it_did(pl
     assert failure.value.kind == "timeout" and "after 1 answers" in str(failure.value)
     (sample,) = play(HANGS, agent_timeout_s=1.5, score_timeouts=True)
     assert sample.trajectory.end == "truncated" and sample.reward == 5.0 and sample.trajectory.success is False
+
+
+@pytest.mark.parametrize(
+    ("code", "program", "kind"),
+    [
+        ("import time\ntime.sleep(300)", {}, "timeout"),
+        ("import time\ntime.sleep(300)", {"score_timeouts": True}, "no_calls"),
+        ("pass", {}, "no_calls"),
+    ],
+)
+def test_an_agent_that_the_gateway_has_not_heard_is_told_apart(play, code, program, kind):
+    with pytest.raises(Unanswered) as failure:
+        play(code, agent_timeout_s=1.5, **program)
+    assert (failure.value.kind, failure.value.cause) == (kind, "no request of it has reached the gateway at 127.0.0.1")
+
+
+def test_an_agent_whose_call_was_refused_has_been_heard(play):
+    code = """
+    import time
+    try:
+        post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", "another", {})
+    except OSError:
+        time.sleep(300)
+    """
+    with pytest.raises(EpisodeFailed, match="timeout") as failure:
+        play(code, agent_timeout_s=2.5)
+    assert not isinstance(failure.value, Unanswered)
 
 
 def test_an_agent_that_fails_of_what_the_policy_said_may_be_scored_on_what_it_did(play):
