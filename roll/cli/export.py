@@ -50,9 +50,10 @@ def export(checkpoint: Path, output: Path, dtype: ComputeDtype) -> int:
     runs = (CheckpointStore(place) for place in (checkpoint / "checkpoints", checkpoint))
     run = next((store for store in runs if any(store.root.glob("step-*"))), None)
     try:
+        hold = reading(checkpoint, *(run.root / f"step-{step}" for step in (run.steps() if run is not None else ())))
         found = CheckpointStore(checkpoint.parent).load(checkpoint) if run is None else run.resolve(True)
         assert found is not None
-        model, hold = found.model, reading(found.path)
+        model = found.model
     except CheckpointError as error:
         raise ConfigError([Problem("--checkpoint", str(checkpoint), str(error), "name a complete one")]) from None
     if output.exists() and (not output.is_dir() or any(output.iterdir())):

@@ -44,14 +44,18 @@ class Hold:
         self.close()
 
 
-def reading(folder: Path) -> Hold:
-    """Holds a checkpoint against deletion; called after the last look at its manifest, for NFS gives a lock up when another
-    descriptor of the file is closed. Raises `CheckpointError` if it was deleted, or is just being deleted."""
+def reading(*folders: Path) -> Hold:
+    """Holds checkpoints against deletion; called before they are verified, which also finds those that are not there. Raises
+    `CheckpointError` for one that is just being deleted."""
     hold = Hold()
-    try:
-        hold.add(folder, fcntl.LOCK_SH, os.O_RDONLY)
-    except (BlockingIOError, FileNotFoundError):
-        raise CheckpointError(f"{folder} is being deleted by its run (max_ckpt_to_keep): name a newer checkpoint") from None
+    for folder in folders:
+        try:
+            hold.add(folder, fcntl.LOCK_SH, os.O_RDONLY)
+        except BlockingIOError:
+            hold.close()
+            raise CheckpointError(f"{folder} is being deleted by its run (max_ckpt_to_keep): name a newer one") from None
+        except OSError:
+            continue
     return hold
 
 

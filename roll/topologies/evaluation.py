@@ -52,8 +52,9 @@ def evaluated_models(config: PPOConfig) -> tuple[EvaluatedModel, ...]:
     if PRETRAIN in config.bench_checkpoints:
         found.append(EvaluatedModel(0, PRETRAIN, Path(config.model_folder(config.actor_infer))))
     for path in _checkpoints(config):
+        hold = reading(path)
         step, folder = CheckpointStore(path.parent).model(path)
-        found.append(HeldModel(step, f"step-{step}", folder, reading(path)))
+        found.append(HeldModel(step, f"step-{step}", folder, hold))
     found.sort(key=lambda model: model.version)
     for one, other in pairwise(found):
         if one.version == other.version:

@@ -139,3 +139,15 @@ def test_an_evaluation_keeps_what_it_reads_from_being_deleted(lab, config_of):
     lab.run_local(replace(config, max_steps=4, resume_from_checkpoint=True))
     assert there(run) == ["step-2", "step-4"]
     assert (evaluation.evaluated[0].folder / "config.json").is_file()
+
+
+def test_an_evaluation_that_begins_while_its_checkpoint_is_deleted_is_refused_by_name(lab, config_of, capsys):
+    from roll.platform.checkpoint_readers import deletable
+
+    config = replace(config_of(max_steps=1), keep_best=None)
+    folder = lab.run(config).run_dir / "checkpoints" / "step-1"
+    lock, _ = deletable([folder])
+    for command in (["export", "--output", "x"], ["eval", "--local"]):
+        assert main([*command, "--checkpoint", str(folder)]) == 2
+        assert f"{folder} is being deleted by its run" in capsys.readouterr().err
+    lock.close()

@@ -59,15 +59,14 @@ def test_readers_do_not_shut_each_other_out_and_the_last_one_counts(store):
     assert store.steps() == [2]
 
 
-def test_what_is_being_deleted_or_was_deleted_is_not_begun(store, tmp_path):
+def test_what_is_being_deleted_is_not_begun_and_what_is_not_there_is_for_others_to_find(store, tmp_path):
     folder = save(store, 1)
     lock, gone = deletable([folder])
     assert gone == {folder}
-    for _ in range(2):
-        with pytest.raises(CheckpointError, match=r"step-1 is being deleted by its run \(max_ckpt_to_keep\)"):
-            reading(folder)
-        (folder / "manifest.json").unlink(missing_ok=True)
-        lock.close()
+    with pytest.raises(CheckpointError, match=r"step-1 is being deleted by its run \(max_ckpt_to_keep\)"):
+        reading(tmp_path / "step-7", folder)
+    lock.close()
+    reading(folder, folder / "manifest.json", tmp_path / "nowhere").close()
 
 
 def test_no_descriptor_is_left_open(store):
