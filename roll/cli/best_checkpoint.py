@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from roll.core.configs.problems import ConfigError, Problem
-from roll.reports.best_steps import BEST
+from roll.prompts.paths import BEST
 
 PLACES = (f"checkpoints/{BEST}", f"*/checkpoints/{BEST}", f"output/*/checkpoints/{BEST}")
 """Below the present folder: a run, its output_dir, or the folder in which it was started."""

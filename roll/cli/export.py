@@ -50,7 +50,7 @@ def export(checkpoint: Path, output: Path, dtype: ComputeDtype) -> int:
     runs = (CheckpointStore(place) for place in (checkpoint / "checkpoints", checkpoint))
     run = next((store for store in runs if any(store.root.glob("step-*"))), None)
     try:
-        hold = reading(checkpoint, *(run.root / f"step-{step}" for step in (run.steps() if run is not None else ())))
+        hold = reading(*([checkpoint] if run is None else [run.root / f"step-{step}" for step in run.steps()]))
         found = CheckpointStore(checkpoint.parent).load(checkpoint) if run is None else run.resolve(True)
         assert found is not None
         model = found.model

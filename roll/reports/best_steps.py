@@ -9,8 +9,6 @@ from typing import Any, Literal, NamedTuple
 from roll.core.configs.sizes import compact
 
 Mode = Literal["max", "min"]
-BEST = "best"
-"""The name of the best checkpoint: of the link to it, and where checkpoints are named."""
 OVERTAKEN = 2
 """Number of later validations after which one that is missing is waited for no more: explorers of their own validate side by
 side, and one may have died."""

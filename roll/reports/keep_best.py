@@ -23,7 +23,8 @@ from roll.core.record.journal import write_atomically
 from roll.core.record.run_lock import RunLock
 from roll.core.record.run_progress import RunProgress
 from roll.platform.checkpoint_readers import deletable
-from roll.reports.best_steps import BEST, Best, awaited, best_of, kept
+from roll.prompts.paths import BEST
+from roll.reports.best_steps import Best, awaited, best_of, kept
 from roll.reports.rows import OfRows
 
 REASON = "best.json"

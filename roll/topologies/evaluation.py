@@ -37,7 +37,7 @@ from roll.core.weights.bucket import Bucket, BucketFile, WeightManifest, make_bu
 from roll.core.weights.folder_files import weight_files
 from roll.core.weights.store import Buckets, Receive
 from roll.platform.checkpoint_readers import Hold, reading
-from roll.reports.best_steps import BEST
+from roll.prompts.paths import BEST
 
 OF_TRAINING = (
     "steps", "validation", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",

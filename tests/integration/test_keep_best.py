@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import roll
 from roll.cli.main import main
 from roll.cli.verify import read_run, violations
 from roll.platform.local_backend import LocalBackend
@@ -115,6 +116,25 @@ def test_best_is_evaluated_and_exported_by_name(lab, judged, config_of, monkeypa
     capsys.readouterr()
     assert main(["eval", "--checkpoint", "best", "--local", "--json"]) == 0
     assert [row["step"] for row in json.loads(capsys.readouterr().out)["evaluation"]] == [2]
+    for named in ("best", ["best"]):
+        assert [row["model"] for row in roll.evaluate(config, named, local=True)["evaluation"]] == ["step-2"]
+
+
+def test_best_is_refused_by_the_key_where_the_run_keeps_none(lab, make_config, with_validation):
+    config = make_config(with_validation, max_steps=1)
+    lab.run(config)
+    with pytest.raises(roll.ConfigError, match=r"bench_checkpoints = \['best'\].*the run keeps no best checkpoint \(keep_best\)"):
+        roll.evaluate(config, "best", local=True)
+
+
+def test_checkpoints_that_cannot_be_judged_are_not_best_and_patience_without_a_value_watches_nothing(lab, config_of):
+    """The judge fails for a quarter of each validation: there is no accuracy."""
+    judge = {"rewards.sums.worker_cls": f"{lab.rewards}.Unreliable", "rewards.sums.reward_args": {"every": 4}}
+    run = lab.run_local(config_of(max_steps=3, early_stopping={"patience": 1}, **judge))
+    assert run.summary["status"] == "finished" and run.summary["reason"] == "" and run.summary["best"] is None
+    assert there(run) == ["step-3"]
+    told = [warning for warning in run.summary["warnings"] if "val_correct/all/mean" in warning]
+    assert len(told) == 2 and told[0].startswith("keep_best:") and told[1].startswith("early_stopping:")
 
 
 @pytest.mark.parametrize("command", [["export", "--output", "x"], ["eval", "--local"]])
