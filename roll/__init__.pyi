@@ -13,6 +13,7 @@ from roll.core.configs.agentic import (
     RewardNormalizationConfig as RewardNormalizationConfig,
 )
 from roll.core.configs.base import AlarmConfig as AlarmConfig
+from roll.core.configs.best_steps import EarlyStoppingConfig as EarlyStoppingConfig, KeepBestConfig as KeepBestConfig
 from roll.core.configs.arguments import (
     CurriculumConfig as CurriculumConfig,
     DataArguments as DataArguments,

@@ -69,10 +69,10 @@ def train(config: Config | None = None, *, local: bool = False, **keywords: Any)
     return AsyncTrainingFlow(config, local=local).pipeline.run()
 
 
-def evaluate(config: Config, checkpoints: Sequence[str] = (), *, local: bool = False) -> dict[str, Any]:
+def evaluate(config: Config, checkpoints: str | Sequence[str] = (), *, local: bool = False) -> dict[str, Any]:
     """The summary of an evaluation: the models on the configuration's validation sets. `checkpoints`: folders of runs or of
-    checkpoints, or "pretrain" (default: `bench_checkpoints`). Raises `ConfigError`."""
-    named = list(checkpoints) or config.bench_checkpoints
+    checkpoints, "best" or "pretrain", one or several (default: `bench_checkpoints`). Raises `ConfigError`."""
+    named = ([checkpoints] if isinstance(checkpoints, str) else list(checkpoints)) or config.bench_checkpoints
     return train(replace(config, mode="bench", bench_checkpoints=named, resume_from_checkpoint=False), local=local)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roll.cli.best_checkpoint import named_best
 from roll.cli.options import Parser, answering
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.sizes import TORCH_NAMES, ComputeDtype
@@ -24,13 +25,13 @@ def main(arguments: Sequence[str]) -> int:
         "--checkpoint",
         required=True,
         metavar="FOLDER",
-        help="<output_dir>/<exp_name>/checkpoints/step-<n>, or a run: its newest complete one",
+        help="<output_dir>/<exp_name>/checkpoints/step-<n>, a run (its newest complete one), or best: of the run that is here",
     )
     parser.add_argument("--output", required=True, metavar="FOLDER", help="is made; must not be there, or be empty")
     parser.add_argument("--dtype", choices=TORCH_NAMES, default="fp32", help="type of the weights (default: fp32, the masters')")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
-    parameters = export(Path(options.checkpoint), Path(options.output), options.dtype)
+    parameters = export(named_best(options.checkpoint), Path(options.output), options.dtype)
     told = {"output": options.output, "parameters": parameters, "dtype": options.dtype}
     print(json.dumps(told) if options.json else f"{options.output}: {parameters:,} parameters in {options.dtype}")
     return 0
@@ -44,10 +45,12 @@ def export(checkpoint: Path, output: Path, dtype: ComputeDtype) -> int:
     written."""
     from roll.core.errors import CheckpointError
     from roll.core.record.checkpoint import CheckpointStore
+    from roll.platform.checkpoint_readers import reading
 
     runs = (CheckpointStore(place) for place in (checkpoint / "checkpoints", checkpoint))
     run = next((store for store in runs if any(store.root.glob("step-*"))), None)
     try:
+        hold = reading(*([checkpoint] if run is None else [run.root / f"step-{step}" for step in run.steps()]))
         found = CheckpointStore(checkpoint.parent).load(checkpoint) if run is None else run.resolve(True)
         assert found is not None
         model = found.model
@@ -66,6 +69,8 @@ def export(checkpoint: Path, output: Path, dtype: ComputeDtype) -> int:
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise ConfigError([Problem("--output", str(output), f"cannot be written: {error}", "name another folder")]) from None
+    finally:
+        hold.close()
     return count
 
 

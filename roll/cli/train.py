@@ -16,6 +16,7 @@ from pathlib import Path
 
 import yaml
 
+from roll.cli.best_checkpoint import named_best
 from roll.cli.options import (
     DEFAULT_FOLDER,
     INTERRUPTED,
@@ -240,7 +241,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     parser = Parser(prog="roll eval", description=description, epilog=OVERRIDES, allow_abbrev=False)
     parser.add_argument(
         "--checkpoint", action="append", default=[], metavar="FOLDER",
-        help="a run (all its checkpoints), a checkpoint, or pretrain; may be given several times (default: bench_checkpoints)",
+        help="a run (all its checkpoints), a checkpoint, best or pretrain; or several of them (default: bench_checkpoints)",
     )  # fmt: skip
     parser.add_argument("--config_path", help=f"folder of the YAML files (default: {DEFAULT_FOLDER})")
     parser.add_argument("--config_name", help="name of the YAML file (default: the configuration of the checkpoint's own run)")
@@ -260,6 +261,7 @@ def _evaluate(options: argparse.Namespace, overrides: Sequence[str]) -> int:
         message = f"is not given, and {options.config_path} is a folder of them"
         raise ConfigError([Problem("--config_name", MISSING_VALUE, message, ", ".join(there) or "it has none")])
     if options.config_name is None:
+        options.checkpoint = [str(named_best(each)) for each in options.checkpoint]
         folder, name = _own_configuration(options.checkpoint), OWN
         if (started := started_in(folder)) not in (None, Path.cwd()):
             what = f"relative paths of {folder / OWN}.yaml were meant from {started}, where the run was started, not from here"

@@ -10,6 +10,7 @@ from roll.core.distributed.backend import Backend
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.devices import Inventory
 from roll.core.flow.flow import Flow
+from roll.core.groups.schedule import StepSchedule
 from roll.core.pipeline.prepared import Prepared
 from roll.core.pipeline.roles import loss_spec
 from roll.core.record.callbacks import Callback, Observers, Reports
@@ -17,8 +18,10 @@ from roll.platform.garbage import watch_growth
 from roll.reports.advice import Adviser
 from roll.reports.alarms import Alarms
 from roll.reports.by_tag import ByTag
+from roll.reports.early_stopping import EarlyStopping
 from roll.reports.hang_watch import HangWatch
 from roll.reports.invalid_actions import InvalidActions
+from roll.reports.keep_best import KeepBest, Retention
 from roll.reports.learning_curve import LearningCurve
 from roll.reports.live_display import LiveDisplay
 from roll.reports.trackers import Trackers
@@ -38,13 +41,25 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
     picture = LearningCurve(run_dir, config.exp_name, derived.staleness_bound, prepared.lock)
     warnings = Warnings([*table(config, loss_spec(config, derived))] if config.trains else (), prepared.warnings)
     reports: list[Callback] = [trackers, warnings, InvalidActions(prepared.rules, warnings)]
-    if config.trains:
-        reports.append(curves)
+    best, stopping = _best_steps(prepared)
+    reports += filter(None, (best, stopping, curves if config.trains else None))  # the verdict names the best step
     if not prepared.evaluated:
         tags = ByTag(derived.tag_to_domain)
         alarms = Alarms(config.alarms if config.trains else (), run_dir, display)
         reports += [tags, Adviser(config, inventory.kind, not backend.isolated, curves), alarms]
-    return Observers((*reports, display, picture), display.note)
+    retention = Retention(prepared.checkpoints, best)
+    return Observers((*reports, display, picture), display.note, retention.spares)
+
+
+def _best_steps(prepared: Prepared) -> tuple[KeepBest | None, EarlyStopping | None]:
+    """What looks for the best steps of a run that trains."""
+    config, best = prepared.config, None
+    if config.keep_best is not None and config.trains:
+        schedule = StepSchedule(
+            last_step=config.max_steps, push_every=config.weight_push_interval, validate_every=config.steps_between_validations
+        )
+        best = KeepBest(config.keep_best, schedule, prepared.checkpoints, config.max_ckpt_to_keep, prepared.lock)
+    return best, EarlyStopping(config.early_stopping) if config.early_stopping is not None and config.trains else None
 
 
 def run_onlookers(

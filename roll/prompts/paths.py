@@ -16,6 +16,9 @@ from typing import Any, TypeVar
 from roll.core.configs.base import PRETRAIN
 from roll.prompts.hub import is_hub_name
 
+BEST = "best"
+"""The best checkpoint of a run: the name of the link to it, and where checkpoints are named."""
+
 C = TypeVar("C")
 
 _SQLITE = re.compile(r"(?P<driver>sqlite(\+\w+)?:///)(?P<file>(?!/|:memory:|file:)[^?]+)(?P<rest>.*)")
@@ -83,7 +86,7 @@ ABSOLUTE: dict[str, Callable[[Any], Any]] = {
     "file": _path,
     "model": lambda value: value if isinstance(value, str) and is_hub_name(value) else _path(value),
     "data set": lambda value: _path(value) if isinstance(value, str) and Path(value).exists() else value,  # else the hub's
-    "checkpoint": lambda value: value if value in ("auto", PRETRAIN) else _path(value),
+    "checkpoint": lambda value: value if value in ("auto", PRETRAIN, BEST) else _path(value),
     "database": _database,
     "interpreter": _interpreter,
     "options of an engine": _engine,

@@ -16,6 +16,7 @@ from roll.core.record.callbacks import MetricsRow, Summary
 from roll.core.record.episode_metrics import LEAST_VALID
 from roll.core.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE
 from roll.core.record.run_progress import RunProgress
+from roll.reports.best_steps import told_best
 from roll.reports.learning_curve import REWARD
 from roll.reports.rows import OfRows
 from roll.reports.table import Row, Table
@@ -85,7 +86,14 @@ class Curves(OfRows):
 
     def on_summary(self, summary: Summary, progress: RunProgress) -> None:
         if "status" in summary:
-            summary["verdict"] = verdict(self.curve, summary["status"], summary["groups"])._asdict()
+            found = verdict(self.curve, summary["status"], summary["groups"])
+            summary["verdict"] = with_best(found, summary)._asdict()
+
+
+def with_best(found: Verdict, summary: Mapping[str, Any]) -> Verdict:
+    """Adds the best checkpoint, where the run keeps it (`keep_best`)."""
+    told = told_best(summary.get("best"))
+    return found._replace(text=f"{found.text}; {told}") if told else found
 
 
 def verdict(curve: Callable[[str], Curve], state: str = "running", groups: Mapping[str, Any] | None = None) -> Verdict:

@@ -56,6 +56,8 @@ CHOSEN: Mapping[str, Any] = {
     "track_with": "none",
     "model_update_transport": "object_store",
     "rollout_log_per_step": 0,
+    "keep_best": None,
+    "early_stopping": None,
     "logging_steps": NEVER,
     "deterministic": False,
 }

@@ -36,6 +36,8 @@ from roll.core.record.validation import ValidationResult
 from roll.core.weights.bucket import Bucket, BucketFile, WeightManifest, make_buckets, manifest_of
 from roll.core.weights.folder_files import weight_files
 from roll.core.weights.store import Buckets, Receive
+from roll.platform.checkpoint_readers import Hold, reading
+from roll.prompts.paths import BEST
 
 OF_TRAINING = (
     "steps", "validation", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",
@@ -49,9 +51,10 @@ def evaluated_models(config: PPOConfig) -> tuple[EvaluatedModel, ...]:
     found = []
     if PRETRAIN in config.bench_checkpoints:
         found.append(EvaluatedModel(0, PRETRAIN, Path(config.model_folder(config.actor_infer))))
-    for path in _checkpoints(config.bench_checkpoints):
+    for path in _checkpoints(config):
+        hold = reading(path)
         step, folder = CheckpointStore(path.parent).model(path)
-        found.append(EvaluatedModel(step, f"step-{step}", folder))
+        found.append(HeldModel(step, f"step-{step}", folder, hold))
     found.sort(key=lambda model: model.version)
     for one, other in pairwise(found):
         if one.version == other.version:
@@ -59,10 +62,22 @@ def evaluated_models(config: PPOConfig) -> tuple[EvaluatedModel, ...]:
     return tuple(found)
 
 
-def _checkpoints(named: Sequence[str]) -> list[Path]:
+@dataclass(frozen=True, slots=True)
+class HeldModel(EvaluatedModel):
+    """The model of a checkpoint, which its run does not delete as long as this is referenced."""
+
+    hold: Hold
+
+
+def _checkpoints(config: PPOConfig) -> list[Path]:
     """The folders of the checkpoints that are named, each once."""
     found: dict[Path, None] = {}
-    for path in (Path(each) for each in named if each != PRETRAIN):
+    best = Path(config.shared_dir) / "checkpoints" / BEST
+    for path in (Path(each) for each in config.bench_checkpoints if each != PRETRAIN):
+        if str(path) == BEST and not path.exists():
+            path = best
+            if not best.exists():
+                raise CheckpointError(f"{best} is not there: the run keeps no best checkpoint (keep_best), or has none yet")
         steps = CheckpointStore(path / "checkpoints").steps()
         if steps:
             found |= dict.fromkeys((path / "checkpoints" / f"step-{step}").resolve() for step in steps)

@@ -19,7 +19,7 @@ from roll.core.distributed.processes import Process
 from roll.core.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE, Validated
 from roll.core.record.run_identity import DATABASE
 from roll.reports.learning_curve import REWARD
-from roll.reports.verdict import CUT, STEP_S, Curve, Verdict, verdict
+from roll.reports.verdict import CUT, STEP_S, Curve, Verdict, verdict, with_best
 from roll.view.content import Pieces, content, first_rollout, pieces
 from roll.view.groups import Fates, GroupPage, GroupQuery, GroupRow, all_groups, page, prompt_of
 from roll.view.journal import list_of, mapping, number, shown, text, whole
@@ -124,7 +124,8 @@ class RunReader:
             return None
         counts = mapping(summary.get("groups"))
         dropped = {shown(name): whole(count) or 0 for name, count in mapping(counts.get("dropped")).items()}
-        return verdict(self.metrics.curve, state, {"trained": whole(counts.get("trained")) or 0, "dropped": dropped})
+        found = verdict(self.metrics.curve, state, {"trained": whole(counts.get("trained")) or 0, "dropped": dropped})
+        return with_best(found, summary)
 
     def _validation(self) -> dict[str, object] | None:
         """The newest."""

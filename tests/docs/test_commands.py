@@ -88,6 +88,11 @@ LIMITS = [  # the first whose pattern is found in a command counts
         "tests/integration/test_bench.py::test_the_command_takes_the_configuration_of_the_checkpoints_run",
     ),
     Limit(
+        r"^roll export --checkpoint best ",
+        "needs a run that keeps its best checkpoint",
+        "tests/integration/test_keep_best.py::test_best_is_evaluated_and_exported_by_name",
+    ),
+    Limit(
         r"^roll show \S+ groups",
         "needs a run's database",
         CLI + "test_groups.py::test_groups_are_listed_and_exported_with_their_samples",

@@ -60,6 +60,31 @@ def test_an_explorer_that_comes_first_waits_at_the_bound_and_both_end_by_themsel
 
 
 @pytest.mark.slow
+def test_the_trainer_keeps_the_best_checkpoint_and_ends_by_patience_as_its_explorer_validates(launch):
+    """Killed and started again, it knows what was best before."""
+    metric = ("val_correct/all/mean", "min")
+    rule = f"{{metric: {metric[0]}, mode: {metric[1]}}}"
+    best = (f"keep_best={rule}", "save_steps=1", "eval_steps=1", "max_ckpt_to_keep=1", "max_steps=1000")
+    stop = f"early_stopping={{metric: {metric[0]}, mode: min, patience: 6, least: 0.001}}"
+    trainer = launch(*TRAINER, *best)
+    explorer = launch(*EXPLORER, *best)
+    trainer.wait_for_steps(5)
+    kill(trainer)
+    again = launch(*TRAINER, *best, stop)
+    assert (again.end(), explorer.end()) == (0, 0), again.output + explorer.output
+    summary, checkpoints = again.summary(), again.dir / "checkpoints"
+    assert summary["status"] == "finished" and "6 times in a row (early_stopping)" in summary["reason"]
+    rows = [json.loads(line) for line in (again.dir / "metrics.jsonl").read_text().splitlines()]
+    values = {row["step"]: row[metric[0]] for row in rows if metric[0] in row and row["step"]}
+    why = json.loads((checkpoints / "best.json").read_text())
+    assert why["value"] == values[why["step"]] == min(values.values())
+    assert (checkpoints / "best").resolve().name == f"step-{why['step']}"
+    there = {int(path.name[5:]) for path in checkpoints.glob("step-*")}
+    assert {why["step"], summary["steps"]} <= there
+    assert there <= {why["step"], summary["steps"]} | set(range(summary["steps"])) - values.keys(), "or awaited to the end"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("transport", "more"),
     [

@@ -54,7 +54,7 @@ def test_a_checkpoint_whose_deletion_was_cut_is_gone_at_once_and_its_rest_at_the
 
 def test_the_one_that_a_run_began_from_stays_for_engines_that_start_anew(tmp_path):
     save(CheckpointStore(tmp_path), 5)
-    store = CheckpointStore(tmp_path, keep=2, spared=5)
+    store = CheckpointStore(tmp_path, keep=2, spares=lambda steps: {5})
     for step in (10, 20, 30):
         save(store, step)
     assert store.steps() == [5, 20, 30]

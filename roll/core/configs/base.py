@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
+from roll.core.configs.best_steps import EarlyStoppingConfig, KeepBestConfig
 from roll.core.configs.device_mapping import MAX_DEVICES
 from roll.core.configs.fields import Bounds, option, required
 from roll.core.configs.flow import FlowConfig
@@ -89,7 +90,7 @@ class BaseConfig:
     )
     bench_checkpoints: list[str] = option(
         [PRETRAIN],
-        "mode bench: what is evaluated: pretrain (that model), folders of runs (all their checkpoints), folders of checkpoints.",
+        "mode bench: what is evaluated: pretrain, best (of this run), folders of runs (all their checkpoints) or of checkpoints.",
         path="checkpoint",
     )
     groups_database: str | None = option(
@@ -129,6 +130,8 @@ class BaseConfig:
     # Checkpoints, evaluation, tracking.
     save_steps: int = option(50, "Steps between checkpoints; 0: the last step alone leaves one.", bounds=Bounds(ge=0))
     max_ckpt_to_keep: int = option(0, "Newest checkpoints kept; 0 means all.", bounds=Bounds(ge=0))
+    keep_best: KeepBestConfig | None = option(None, "Keeps the checkpoints with the best validations, too; {}: by accuracy.")
+    early_stopping: EarlyStoppingConfig | None = option(None, "Ends a run that gets no better, e.g. {patience: 5}.")
     resume_from_checkpoint: bool | str = option(
         False,
         "false: start from the beginning; true: continue from the newest checkpoint; auto: continue if there is one; or a path.",

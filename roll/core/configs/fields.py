@@ -60,7 +60,7 @@ def option(default: T, help: str, *, bounds: Bounds = FINITE, **metadata: Any) -
 
 def required(help: str, **metadata: Any) -> Any:
     """Declares a field that the user must give."""
-    return field(metadata=metadata | {"help": help, "bounds": FINITE})
+    return field(metadata={"bounds": FINITE} | metadata | {"help": help})
 
 
 def default_of(item: Field[object]) -> Any:

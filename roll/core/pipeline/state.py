@@ -42,8 +42,9 @@ class RunState:
         self._config, self._prepared, checkpoint = config, prepared, prepared.checkpoint
         self.identity = _identity(config, prepared)
         self.first_step = self.saved_step = prepared.first_version
-        spared = self.first_step if prepared.continues else None
-        self.checkpoints = CheckpointStore(prepared.checkpoints, config.max_ckpt_to_keep, spared, prepared.lock)
+        first = {self.first_step} if prepared.continues else set()  # engines that restart begin with its weights
+        retained = (config.max_ckpt_to_keep, prepared.lock, lambda old: {*first, *observers.spares([*{*old} - first])})
+        self.checkpoints = CheckpointStore(prepared.checkpoints, *retained)
         if prepared.continues and prepared.database is not None and checkpoint is not None:
             prepared.database.mend(checkpoint, prepared.run_dir / GROUPS)
         self.record = RunRecord(

@@ -17,6 +17,7 @@ from roll.core.configs.flow import FlowConfig
 from roll.core.configs.problems import OWN_CODE, Collector
 from roll.core.data.sample import Sample, SampleGroup
 from roll.core.errors import CallbackError, boundary, contained
+from roll.core.record.checkpoint import Spares
 from roll.core.record.metric_names import OF_EVERY_RUN, OF_SOME_RUNS
 from roll.core.record.run_progress import RunProgress
 
@@ -75,6 +76,7 @@ class Observers(NamedTuple):
     """Called on the run's own thread, so they must be quick; with the metrics that the user's callbacks have added."""
     note: Callable[[str], None] = lambda line: None
     """Prints a line for people, on any thread."""
+    spares: Spares = lambda old: ()
 
 
 def own_callbacks(flow: FlowConfig, collect: Collector) -> tuple[Callback, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,15 +81,16 @@ class Checkpoint:
 
 Check = Callable[[Checkpoint], None]
 """Check of a checkpoint; raises `CheckpointError`."""
+Spares = Callable[[list[int]], Collection[int]]
+"""Given the steps of checkpoints that are old enough to be deleted, returns those that stay."""
 
 
 class CheckpointStore:
-    def __init__(self, root: Path, keep: int = 0, spared: int | None = None, lock: RunLock | None = None) -> None:
-        """`keep`: how many of the newest checkpoints stay, 0 for all. `spared`: the step of one that stays besides them: engines
-        that restart begin with its weights. `lock`: the lock of the folder's run; a reader needs none."""
+    def __init__(self, root: Path, keep: int = 0, lock: RunLock | None = None, spares: Spares = lambda old: ()) -> None:
+        """`keep`: how many of the newest checkpoints stay, 0 for all. `lock`: that of the folder's run; a reader needs none."""
         self.root = root
         self._keep = keep
-        self._spared = spared
+        self._spares = spares
         self._lock = lock
 
     def steps(self) -> list[int]:
@@ -131,11 +132,15 @@ class CheckpointStore:
         partial.rename(final)
         self._sync_root()
         _remove(replaced)
-        if self._keep:
-            for old in [step for step in self.steps()[: -self._keep] if step != self._spared]:
-                _remove(aside := self.root / f".step-{old}.deleted")  # where a kill cuts this, the next `begin` goes on
-                _remove((self.root / f"step-{old}").rename(aside))  # half a folder must not look like a checkpoint
+        self.prune()
         return final
+
+    def prune(self) -> None:
+        """Removes the checkpoints that need not stay."""
+        old = self.steps()[: -self._keep] if self._keep else []
+        for step in sorted({*old} - {*self._spares(old)}):
+            _remove(aside := self.root / f".step-{step}.deleted")  # where a kill cuts this, the next `begin` goes on
+            _remove((self.root / f"step-{step}").rename(aside))  # half a folder must not look like a checkpoint
 
     def set_aside_after(self, step: int) -> None:
         """Renames the checkpoints of later steps. A run that goes on from an older one takes another course: its journals no

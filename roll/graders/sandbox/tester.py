@@ -18,6 +18,7 @@ import socket
 import sys
 import types
 import typing
+from collections.abc import Container, Sequence
 from functools import cache
 from typing import Any
 
@@ -116,6 +117,19 @@ def same(given: Any, expected: Any) -> bool:
     return bool(given == expected)
 
 
+def _names(peer: Peer, asked: Container[str], tests: Sequence[str]) -> dict[str, Any]:
+    """Returns the names of the solution. `asked`: those of which tests ask something."""
+    names = {name: value for name, value in peer.ask(0, "names").items() if name.isidentifier() and not name.startswith("__")}
+    peer.named = frozenset(value.roll_handle for value in names.values() if isinstance(value, Remote))
+    peer.named |= {value.roll_number for value in names.values() if isinstance(value, RemoteType)}
+    for name in names:
+        if isinstance(names[name], Remote) and name in asked and not names[name].roll_told.get("function"):
+            set_own(names[name], roll_made=True)
+        elif isinstance(names[name], list | dict | set) and any(re.search(rf"\b{name}\b", test) for test in tests):
+            names[name] = peer.ask(0, "value", name)
+    return names
+
+
 def _tested(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
     tests, passed, why = [*map(_read, message["tests"])], 0, ""
     _look_through_proxies(peer)
@@ -125,15 +139,7 @@ def _tested(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
     peer.watch = Watch(frozenset())
     peer.evident = frozenset(message.get("classes", ())) | classes_in(tests)
     try:
-        names = {name: value for name, value in peer.ask(0, "names").items() if name.isidentifier() and not name.startswith("__")}
-        peer.named = frozenset(value.roll_handle for value in names.values() if isinstance(value, Remote))
-        peer.named |= {value.roll_number for value in names.values() if isinstance(value, RemoteType)}
-        asked = objects_in(tests)
-        for name in names:
-            if isinstance(names[name], Remote) and name in asked and not names[name].roll_told.get("function"):
-                set_own(names[name], roll_made=True)
-            elif isinstance(names[name], list | dict | set) and any(re.search(rf"\b{name}\b", test) for test in message["tests"]):
-                names[name] = peer.ask(0, "value", name)
+        names = _names(peer, objects_in(tests), message["tests"])
     except Exception as error:  # boundary: what the solution says
         return 0, f"the solution cannot be loaded: {_shown(error)}"
     for text, tree in zip(message["tests"], tests, strict=True):
@@ -156,7 +162,7 @@ def _tested(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
             raise Unable(peer.unable)
         if why and not message["go_on"]:
             break
-    return (0, why) if passed == 0 else _weighed(peer, passed, why)
+    return _weighed(peer, passed, why) if passed else (0, why)
 
 
 def _weighed(peer: Peer, passed: int, why: str) -> tuple[int, str]:

@@ -12,6 +12,8 @@ from roll.core.configs.ppo import PPOConfig, set_key
 from roll.core.configs.problems import Note
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.worker import TrainedConfig
+from roll.plan.counts import validations
+from roll.plan.rules.metric_rules import among, of_validations
 
 HIGHEST_RATE = 0.01
 """Thirty times what the tiny embedded models, 10,000 times what pretrained ones are trained with."""
@@ -140,3 +142,7 @@ def _validation(config: PPOConfig) -> Iterator[Note]:
     if config.eval_steps is not None and not config.validation_sampling:
         block = "val_env_manager" if isinstance(config, AgenticConfig) else "validation: {data_args: {file_name: ...}}"
         yield Note("eval_steps", config.eval_steps, f"does nothing: there is no validation set; add {block}, or remove the key")
+    stopping, count = config.early_stopping, validations(config.max_steps, config.steps_between_validations)
+    if stopping is not None and stopping.patience >= count and among(stopping.metric, [*of_validations(config)]):
+        message = f"does nothing: the run has {count} validations, and the first is no loss; less, or smaller eval_steps"
+        yield Note("early_stopping.patience", stopping.patience, message)

@@ -5,99 +5,24 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
-from glob import escape
 from itertools import islice
 
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.arguments import EngineArguments
-from roll.core.configs.base import PRETRAIN, AlarmConfig
-from roll.core.configs.derived import keeps_sampling_mask, old_logprobs_recomputed, optimizer_batch_size, replays_routing
+from roll.core.configs.base import PRETRAIN
+from roll.core.configs.derived import optimizer_batch_size
 from roll.core.configs.fields import all_range_problems
-from roll.core.configs.losses import POLICY_LOSSES, anchor_of
 from roll.core.configs.ppo import MAIN_SET, PPOConfig
-from roll.core.configs.problems import MISSING_VALUE, Problem, did_you_mean
+from roll.core.configs.problems import MISSING_VALUE, Problem
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.worker import TrainedConfig
-from roll.core.record.metric_names import OF_EVERY_RUN, OF_SOME_RUNS
 from roll.plan.rules.agentic_rules import agentic_problems
+from roll.plan.rules.best_rules import best_problems
 from roll.plan.rules.loss_rules import loss_problems
+from roll.plan.rules.metric_rules import alarm_problems
 from roll.plan.rules.rlvr_rules import rlvr_problems
 from roll.plan.rules.role_rules import device_problems, role_problems, unreadable_devices
 from roll.plan.rules.schedule_rules import schedule_problems
-
-
-def alarm_problems(config: PPOConfig) -> Iterator[Problem]:
-    names = [*OF_EVERY_RUN, *_of_this(config)]
-    for index, alarm in enumerate(config.alarms):
-        yield from _range(alarm, f"alarms[{index}]")
-        if not _among(alarm.metric, names) and not _of_own_code(alarm.metric, config):
-            yield _unknown(alarm.metric, f"alarms[{index}].metric", names)
-
-
-def _range(alarm: AlarmConfig, key: str) -> Iterator[Problem]:
-    above, below = alarm.above, alarm.below
-    if above is None and below is None:
-        yield Problem(key, MISSING_VALUE, f"{alarm.metric} has no range to leave", "above: <number>, or below: <number>")
-    elif above is not None and below is not None and below >= above:
-        message = f"every value is below {below:g} or above {above:g}: in range is what lies from below to above"
-        yield Problem(f"{key}.below", below, message, f"less than {above:g}")
-
-
-def _of_this(config: PPOConfig) -> Iterator[str]:
-    correction = config.train_infer_correction
-    decoupled = old_logprobs_recomputed(config)[0] and anchor_of(config.actor_train.pg_variant) == "step"
-    corrects = correction.is_weight.enabled or any(each.enabled for each in correction.filters)
-    has = {
-        "use_kl_loss or add_token_level_kl": config.uses_reference,
-        "add_token_level_kl": config.add_token_level_kl,
-        "an adv_estimator that compares the rollouts of a group": config.compares_in_groups,
-        "adv_estimator gae": config.uses_critic,
-        "value_clip": config.uses_critic and config.value_clip is not None,
-        "train_infer_correction or recomputed log-probs": decoupled or corrects or correction.veto_threshold is not None,
-        "actor_log_prob": config.actor_log_prob is not None,
-        "keep_sampling_mask with top_p or top_k": keeps_sampling_mask(config),
-        "router_replay": replays_routing(config),
-        "a validation set": bool(config.validation_sampling),
-        "an agentic run": config.kind == "agentic",
-        "mode train": config.mode != "both",
-    }
-    for need, patterns in OF_SOME_RUNS.items():
-        if has[need]:
-            yield from patterns
-    own = POLICY_LOSSES.get(config.actor_train.pg_variant)
-    yield from ("actor/*",) if own is None else (f"actor/{name}" for name in own.metrics)
-    domains = [escape(domain) for domain in dict.fromkeys(config.tag_to_domain.values())]
-    yield from (f"rewards/{domain}/*" for domain in domains)
-    yield from (f"staleness/{domain}/mean" for domain in domains if len(domains) > 1)
-
-
-def _of_own_code(name: str, config: PPOConfig) -> bool:
-    """True if the run's own code may add it: it has no beginning of the run's metrics, and is not one of them misspelt."""
-    known = [*OF_EVERY_RUN, *(pattern for patterns in OF_SOME_RUNS.values() for pattern in patterns)]
-    begins = {pattern.partition("/")[0] for pattern in known}
-    added = config.flow.callbacks or config.flow.stages
-    return bool(added) and name.partition("/")[0] not in begins and not did_you_mean(name, known, cutoff=0.85)
-
-
-def _among(name: str, patterns: list[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _unknown(name: str, key: str, known: list[str]) -> Problem:
-    for need, patterns in OF_SOME_RUNS.items():
-        if _among(name, [*patterns]):
-            return Problem(key, name, f"no step of this run will have it: it needs {need}", f"{need}, or another metric")
-    if losses := [loss for loss, entry in POLICY_LOSSES.items() if name.removeprefix("actor/") in entry.metrics]:
-        return Problem(
-            key,
-            name,
-            "the loss of this run does not have it",
-            f"actor_train.pg_variant: {' or '.join(losses)}, or another metric",
-        )
-    fix = did_you_mean(name, [each for each in known if "*" not in each], "a name from metrics.jsonl of a run like this one")
-    return Problem(key, name, "no step of this run will have it", fix)
-
 
 OF_THE_RUN = frozenset({"messages", "add_generation_prompt"})
 """Variables of a chat template that are not for the user to set."""
@@ -116,6 +41,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         _batch,
         _evaluation,
         alarm_problems,
+        best_problems,
         schedule_problems,
         loss_problems,
         role_problems,
