@@ -7,8 +7,8 @@ import threading
 import time
 
 import pytest
-from roll.record import patient_file
 
+from roll.core.record import patient_file
 from roll.core.record.journal import JournalFile
 from roll.core.record.patient_file import PatientFile
 

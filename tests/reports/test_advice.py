@@ -12,7 +12,7 @@ from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.record.run_progress import ENGINES, Places
 from roll.reports.advice import LEAST_STEPS, Halves, advise, sentences, slow_link
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "rollout"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "groups"))
 from virtual_run import simulate
 
 pytestmark = pytest.mark.slow
