@@ -34,7 +34,7 @@ UNLIMITED, ON_ERROR, LEAVE_IT = timedelta(days=1), "TORCH_NCCL_ASYNC_ERROR_HANDL
 of a dead engine."""
 
 
-def _join(member: Member, store: PrefixStore) -> DeviceGroup:
+def join_group(member: Member, store: PrefixStore) -> DeviceGroup:
     """Blocks until all members do, or with NCCL until the first exchange. `store`: the group's part of the rendezvous."""
     if member.device:
         return nccl_group(store, member.rank, member.size, torch.device(member.device), member.timeout_s)
@@ -126,7 +126,7 @@ class BroadcastGroups:
                 group.exchanges.abort()
                 group = None
             if group is None:
-                group = JoinedGroup(member, _join(member, store))
+                group = JoinedGroup(member, join_group(member, store))
             yield group.exchanges.exchange
             group.finish(store)
         except (RuntimeError, OSError) as error:

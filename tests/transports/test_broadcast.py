@@ -13,6 +13,7 @@ import torch
 from roll.core.errors import BroadcastError
 from roll.core.weights.bucket import make_buckets
 from roll.core.weights.store import Member
+from roll.transports import broadcast
 from roll.transports.broadcast import BroadcastGroups, Rendezvous
 
 
@@ -112,8 +113,8 @@ def test_a_receiver_that_is_killed_in_mid_update_costs_this_update_and_nothing_e
 def test_a_group_is_joined_once_for_all_updates_until_its_sender_has_another(rendezvous, monkeypatch):
     """Two senders, each with a group of its own; then the first with another receiver."""
     joined = []
-    join = Member.join
-    monkeypatch.setattr(Member, "join", lambda self, store: joined.append((self.group, self.rank)) or join(self, store))
+    join = broadcast.join_group
+    monkeypatch.setattr(broadcast, "join_group", lambda by, store: joined.append((by.group, by.rank)) or join(by, store))
     processes = [BroadcastGroups() for _ in range(4)]
     kept = [rendezvous.members(f"kept-{sender}", [""] * 2, sender=sender) for sender in (0, 1)]
     with ThreadPoolExecutor(2) as pool:
