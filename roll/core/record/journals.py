@@ -12,6 +12,7 @@ from roll.core.configs.derived import Derived
 from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.redact import redact
+from roll.core.record.batch_log import BatchLog
 from roll.core.record.group_log import GroupLog, SampleLog
 from roll.core.record.journal import JournalFile, RotatedJournal, check_prefix, write_atomically
 
@@ -45,12 +46,16 @@ class Journals:
         run_dir, at = Path(derived.run_dir), resumed or {}
         step, digests = at.get("step", 0), at.get("digests", {})
         self.groups = GroupLog(run_dir)
-        self.samples = SampleLog(run_dir, config.rollout_log_per_step, config.seed, round(config.rollout_log_limit_gb * 1e9))
+        logged, most_bytes = config.rollout_log_per_step, round(config.rollout_log_limit_gb * 1e9)
+        self.samples = SampleLog(run_dir, logged, config.seed, most_bytes)
+        self.batches = BatchLog(run_dir, logged == "all" and config.trains and config.mode != "replay", most_bytes)
         self.metrics = MetricsLog(run_dir)
         self.metrics.rewind(at.get("metrics", 0), step if resumed is not None else -1, digests.get("metrics"))
         write_atomically(run_dir / "config.yaml", yaml.safe_dump(redact(written), sort_keys=False).encode())
         self.groups.rewind(at.get("groups", 0), digests.get("groups"))
         self.samples.journal.rewind(at.get("samples", 0), digests.get("samples"))
+        if self.batches.journal is not None:
+            self.batches.journal.rewind(at.get("batches", 0), digests.get("batches"))
 
     def state(self) -> JsonObject:
         """Returns the positions of the journals, for a checkpoint."""
@@ -64,9 +69,12 @@ class Journals:
 
     @property
     def _wound_back(self) -> dict[str, JournalFile | RotatedJournal]:
-        return {"groups": self.groups.journal, "samples": self.samples.journal, "metrics": self.metrics.journal}
+        always = {"groups": self.groups.journal, "samples": self.samples.journal, "metrics": self.metrics.journal}
+        return always if self.batches.journal is None else always | {"batches": self.batches.journal}
 
     def close(self) -> None:
         self.metrics.journal.close()
         self.groups.close()
         self.samples.close()
+        if self.batches.journal is not None:
+            self.batches.journal.close()

@@ -1,0 +1,14 @@
+"""Keys of `mode: replay`: which recorded groups are trained again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roll.core.configs.fields import Bounds, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig:
+    run: str | None = option(None, "The folder of the run that recorded them (rollout_log_per_step: all).", path="file")
+    until: int | None = option(None, "The last step that is trained again; null: the last one recorded.", bounds=Bounds(ge=1))
+    without_groups: list[int] = option([], "Ids of groups that are left out.", bounds=Bounds(ge=0))
