@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from roll.cli.verify_files import DAMAGE, REPLAYED, Run, blake2b, prefix, read_run, rows, sha256
+from roll.cli.verify_files import DAMAGE, REUSED, Run, blake2b, prefix, read_run, rows, sha256
 from roll.core.configs.sizes import counted
 from roll.view.runs import check_run
 
@@ -28,7 +28,7 @@ GIVEN_BACK = {"explorer_lost", "rolled_back", "damaged"}
 def violations(run: Run) -> Iterator[str]:
     """One line for each promise that is broken."""
     yield from run.damaged
-    for check in (_fates, _replays, _steps, _staleness, _prompts, _samples, _checkpoints, _summary, _stored):
+    for check in (_fates, _reuses, _steps, _staleness, _prompts, _samples, _checkpoints, _summary, _stored):
         try:
             yield from check(run)
         except DAMAGE as error:
@@ -45,10 +45,10 @@ def _fates(run: Run) -> Iterator[str]:
             yield f"group {row['group_id']}: fate {row['fate']!r} with the reason {row['reason']!r}"
 
 
-def _replays(run: Run) -> Iterator[str]:
+def _reuses(run: Run) -> Iterator[str]:
     first = {row["group_id"]: row["step"] for row in run.trained}
     steps: dict[int, list[int]] = defaultdict(list)
-    for row in run.replays:
+    for row in run.reuses:
         steps[row["group_id"]].append(row["step"])
     for group_id, again in steps.items():
         if group_id < run.inherited["next_group_id"]:
@@ -133,7 +133,7 @@ def _samples(run: Run) -> Iterator[str]:
 
 
 def _checkpoints(run: Run) -> Iterator[str]:
-    steps = {fate: Counter(row["step"] for row in of) for fate, of in (("trained", run.trained), (REPLAYED, run.replays))}
+    steps = {fate: Counter(row["step"] for row in of) for fate, of in (("trained", run.trained), (REUSED, run.reuses))}
     for manifest in run.checkpoints:
         folder, damaged = manifest.parent, list[str]()
         try:
@@ -147,7 +147,7 @@ def _checkpoints(run: Run) -> Iterator[str]:
             uses = Counter({fate: accounts.get(fate, 0) for fate in numbers})
             written = prefix(run.folder / "groups.jsonl", record["groups"])
             before = Counter(row["group_id"] for row in written)
-            fates = sum(row["fate"] != REPLAYED for row in written) + run.fates_inherited
+            fates = sum(row["fate"] != REUSED for row in written) + run.fates_inherited
             digests = record["digests"]
             changed = [
                 name for name in digests if blake2b(run.folder / f"{name}.jsonl", record[name]) not in (digests[name], None)
@@ -176,7 +176,7 @@ def _summary(run: Run) -> Iterator[str]:
         return
     accounts, before = run.summary["groups"], run.inherited
     dropped = Counter(before["dropped"]) + Counter(row["reason"] for row in run.groups if row["fate"] == "dropped")
-    trained, replayed = len(run.trained) + before["trained"], len(run.replays) + before[REPLAYED]
+    trained, reused = len(run.trained) + before["trained"], len(run.reuses) + before[REUSED]
     if accounts["admitted"] != accounts["trained"] + accounts["buffered"] + accounts["in_flight"] + sum(
         accounts["dropped"].values()
     ):
@@ -184,8 +184,8 @@ def _summary(run: Run) -> Iterator[str]:
     if "as_of" not in run.summary and (accounts["trained"], accounts["dropped"]) != (trained, dict(dropped)):
         journal = f"{trained} and {dict(dropped)}"
         yield f"summary.json counts {accounts['trained']} trained and {accounts['dropped']}, groups.jsonl {journal}"
-    if "as_of" not in run.summary and accounts.get(REPLAYED, 0) != replayed:
-        yield f"summary.json counts {accounts.get(REPLAYED, 0)} replayed, groups.jsonl {replayed}"
+    if "as_of" not in run.summary and accounts.get(REUSED, 0) != reused:
+        yield f"summary.json counts {accounts.get(REUSED, 0)} reused, groups.jsonl {reused}"
     if run.over and (accounts["buffered"] or accounts["in_flight"]):
         yield f"a finished run has groups without a fate: {accounts}"
 
@@ -207,9 +207,9 @@ def _stored(run: Run) -> Iterator[str]:
         own = sorted(group_id for group_id in run.database.groups if group_id >= first)
         if own != list(range(first, first + len(own))):
             yield f"groups of the database are not numbered from {first} without gaps"
-        written = {(row["group_id"], row["step"], row["lag"]) for row in run.replays}
-        if other := written ^ run.database.replays:
-            yield f"the database and groups.jsonl have different replays: {sorted(other)[:3]} (group, step, lag)"
+        written = {(row["group_id"], row["step"], row["lag"]) for row in run.reuses}
+        if other := written ^ run.database.reuses:
+            yield f"the database and groups.jsonl have different reuses: {sorted(other)[:3]} (group, step, lag)"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -227,7 +227,7 @@ def main(arguments: Sequence[str]) -> int:
     found = list(violations(run))
     status = run.summary.get("status", "running") if run.summary else "running, or killed"
     if options.json:
-        numbers = {"groups": len(run.groups), "trained": len(run.trained), "trained_again": len(run.replays)}
+        numbers = {"groups": len(run.groups), "trained": len(run.trained), "trained_again": len(run.reuses)}
         facts = {"ok": not found, "run": str(options.run), "status": status, **numbers, "checkpoints": len(run.checkpoints)}
         print(json.dumps(facts | {"broken": found, "notes": run.notes}, indent=2))
         return 1 if found else 0
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"broken: {line}")
     for line in run.notes:
         print(f"note: {line}")
-    again = f" and {len(run.replays)} times one again" if run.replays else ""
+    again = f" and {len(run.reuses)} times one again" if run.reuses else ""
     told = (
         f"{counted(len(run.groups), 'group')}, {len(run.trained):,} trained{again}, {counted(len(run.checkpoints), 'checkpoint')}"
     )

@@ -21,7 +21,7 @@ from roll.core.record.run_identity import SQLITE, groups_address, read_identity
 
 Row = dict[str, Any]
 
-REPLAYED = "replayed"
+REUSED = "reused"
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
 """What comes of contents that no run has written."""
 SHAPES: Mapping[str, Mapping[str, type]] = {
@@ -38,7 +38,7 @@ class Stored:
     """What the run's SQLite database holds."""
 
     groups: dict[int, Row]
-    replays: set[tuple[int, int, int]]
+    reuses: set[tuple[int, int, int]]
     """Group, step, lag."""
 
 
@@ -53,7 +53,7 @@ class Run:
     """How many steps may train a group now."""
     groups: list[Row]
     """The fate of each."""
-    replays: list[Row]
+    reuses: list[Row]
     """The further uses of those that were trained."""
     samples: list[Path]
     """The files that hold them."""
@@ -72,7 +72,7 @@ class Run:
     def inherited(self) -> Row:
         """What another run had done until the checkpoint that this one began with: its step and its accounts. Zeros of a run that
         began by itself."""
-        nothing = {"step": 0, "next_group_id": 0, "trained": 0, "dropped": {}, REPLAYED: 0}
+        nothing = {"step": 0, "next_group_id": 0, "trained": 0, "dropped": {}, REUSED: 0}
         return nothing | dict((self.summary or {}).get("inherited") or {})
 
     @property
@@ -105,7 +105,7 @@ class Run:
     @property
     def uses(self) -> list[Row]:
         """What steps trained: a row for each group and step."""
-        return self.trained + self.replays
+        return self.trained + self.reuses
 
     @property
     def over(self) -> bool:
@@ -125,8 +125,8 @@ def read_run(folder: Path) -> Run:
         folder,
         config["async_generation_ratio"],
         config.get("max_reuse", 1),
-        [row for row in groups if row["fate"] != REPLAYED],
-        [row for row in groups if row["fate"] == REPLAYED],
+        [row for row in groups if row["fate"] != REUSED],
+        [row for row in groups if row["fate"] == REUSED],
         [part.path for part in journal_parts(folder / "samples.jsonl")],
         metrics,
         summary,
@@ -239,9 +239,9 @@ def _other_run(connection: sqlite3.Connection, own: str) -> str | None:
 def _stored(connection: sqlite3.Connection) -> Stored:
     columns = "id, prompt_uid, state, reason, step, start_version, lag"
     found = connection.execute(f"SELECT {columns} FROM groups").fetchall()
-    replays = set(connection.execute("SELECT group_id, step, lag FROM replays"))
+    reuses = set(connection.execute("SELECT group_id, step, lag FROM reuses"))
     names = ("prompt_uid", "fate", "reason", "step", "start_version", "lag")
-    return Stored({group_id: dict(zip(names, values, strict=True)) for group_id, *values in found}, replays)
+    return Stored({group_id: dict(zip(names, values, strict=True)) for group_id, *values in found}, reuses)
 
 
 def prefix(path: Path, size: int) -> list[Row]:

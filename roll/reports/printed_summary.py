@@ -105,8 +105,8 @@ def _fates(groups: dict[str, Any]) -> Iterator[str]:
             yield f"{groups[name]:,} {name.replace('_', ' ')}"
     dropped = groups.get("dropped") or {}
     yield f"{sum(dropped.values()):,} dropped" + (f" ({listed(dropped)})" if dropped else "")
-    if replayed := groups.get("replayed"):
-        yield f"{replayed:,} times one was trained again"
+    if reused := groups.get("reused"):
+        yield f"{reused:,} times one was trained again"
 
 
 def _incidents(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -272,7 +272,7 @@ def _audit(name: str, audit: Mapping[str, object]) -> dict[str, object]:
 
 def _counts(summary: Mapping[str, object]) -> dict[str, int | None]:
     counts = mapping(summary.get("groups"))
-    return {name: whole(counts.get(name)) for name in ("admitted", "buffered", "in_flight", "trained", "replayed")}
+    return {name: whole(counts.get(name)) for name in ("admitted", "buffered", "in_flight", "trained", "reused")}
 
 
 def _changed(path: Path) -> float:

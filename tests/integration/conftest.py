@@ -148,10 +148,10 @@ def check_accounts(run: Run, config: RLVRConfig) -> None:
     """What holds for every finished run: all that was admitted has one fate, written down, and staleness is bounded."""
     assert list(violations(read_run(run.run_dir))) == []
     groups, staleness, rows = run.summary["groups"], run.summary["staleness"], run.rows("groups")
-    fates = [row for row in rows if row["fate"] != "replayed"]
+    fates = [row for row in rows if row["fate"] != "reused"]
     trained = [row for row in rows if row["fate"] != "dropped"]
-    assert groups["replayed"] == len(rows) - len(fates)
-    assert groups["trained"] == len(trained) - groups["replayed"]
+    assert groups["reused"] == len(rows) - len(fates)
+    assert groups["trained"] == len(trained) - groups["reused"]
     assert len(trained) == config.max_steps * config.rollout_batch_size
     assert groups["admitted"] == groups["trained"] + groups["buffered"] + groups["in_flight"] + sum(groups["dropped"].values())
     assert groups["buffered"] == groups["in_flight"] == 0, "what a finished run leaves behind is dropped by name"

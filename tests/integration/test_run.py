@@ -25,7 +25,7 @@ from roll.prepare import rlvr_run
 SUMMARY = {
     "": {"status", "reason", "steps", "wall_s", "validation", "groups"}
     | {"staleness", "idle_share", "weight_updates", "throughput", "memory"},
-    "groups": {"admitted", "trained", "replayed", "buffered", "in_flight", "dropped"},
+    "groups": {"admitted", "trained", "reused", "buffered", "in_flight", "dropped"},
     "staleness": {"bound", "max", "mean", "token_mean", "histogram"},
     "idle_share": {"actor_train", "actor_infer", "rewards.sums"},
     "weight_updates": {"count", "bytes", "pause_s_mean", "pause_s_max"},

@@ -105,9 +105,9 @@ def test_a_trainer_that_is_faster_than_its_judge_trains_groups_again_within_the_
     changes |= {"groups_database": f"sqlite:///{tmp_path}/groups.db"} if groups == "in a database" else {}
     run = lab.run(make_config(changes, max_steps=8, rollout_log_per_step=16))
     uses = Counter(row["group_id"] for row in run.rows("groups") if row["fate"] != "dropped")
-    replayed = run.summary["groups"]["replayed"]
-    assert max(uses.values()) == 2 and replayed == uses.total() - len(uses) > 0
-    assert run.steps()[-1]["scheduler/replayed_groups"] == replayed
+    reused = run.summary["groups"]["reused"]
+    assert max(uses.values()) == 2 and reused == uses.total() - len(uses) > 0
+    assert run.steps()[-1]["scheduler/reused_groups"] == reused
     assert_figures_follow_from_the_samples(run, run.summary["staleness"])
 
     config = make_config(changes, max_steps=8, resume_from_checkpoint=str(run.run_dir / "checkpoints" / "step-4"))

@@ -179,7 +179,7 @@ def test_a_group_whose_rollouts_are_known_has_their_rewards(tmp_path):
     assert (first["rewards"], first["tokens"]) == ([1.0, None], 7) and not {"rewards", "tokens"} & second.keys()
 
 
-def test_only_a_group_that_was_trained_is_replayed_also_across_a_restart(tmp_path):
+def test_only_a_group_that_was_trained_is_reused_also_across_a_restart(tmp_path):
     def row(group_id, fate, step):
         return {"group_id": group_id, "prompt_uid": "p", "fate": fate, "reason": "x" * (fate == "dropped"), "step": step} | others
 
@@ -187,16 +187,16 @@ def test_only_a_group_that_was_trained_is_replayed_also_across_a_restart(tmp_pat
     log = GroupLog(tmp_path)
     log.write(**row(0, "trained", 1))
     log.write(**row(1, "dropped", 1))
-    log.write(**row(0, "replayed", 2))
+    log.write(**row(0, "reused", 2))
     log.close()
     log = GroupLog(tmp_path)
-    log.write(**row(0, "replayed", 3))
+    log.write(**row(0, "reused", 3))
     for group_id in (1, 2):
         with pytest.raises(ValueError, match=f"group {group_id} .* was not trained before"):
-            log.write(**row(group_id, "replayed", 3))
+            log.write(**row(group_id, "reused", 3))
     with pytest.raises(ValueError, match="has met its fate before"):
         log.write(**row(0, "trained", 3))
-    assert [row["fate"] for row in log.rows()] == ["trained", "dropped", "replayed", "replayed"]
+    assert [row["fate"] for row in log.rows()] == ["trained", "dropped", "reused", "reused"]
     log.close()
 
 

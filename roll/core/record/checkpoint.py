@@ -268,7 +268,7 @@ OBJECT = "an object"
 JOURNALS = ("groups", "samples", "metrics")
 SHAPE: dict[str, object] = {
     "run": TEXT,
-    "admission": {"next_group_id": COUNT, "trained": COUNT, "replayed": COUNT, "dropped": COUNTS},
+    "admission": {"next_group_id": COUNT, "trained": COUNT, "reused": COUNT, "dropped": COUNTS},
     "cursor": {"seed": COUNT, "served": COUNTS, "returned": TEXTS},
     "record": {
         "step": COUNT,

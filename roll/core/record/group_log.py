@@ -49,18 +49,18 @@ class GroupLog:
         rewards: Sequence[float | None] = (),
         tokens: int = 0,
     ) -> None:
-        """`fate`: trained or dropped, or replayed: trained once more; `reason`: why it was dropped, else empty; `step`: the one
+        """`fate`: trained or dropped, or reused: trained once more; `reason`: why it was dropped, else empty; `step`: the one
         that trained it, or that was running when it was dropped; `lag`: version it trained minus the version of its oldest
         token, None if dropped; `rewards` and response `tokens` of its rollouts, where there are any.
 
-        Raises `ValueError` for a second fate of a group, a replay of one that was not trained, an unknown fate, or a drop without
+        Raises `ValueError` for a second fate of a group, a reuse of one that was not trained, an unknown fate, or a drop without
         a reason."""
         who = f"group {group_id} (prompt {prompt_uid})"
-        if fate == "replayed" and not self._ended.get(group_id):
-            raise ValueError(f"{who} is replayed, and was not trained before")
-        if fate != "replayed" and group_id in self._ended:
+        if fate == "reused" and not self._ended.get(group_id):
+            raise ValueError(f"{who} is reused, and was not trained before")
+        if fate != "reused" and group_id in self._ended:
             raise ValueError(f"{who} has met its fate before; now {fate} again")
-        if fate not in ("trained", "replayed", "dropped") or (fate == "dropped") != bool(reason):
+        if fate not in ("trained", "reused", "dropped") or (fate == "dropped") != bool(reason):
             raise ValueError(f"{who}: a fate is trained, or dropped for a reason; not {fate!r} with the reason {reason!r}")
         self.journal.append(
             {

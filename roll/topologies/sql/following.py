@@ -121,7 +121,7 @@ class FollowingGroups(Groups):
     def _adopt(self, book: Book, known: int | None = None) -> None:
         """Reads everything again. `known`: see `_learn`."""
         book.restore(self.admission)
-        self.admission.replay.lease(group.group_id for groups in self._leased.values() for group in groups)
+        self.admission.reuse.lease(group.group_id for groups in self._leased.values() for group in groups)
         mine = {row.id for row in book.live if row.member == self._member.name and row.id in self._work}
         self._live = {row.id: self._live[row.id] if row.id in mine else outline(row) for row in [*book.live, *book.trained]}
         self._let_go()
@@ -130,7 +130,7 @@ class FollowingGroups(Groups):
         self.branch, self.known = book.run.branch, book.run.seq if known is None else known
         self._follow(book.run)
         ended = [row for row in book.ended if row.id not in self._ahead]
-        self._fates += [fate_of(row, outline(row)) for row in [*ended, *book.replayed]]
+        self._fates += [fate_of(row, outline(row)) for row in [*ended, *book.reused]]
         self._write_fates()
 
     def _follow(self, run: Row[object]) -> None:
@@ -139,4 +139,4 @@ class FollowingGroups(Groups):
         if not self._member.trains:
             admission.max_steps = admission.max_steps if run.max_steps is None else run.max_steps
             self.depth.depth = run.depth
-            admission.replay.done, admission.replay.under_way = run.replayed, run.replaying
+            admission.reuse.done, admission.reuse.under_way = run.reused, run.reusing

@@ -5,7 +5,7 @@ holds for all; then its own changes are written, or none of them. Between transa
 
 A process that dies leaves nothing behind that others wait for: its groups in flight are dropped (`explorer_lost`) and their tasks
 served again; groups that were trained after the checkpoint from which a trainer goes on are delivered again, as long as the
-policy versions that sampled them still exist, and replays after it are taken back.
+policy versions that sampled them still exist, and reuses after it are taken back.
 """
 
 from __future__ import annotations
@@ -213,8 +213,8 @@ class SqlGroups(FollowingGroups):
         self._statements.append(rows.ended(ended, self._seq))
         self._fates.append(ended)
 
-    async def observe_step(self, wait_s: float, train_s: float, slack_s: float, replayed: float, ess: float | None) -> None:
-        self.depth.observe(wait_s, train_s, slack_s, replayed, ess)
+    async def observe_step(self, wait_s: float, train_s: float, slack_s: float, reused: float, ess: float | None) -> None:
+        self.depth.observe(wait_s, train_s, slack_s, reused, ess)
         await self._tell()
 
     @outlasting
@@ -248,7 +248,7 @@ class SqlGroups(FollowingGroups):
         for group_id in group_ids:
             group = self._fetched.pop(group_id)
             if isinstance(group, PackingError) and not self.is_live(group_id):
-                self.admission.replay.retire(group_id)
+                self.admission.reuse.retire(group_id)
                 logger.warning("group %d is not trained again: %s", group_id, group)
             elif isinstance(group, PackingError):
                 await self._database.execute(partial(joining.give_back, group_id=group_id, seq=self._seq))
@@ -278,7 +278,7 @@ class SqlGroups(FollowingGroups):
     @outlasting
     async def _saved(self, step: int, before: int) -> None:
         async with self._transaction():
-            self._statements += rows.not_needed(before, self.admission.replay.oldest_after(before))
+            self._statements += rows.not_needed(before, self.admission.reuse.oldest_after(before))
             self._statements.append(update(runs).values(saved=step))
 
     def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:

@@ -18,7 +18,7 @@ from roll.core.data.sample import Prompt, SampleGroup
 from roll.core.errors import PackingError
 from roll.core.groups.admission import Admission
 from roll.core.groups.ticket import GroupState
-from roll.topologies.sql.tables import groups, members, replays, samples, tasks, validations
+from roll.topologies.sql.tables import groups, members, reuses, samples, tasks, validations
 
 def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -41,7 +41,7 @@ def unpack_group(group_id: int, stored: tuple[bytes, str] | None) -> SampleGroup
     return group
 
 
-REPLAYED = "replayed"
+REUSED = "reused"
 """No state of a group, which was trained before: a use that is a row of its own."""
 
 
@@ -60,8 +60,8 @@ def of_run(admission: Admission, depth: float) -> dict[str, Any]:
         "newest": admission.newest,
         "next_step": admission.next_step,
         "trained": admission.trained,
-        "replayed": admission.replay.done,
-        "replaying": admission.replay.under_way,
+        "reused": admission.reuse.done,
+        "reusing": admission.reuse.under_way,
         "depth": depth,
     }
 
@@ -127,8 +127,8 @@ def content(connection: Connection, group_id: int) -> SampleGroup | PackingError
 
 
 def ended(fate: Fate, seq: int) -> Executable:
-    if fate.fate == REPLAYED:
-        return insert(replays).values(group_id=fate.group.group_id, step=fate.step, seq=seq, lag=fate.lag)
+    if fate.fate == REUSED:
+        return insert(reuses).values(group_id=fate.group.group_id, step=fate.step, seq=seq, lag=fate.lag)
     row = {"seq": seq, "state": fate.fate, "reason": fate.reason, "step": fate.step, "lag": fate.lag, "ended_at": time.time()}
     return update(groups).where(groups.c.id == fate.group.group_id).values(row)
 

@@ -15,7 +15,7 @@ COPY = "copy.db"
 
 
 def copied(party, trainer, folder, step):
-    return asyncio.to_thread(write_copy, party.address, folder / COPY, step, trainer.admission.replay.oldest_after(step))
+    return asyncio.to_thread(write_copy, party.address, folder / COPY, step, trainer.admission.reuse.oldest_after(step))
 
 
 async def until_checkpoint(party, folder):
