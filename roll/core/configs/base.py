@@ -168,8 +168,8 @@ class BaseConfig:
     )
     rollout_log_limit_gb: float = option(
         10.0,
-        "Gigabytes that samples.jsonl and the files that continue it may take, and so batches.jsonl; then the oldest file goes. 0 "
-        "means any number.",
+        "Gigabytes that samples.jsonl and the files that continue it may take, and as many for batches.jsonl; then the oldest "
+        "file goes. 0 means any number.",
         bounds=Bounds(ge=0),
     )
 

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Executable, LargeBinary, Row, Select, delete, insert, literal, select, update
 
-from roll.core.data.packing import packed, unpacked
 from roll.core.data.sample import Prompt, SampleGroup
 from roll.core.errors import PackingError
 from roll.core.groups.admission import Admission
 from roll.core.groups.ticket import GroupState
+from roll.topologies.packing import packed, unpacked
 from roll.topologies.sql.tables import groups, members, reuses, samples, tasks, validations
+
 
 def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()

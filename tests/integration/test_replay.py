@@ -1,0 +1,179 @@
+"""`mode: replay`: from what an asynchronous run has recorded, the trainer alone leads to the same weights at every step."""
+
+import asyncio
+import json
+
+import pytest
+from mortal_workers import MortalBackend
+
+from roll.cli.verify import read_run, violations
+from roll.core.configs.problems import ConfigError
+from roll.core.distributed.devices import Inventory
+from roll.core.record.manifest import read_manifest
+from roll.platform.local_backend import LocalBackend
+from roll.prepare.replayed import beginning_of, replayed
+from roll.prepare.rlvr_run import RLVRRun, prepare
+from roll.topologies.recording import Recording
+
+THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
+RECORDED = {
+    "async_generation_ratio": 1.5,
+    "rollout_log_per_step": "all",
+    "deterministic": "training",
+    "max_steps": 4,
+    "save_steps": 2,
+    "rewards.sums.worker_cls": "integration_rewards.SlowLetters",
+    "rewards.sums.reward_args": {"max_s": 0.01},
+}
+CRITIC = {
+    "actor_infer.generating_args.eos_token_id": 1,
+    "adv_estimator": "gae",
+    "critic.device_mapping": "0",
+    "critic.training_args.learning_rate": 0.01,
+    "critic.training_args.per_device_train_batch_size": 8,
+}
+KL = {
+    "reference.device_mapping": "0",
+    "adv_estimator": "reinforce",
+    "norm_mean_type": "running",
+    "norm_std_type": "running",
+    "add_token_level_kl": True,
+    "init_kl_coef": 0.1,
+    "target_kl": 0.001,
+}
+CASES = {
+    "half a batch ahead": {"async_generation_ratio": 0.5},
+    "four batches ahead, groups are trained twice": {"async_generation_ratio": 4, "max_reuse": 2},
+    "a critic": CRITIC,
+    "what is carried from step to step": KL,
+    "adapters": {"actor_train.model_args.lora_target": "all-linear"},
+    "a copy scores, two epochs, a rate that falls": {
+        "old_logprobs": "recompute",
+        "actor_log_prob.device_mapping": "2",
+        "ppo_epochs": 2,
+        "actor_train.training_args.lr_scheduler_type": "linear",
+    },
+    "a cut distribution": {"actor_infer.generating_args": {"temperature": 0.9, "top_p": 0.7}},
+    "one group after the other": {"train_on_arrival": True},
+    "versions are published every second step": {"async_generation_ratio": 2, "weight_push_interval": 2},
+    "greedy baselines": {"adv_estimator": "remax", "actor_train.pg_variant": "reinforce"},
+}
+
+
+def again(lab, config, run, first=None, until=None, without=(), name="again"):
+    begin, _ = beginning_of(run.run_dir, config, first)
+    own = replayed(config, run.run_dir, run.run_dir.with_name(name), begin, until, without)
+    found = lab.start(own, LocalBackend(), THREE_SLOTS)
+    assert found.summary["status"] == "finished", found.summary["reason"]
+    assert list(violations(read_run(found.run_dir))) == []
+    return found
+
+
+def compared(replay):
+    return json.loads((replay.run_dir / "replay.json").read_text())
+
+
+def trained_files(run, step):
+    files = read_manifest(run.run_dir / "checkpoints" / f"step-{step}").files
+    return {name: digest for name, digest in files.items() if name.startswith(("trainer/", "critic/"))}
+
+
+def assert_equal(run, replay, steps, checkpoints):
+    found = compared(replay)
+    assert found["different"] == [] and [*found["equal"], *found["unknown"]] == steps
+    for step in checkpoints:
+        assert trained_files(replay, step) == trained_files(run, step)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_step_leads_to_the_same_weights(lab, make_config, case):
+    config = make_config({**RECORDED, **CASES[case]})
+    run = lab.start(config, LocalBackend(), THREE_SLOTS)
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    steps = [2, 4] if "weight_push_interval" in CASES[case] else [1, 2, 3, 4]
+    assert_equal(run, again(lab, config, run), steps, [2, 4])
+    begins = 0 if config.actor_log_prob is not None else 2  # its step 3 is scored with version 1
+    assert_equal(run, again(lab, config, run, first=3, name="later"), [step for step in steps if step > begins], [4])
+
+
+def test_a_run_whose_trainer_and_engine_died_and_that_was_interrupted(lab, make_config):
+    """What is recorded is the course that counts: steps that were taken back are not replayed."""
+    config = make_config({**RECORDED, "max_steps": 6, "max_trainer_restarts": 2})
+    deaths = {("actor_train-0", "train"): {4}, ("actor_infer-0", "generate"): {5}}
+    prepared = prepare(config, THREE_SLOTS)
+    first = RLVRRun(prepared.config, prepared, THREE_SLOTS, MortalBackend(deaths))
+    begin_step = first.state.record.add_step
+
+    def interrupt_after_five(done, *given):
+        row = begin_step(done, *given)
+        if done == 4:
+            first.interrupt()
+        return row
+
+    go_back = first.go_back
+
+    def heed(resumed):
+        nonlocal begin_step
+        go_back(resumed)
+        begin_step, first.state.record.add_step = first.state.record.add_step, interrupt_after_five
+
+    first.go_back = heed
+    summary = asyncio.run(first.run())
+    assert (summary["status"], summary["steps"], summary["trainer_resumed_from"]) == ("interrupted", 5, [2])
+    assert summary["engine_restarts"] == 1
+    later = make_config({**RECORDED, "max_steps": 6, "resume_from_checkpoint": True})
+    run = lab.start(later, LocalBackend(), THREE_SLOTS)
+    assert (run.summary["status"], run.summary["steps"]) == ("finished", 6), run.summary["reason"]
+    replay = again(lab, config, run)
+    assert set(compared(replay)["unknown"]) <= {2, 5}, "digests of the versions that a restart began with may be missing"
+    assert_equal(run, replay, compared(replay)["equal"] + compared(replay)["unknown"], [2, 4, 6])
+    assert len(compared(replay)["equal"]) >= 4
+
+
+def test_at_ratio_0_a_changed_loss_is_a_fresh_run_with_it(lab, make_config):
+    """One step: its rollouts do not depend on the loss."""
+    changes = {**RECORDED, "async_generation_ratio": 0, "max_steps": 1, "save_steps": 1}
+    other = {"actor_train.pg_variant": "gspo", "actor_train.training_args.learning_rate": 0.01}
+    run, fresh = lab.run(make_config(changes, exp_name="one")), lab.run(make_config({**changes, **other}, exp_name="other"))
+    changed = again(lab, make_config({**changes, **other}, exp_name="one"), run)
+    assert trained_files(changed, 1) == trained_files(fresh, 1) != trained_files(run, 1)
+    assert compared(changed)["different"] == [1]
+
+
+def test_groups_and_samples_can_be_left_out(lab, make_config):
+    config = make_config({**RECORDED, "max_steps": 1})
+    run = lab.run(config)
+    first, second = (row["group_id"] for row in run.rows("groups")[:2])
+    changed = again(lab, config, run, without=[str(first), f"{second}/0"])
+    assert changed.summary["groups"]["trained"] == 3
+    assert [len(row["rewards"]) for row in changed.rows("groups")] == [3, 4, 4]
+    assert compared(changed)["different"] == [1]
+
+
+def test_only_what_was_recorded_is_replayed(lab, make_config):
+    run = lab.run(make_config(exp_name="sampled"))
+    with pytest.raises(ConfigError, match="has recorded no step: rollout_log_per_step is 8"):
+        beginning_of(run.run_dir, make_config(), None)
+    config = make_config({**RECORDED, "save_steps": 1000})
+    run = lab.run(config)
+    rows = (run.run_dir / "batches.jsonl").read_text().splitlines(keepends=True)
+    (run.run_dir / "batches.jsonl").write_text("".join(row for row in rows if '"step": 2,' not in row))
+    with pytest.raises(ConfigError, match="has not recorded step 2: steps 1, 3 to 4 are"):
+        prepare(replayed(config, run.run_dir, run.run_dir.with_name("again"), None), THREE_SLOTS)
+    assert_equal(run, again(lab, config, run, until=1, name="one"), [1], [])
+    (run.run_dir / "batches.jsonl").write_text("".join(row for row in rows if '"step": 1,' not in row))
+    with pytest.raises(ConfigError, match="steps before 2 are not recorded, and there is no checkpoint"):
+        beginning_of(run.run_dir, config, None)
+
+
+def test_a_recorded_number_is_exact_even_if_it_is_none(lab, make_config):
+    """Log-probs as float32, rewards as float64; also those that JSON has no word for."""
+    from roll.topologies.packing import packed, unpacked
+
+    run = lab.run(make_config({**RECORDED, "max_steps": 1}))
+    group = Recording(run.run_dir).parts(1)[0][0]
+    assert unpacked(packed(group)) == group
+    assert any(round(value, 6) != value for value in group.samples[0].behaviour_logprobs)
+    group.samples[0].reward, group.samples[1].reward = float("inf"), 1 / 3
+    back = unpacked(packed(group, finite=False))
+    assert (back.samples[0].reward, back.samples[1].reward) == (float("inf"), 1 / 3)
