@@ -87,7 +87,7 @@ def _replayed(options: argparse.Namespace, run_dir: Path, into: Path, last: int,
     from roll.cli.train import run
     from roll.prepare.replayed import beginning_of, replayed
 
-    config, report = _loaded(run_dir, [])
+    config, report = loaded(run_dir, [])
     begin, done = beginning_of(run_dir, config, options.first)
     first = done + 1 if options.first is None else options.first
     if changed and done < first - 1:
@@ -96,13 +96,13 @@ def _replayed(options: argparse.Namespace, run_dir: Path, into: Path, last: int,
             return code
         begin = before / "checkpoints" / f"step-{first - 1}"
     if changed:
-        config, report = _loaded(run_dir, options.change)
+        config, report = loaded(run_dir, options.change)
     stages = [] if options.stop is None else [_debugger(options.stop)]
     local = options.local or options.stop is not None
     return run(replayed(config, run_dir, into, begin, last, options.without), report, local, stages)
 
 
-def _loaded(run_dir: Path, changes: Sequence[str]) -> tuple[Config, LoadReport]:
+def loaded(run_dir: Path, changes: Sequence[str]) -> tuple[Config, LoadReport]:
     """The run's configuration, changed. Raises `ConfigError`."""
     from roll.core.record.run_identity import started_in
     from roll.prepare.compose import load_to_start

@@ -78,6 +78,30 @@ def replayed(
     return replace(config, **chosen)
 
 
+EXPLAINS = "roll.strategies.train.explaining.ExplainingWorker"
+BACK_END = "fsdp2_train"
+
+
+def explaining(config: C, step: int) -> C:
+    """A replay that takes the gradient of a step apart, on one rank. Raises `ConfigError`."""
+    trained = config.actor_train
+    message, key = f"a gradient is taken apart by the built-in worker of {BACK_END}", "actor_train.worker_cls"
+    if trained.worker_cls is not None:
+        raise ConfigError([Problem(key, str(trained.worker_cls), message, f"--change {key}=null")])
+    if (strategy := trained.strategy_args.strategy_name) != BACK_END:
+        key = "actor_train.strategy_args.strategy_name"
+        raise ConfigError([Problem(key, strategy, message, f"--change {key}={BACK_END}, which reads the same checkpoints")])
+    ranks, training = len(trained.devices), trained.training_args
+    steps = training.gradient_accumulation_steps * ranks
+    one = replace(
+        trained,
+        worker_cls=EXPLAINS,
+        device_mapping=[trained.devices[0]],
+        training_args=replace(training, gradient_accumulation_steps=steps),
+    )
+    return replace(config, actor_train=one, replay=replace(config.replay, explain=step))
+
+
 def _recording(run_dir: Path) -> Recording:
     """Raises `ConfigError`."""
     try:

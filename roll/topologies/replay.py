@@ -18,16 +18,19 @@ from roll.core.data.sample import Sample, SampleGroup
 from roll.core.engines.policy_copy import PolicyCopy
 from roll.core.engines.weight_updates import UpdateStats
 from roll.core.errors import Closed
-from roll.core.flow.stage import AnyStage
+from roll.core.flow.custom_stage import CustomStage, insert
+from roll.core.flow.stage import AnyStage, Stage
 from roll.core.groups.groups import Groups
 from roll.core.groups.lease import Lease
 from roll.core.groups.parts import GroupParts
+from roll.core.pipeline.roles import loss_spec
 from roll.core.pipeline.stages import NO_PARTS, Parts, training
 from roll.core.pipeline.topology import Rollouts, WithTrainer
 from roll.core.record.journal import write_atomically
 from roll.core.weights.store import MemoryWeightStore, WeightStore
 from roll.core.weights.transport import NewWeights
 from roll.topologies.batch_log import weights_digest
+from roll.topologies.explained import Explaining
 from roll.topologies.recording import Recording
 
 COMPARED = "replay.json"
@@ -155,6 +158,16 @@ class ReplayedTrainer(WithTrainer):
         self.counter, self.updates = compared, compared.stats
         self.parts = replace(NO_PARTS, trainer=self.trainer, publisher=compared)
         return True
+
+    def sides(self, rollouts: Rollouts) -> list[list[AnyStage]]:
+        """Returns the training side, with a stage that explains a step if that is asked for."""
+        sides, config = super().sides(rollouts), self._config
+        if config.replay.explain is None:
+            return sides
+        loss = loss_spec(config, self._prepared.derived)
+        explaining = Explaining(config.replay.explain, self._clusters["actor_train"], loss, self._prepared.run_dir)
+        stage: AnyStage = Stage("explain", explaining.process, role="actor_train")
+        return [insert(side, [CustomStage(stage, after="advantage")]) for side in sides]
 
     def release(self) -> None:
         self._store.close()

@@ -73,8 +73,9 @@ class Journals:
 
     @property
     def _wound_back(self) -> dict[str, JournalFile | RotatedJournal]:
-        own = {"groups": self.groups.journal, "samples": self.samples.journal, "metrics": self.metrics.journal}
-        return {name: journal for name, journal in {**own, "batches": self.batches.journal}.items() if journal is not None}
+        found: dict[str, JournalFile | RotatedJournal] = {"groups": self.groups.journal, "metrics": self.metrics.journal}
+        found |= {"samples": self.samples.journal}
+        return found if self.batches.journal is None else found | {"batches": self.batches.journal}
 
     def close(self) -> None:
         self.metrics.journal.close()
