@@ -44,6 +44,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.first is not None and options.first > last:
         raise ConfigError([Problem("--from", options.first, f"the last step is {last}", f"--from {last}")])
     changed = bool(options.change or options.without)
+    if changed and options.generate:
+        message = "compares tokens with those of the recorded weights, which a change has not"
+        raise ConfigError([Problem("--all", MISSING_VALUE, message, "leave --all out, or --change and --without")])
     into = options.into or _free(run_dir.with_name(f"{run_dir.name}.{'changed' if changed else 'replay'}"))
     if into.exists():
         raise ConfigError([Problem("--into", str(into), "is there already", "a folder that is not there yet")])
@@ -59,6 +62,8 @@ def _parser() -> Parser:
     parser = Parser(prog="roll replay", description=description, allow_abbrev=False)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run: <output_dir>/<exp_name>")
     parser.add_argument("--train", action="store_true", help="the trainer alone, on the recorded groups; the default")
+    help_ = "generate the tokens again, too, each by the weights of its version, and compare (hf_infer)"
+    parser.add_argument("--all", dest="generate", action="store_true", help=help_)
     help_ = "the first step that counts; begins at the nearest checkpoint before it"
     parser.add_argument("--from", dest="first", type=int, metavar="STEP", help=help_)
     parser.add_argument("--until", type=int, metavar="STEP", help="the last step (default: the last one recorded)")
@@ -85,7 +90,7 @@ def _free(folder: Path) -> Path:
 def _replayed(options: argparse.Namespace, run_dir: Path, into: Path, last: int, changed: bool) -> int:
     """Returns the exit code of the run. Steps between the checkpoint and the first one to be changed are trained as they were."""
     from roll.cli.train import run
-    from roll.prepare.replayed import beginning_of, replayed
+    from roll.prepare.replayed import beginning_of, generating, replayed
 
     config, report = loaded(run_dir, [])
     begin, done = beginning_of(run_dir, config, options.first)
@@ -99,7 +104,8 @@ def _replayed(options: argparse.Namespace, run_dir: Path, into: Path, last: int,
         config, report = loaded(run_dir, options.change)
     stages = [] if options.stop is None else [_debugger(options.stop)]
     local = options.local or options.stop is not None
-    return run(replayed(config, run_dir, into, begin, last, options.without), report, local, stages)
+    own = replayed(config, run_dir, into, begin, last, options.without)
+    return run(generating(own) if options.generate else own, report, local, stages)
 
 
 def loaded(run_dir: Path, changes: Sequence[str]) -> tuple[Config, LoadReport]:
@@ -155,13 +161,16 @@ def _told(run_dir: Path, into: Path, changed: bool) -> Iterator[str]:
         yield f"they differ from step {found['different'][0]} on; largest relative difference of {_largest(run_dir, into)}"
         yield "bit for bit needs the same machine, back end and libraries, and deterministic: training in the recorded run"
     yield from _checkpoints(run_dir, into)
+    yield from _generated(into)
 
 
 def _is_equal(into: Path) -> bool:
+    from roll.topologies.regenerated import REGENERATED
     from roll.topologies.replay import COMPARED
 
     found = json.loads((into / COMPARED).read_text()) if (into / COMPARED).is_file() else {"equal": [], "different": []}
-    return bool(found["equal"]) and not found["different"]
+    generated = json.loads((into / REGENERATED).read_text()) if (into / REGENERATED).is_file() else {"first": None}
+    return bool(found["equal"]) and not found["different"] and generated["first"] is None
 
 
 def _checkpoints(run_dir: Path, into: Path) -> Iterator[str]:
@@ -175,6 +184,20 @@ def _checkpoints(run_dir: Path, into: Path) -> Iterator[str]:
         names = [name for name in one if name.startswith((f"{TRAINER}/", f"{CRITIC}/"))]
         unlike = [name for name in names if one[name] != other.get(name)]
         yield f"checkpoint step-{step}: {f'{unlike[0]} differs' if unlike else f'{len(names)} files are equal (SHA-256)'}"
+
+
+def _generated(into: Path) -> Iterator[str]:
+    from roll.topologies.regenerated import REGENERATED
+
+    if not (into / REGENERATED).is_file():
+        return
+    found = json.loads((into / REGENERATED).read_text())
+    yield f"tokens: {found['equal']:,} of {found['tokens']:,} are equal; log-probs of these to {found['largest_gap']:.1e} nats"
+    if found["not_compared"]:
+        yield f"{found['not_compared']:,} tokens are not compared: an older cache was kept (weight_update_mode: in_flight)"
+    if (first := found["first"]) is not None:
+        where = f"group {first['group']}, sample {first['sample']}, token {first['token']} (step {first['step']})"
+        yield f"the first difference: {where}, version {first['version']}, engine {first['engine']}"
 
 
 def _steps(run_dir: Path) -> dict[int, dict[str, Any]]:

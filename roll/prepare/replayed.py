@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.ppo import PPOConfig
-from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.problems import MISSING_VALUE, ConfigError, Problem
 from roll.core.configs.replay import ReplayConfig
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.record.checkpoint import CheckpointStore
@@ -78,6 +78,21 @@ def replayed(
     return replace(config, **chosen)
 
 
+def generating(config: C) -> C:
+    """A replay that also generates the tokens again, on one engine. Raises `ConfigError`."""
+    strategy, key = config.actor_infer.strategy_args.strategy_name, "actor_infer.strategy_args.strategy_name"
+    only = "the weights can be had again: leave --all out"
+    if strategy != ENGINE:
+        message = f"does not promise that a response is a function of weights, prompt and seed, as {ENGINE} does"
+        raise ConfigError([Problem(key, strategy, message, only)])
+    if not isinstance(config, RLVRConfig) or config.rollout is not None:
+        kind = "rollouts of your own" if isinstance(config, RLVRConfig) else "episodes"
+        raise ConfigError([Problem("--all", MISSING_VALUE, f"{kind} have requests whose seeds are not recorded", only)])
+    engine = replace(config.actor_infer, device_mapping=[config.actor_infer.devices[0]])
+    return replace(config, actor_infer=engine, replay=replace(config.replay, generate=True))
+
+
+ENGINE = "hf_infer"
 EXPLAINS = "roll.strategies.train.explaining.ExplainingWorker"
 BACK_END = "fsdp2_train"
 

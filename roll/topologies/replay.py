@@ -29,9 +29,11 @@ from roll.core.pipeline.topology import Rollouts, WithTrainer
 from roll.core.record.journal import write_atomically
 from roll.core.weights.store import MemoryWeightStore, WeightStore
 from roll.core.weights.transport import NewWeights
+from roll.core.workers.infer_interface import sampling_params
 from roll.topologies.batch_log import weights_digest
 from roll.topologies.explained import Explaining
 from roll.topologies.recording import Recording
+from roll.topologies.regenerated import Generating, Regeneration
 
 COMPARED = "replay.json"
 
@@ -53,14 +55,14 @@ class RecordedGroups(Groups):
         """`last`: number of the last step, counted from 1. `without`: groups and samples that are left out."""
         super().__init__(parts)
         self.recording = recording
-        self._last, self._without = last, without
+        self.last, self._without = last, without
         self._known: set[int] = set()
         """Ids of the groups that this replay has trained."""
         self._parts: list[list[SampleGroup]] = []
         """The parts of the step that is being leased, which it does not have yet."""
 
     async def lease(self, step: int, on_arrival: bool = False) -> Lease:
-        if self.stopped or step >= self._last:
+        if self.stopped or step >= self.last:
             raise Closed
         asked = self._clock()
         if not self._parts:
@@ -122,8 +124,16 @@ class Comparison:
 class ComparedWeights:
     """Takes new weights as a publisher: compares them, and has them for a copy of the policy."""
 
-    def __init__(self, recording: Recording, store: WeightStore, copy: PolicyCopy | None, run_dir: Path) -> None:
+    def __init__(
+        self,
+        recording: Recording,
+        store: WeightStore,
+        copy: PolicyCopy | None,
+        run_dir: Path,
+        regeneration: Regeneration | None = None,
+    ) -> None:
         self._recording, self._store, self._copy, self._run_dir = recording, store, copy, run_dir
+        self._regeneration = regeneration
         self._comparison = Comparison()
         self.stats = UpdateStats()
 
@@ -137,6 +147,8 @@ class ComparedWeights:
         await self._store.publish(weights.manifest, weights.buckets)
         if self._copy is not None:
             self._copy.publish(version)
+        if self._regeneration is not None:
+            await self._regeneration.take(self._store, version)
         await self._store.retain({version, *(self._copy.needed if self._copy is not None else ())})
         return None
 
@@ -154,10 +166,22 @@ class ReplayedTrainer(WithTrainer):
         if self._copy is not None:
             self._copy.begins = groups.recording.begun
         self._open_trainer(self._store, lambda coming: None)
-        compared = ComparedWeights(groups.recording, self._store, self._copy, self._prepared.run_dir)
+        again = self._regeneration(groups) if self._config.replay.generate else None
+        compared = ComparedWeights(groups.recording, self._store, self._copy, self._prepared.run_dir, again)
         self.counter, self.updates = compared, compared.stats
         self.parts = replace(NO_PARTS, trainer=self.trainer, publisher=compared)
+        if again is not None:
+            await again.compare(self._state.first_step)
         return True
+
+    def _regeneration(self, groups: RecordedGroups) -> Regeneration:
+        config, prepared = self._config, self._prepared
+        derived, first = prepared.derived, self._state.first_step
+        asked = (derived.keeps_sampling_mask, derived.replays_routing)
+        sampling = sampling_params(config.actor_infer.generating_args, derived.max_new_tokens, prepared.ends, *asked)
+        keeps_cache = config.weight_update_mode == "in_flight"
+        given = Generating(sampling, config.seed, derived.staleness_bound, first + 1, groups.last, keeps_cache)
+        return Regeneration(self._clusters["actor_infer"], self._devices, groups.recording, given, prepared.run_dir)
 
     def sides(self, rollouts: Rollouts) -> list[list[AnyStage]]:
         """Returns the training side, with a stage that explains a step if that is asked for."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from base64 import b64decode, b64encode
 
 import pytest
 from mortal_workers import MortalBackend
@@ -11,8 +12,9 @@ from roll.core.configs.problems import ConfigError
 from roll.core.distributed.devices import Inventory
 from roll.core.record.manifest import read_manifest
 from roll.platform.local_backend import LocalBackend
-from roll.prepare.replayed import beginning_of, replayed
+from roll.prepare.replayed import beginning_of, generating, replayed
 from roll.prepare.rlvr_run import RLVRRun, prepare
+from roll.topologies.packing import packed, unpacked
 from roll.topologies.recording import Recording
 
 THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
@@ -60,9 +62,10 @@ CASES = {
 }
 
 
-def again(lab, config, run, first=None, until=None, without=(), name="again"):
+def again(lab, config, run, first=None, until=None, without=(), name="again", tokens=False):
     begin, _ = beginning_of(run.run_dir, config, first)
     own = replayed(config, run.run_dir, run.run_dir.with_name(name), begin, until, without)
+    own = generating(own) if tokens else own
     found = lab.start(own, LocalBackend(), THREE_SLOTS)
     assert found.summary["status"] == "finished", found.summary["reason"]
     assert list(violations(read_run(found.run_dir))) == []
@@ -168,8 +171,6 @@ def test_only_what_was_recorded_is_replayed(lab, make_config):
 
 def test_a_recorded_number_is_exact_even_if_it_is_none(lab, make_config):
     """Log-probs as float32, rewards as float64; also those that JSON has no word for."""
-    from roll.topologies.packing import packed, unpacked
-
     run = lab.run(make_config({**RECORDED, "max_steps": 1}))
     group = Recording(run.run_dir).parts(1)[0][0]
     assert unpacked(packed(group)) == group
@@ -177,3 +178,59 @@ def test_a_recorded_number_is_exact_even_if_it_is_none(lab, make_config):
     group.samples[0].reward, group.samples[1].reward = float("inf"), 1 / 3
     back = unpacked(packed(group, finite=False))
     assert (back.samples[0].reward, back.samples[1].reward) == (float("inf"), 1 / 3)
+
+
+TOKENS = {
+    "interrupted": {"async_generation_ratio": 2, "response_length": 24, "prompt_length": 8},
+    "in flight": {"async_generation_ratio": 2, "response_length": 24, "weight_update_mode": "in_flight"},
+    "adapters": {
+        "async_generation_ratio": 2,
+        "actor_train.model_args.lora_target": "all-linear",
+        "actor_train.training_args.learning_rate": 0.05,
+    },
+    "a cut distribution": {"actor_infer.generating_args": {"temperature": 0.9, "top_p": 0.7}},
+}
+
+
+@pytest.mark.parametrize("case", TOKENS)
+def test_tokens_come_again_each_by_the_weights_of_its_version(lab, make_config, case):
+    config = make_config({**RECORDED, **TOKENS[case]})
+    run = lab.run(config)
+    found = again(lab, config, run, tokens=True)
+    assert_equal(run, found, [1, 2, 3, 4], [2, 4])
+    counts = json.loads((found.run_dir / "regenerated.json").read_text())
+    samples = run.trained_samples()
+    assert counts["first"] is None and counts["equal"] == counts["tokens"]
+    assert counts["tokens"] + counts["not_compared"] == sum(len(row["response_ids"]) for row in samples)
+    assert counts["largest_gap"] < 1e-5  # float32, in batches of other sizes
+    mixed = sum(len(row["versions"]) > 1 for row in samples)
+    if case == "interrupted":
+        assert mixed and not counts["not_compared"]
+    if case == "in flight":
+        assert bool(counts["not_compared"]) == bool(mixed)
+
+
+def test_the_first_token_that_is_another_one_is_named(lab, make_config):
+    config = make_config(RECORDED)
+    run = lab.run(config)
+    rows = (run.run_dir / "batches.jsonl").read_text().splitlines()
+    place = next(i for i, row in enumerate(rows) if '"step": 3,' in row)
+    row = json.loads(rows[place])
+    group = unpacked(b64decode(row["parts"][0][1]))
+    sample = next(each for each in group.samples if len(each.response_ids) > 2)
+    sample.response_ids[2] = (sample.response_ids[2] + 1) % 8 + 2
+    row["parts"][0][1] = b64encode(packed(group)).decode()
+    rows[place] = json.dumps(row)
+    (run.run_dir / "batches.jsonl").write_text("".join(f"{each}\n" for each in rows))
+    found = again(lab, config, run, tokens=True)
+    first = json.loads((found.run_dir / "regenerated.json").read_text())["first"]
+    version = next(span.version for span in sample.versions if span.start <= 2 < span.stop)
+    assert (first["step"], first["group"], first["sample"], first["token"]) == (3, group.group_id, sample.index, 2)
+    assert (first["version"], first["recorded"]) == (version, sample.response_ids[2])
+    assert compared(found)["different"] == [3, 4], "and the trainer was given other tokens"
+
+
+def test_what_cannot_be_generated_again_is_refused(make_config):
+    config = make_config({**RECORDED, "actor_infer.strategy_args": {"strategy_name": "vllm"}})
+    with pytest.raises(ConfigError, match="does not promise that a response is a function of weights, prompt and seed"):
+        generating(config)
