@@ -6,6 +6,8 @@ from base64 import b64decode, b64encode
 
 import pytest
 from mortal_workers import MortalBackend
+from tiny_models import tiny_mixture
+from transformers import AutoTokenizer
 
 from roll.cli.verify import read_run, violations
 from roll.core.configs.problems import ConfigError
@@ -58,6 +60,7 @@ CASES = {
     "a cut distribution": {"actor_infer.generating_args": {"temperature": 0.9, "top_p": 0.7}},
     "one group after the other": {"train_on_arrival": True},
     "versions are published every second step": {"async_generation_ratio": 2, "weight_push_interval": 2},
+    "groups in a database": {"groups_database": "sqlite:///groups.db"},
     "greedy baselines": {"adv_estimator": "remax", "actor_train.pg_variant": "reinforce"},
 }
 
@@ -89,7 +92,8 @@ def assert_equal(run, replay, steps, checkpoints):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_step_leads_to_the_same_weights(lab, make_config, case):
+def test_every_step_leads_to_the_same_weights(lab, make_config, case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     config = make_config({**RECORDED, **CASES[case]})
     run = lab.start(config, LocalBackend(), THREE_SLOTS)
     assert run.summary["status"] == "finished", run.summary["reason"]
@@ -97,6 +101,32 @@ def test_every_step_leads_to_the_same_weights(lab, make_config, case):
     assert_equal(run, again(lab, config, run), steps, [2, 4])
     begins = 0 if config.actor_log_prob is not None else 2  # its step 3 is scored with version 1
     assert_equal(run, again(lab, config, run, first=3, name="later"), [step for step in steps if step > begins], [4])
+
+
+def test_experts_are_those_that_the_engine_chose(lab, make_config, material, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(material / "model")
+    sizes = {"num_hidden_layers": 2, "num_experts": 8, "max_position_embeddings": 64, "eos_token_id": 1, "pad_token_id": 0}
+    tiny_mixture(len(tokenizer), **sizes).save_pretrained(tmp_path / "mixture")
+    tokenizer.save_pretrained(tmp_path / "mixture")
+    changes = {**RECORDED, "actor_train.router_replay.mode": "R3", "max_steps": 3}
+    config = make_config(changes, pretrain=str(tmp_path / "mixture"))
+    run = lab.run(config)
+    assert_equal(run, again(lab, config, run), [1, 2, 3], [2, 3])
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("shared_ray")
+def test_two_ranks_of_processes_of_their_own(lab, make_config):
+    from roll.platform.ray_backend import RayBackend
+
+    changes = {"actor_train.device_mapping": "0,1", "actor_train.training_args.per_device_train_batch_size": 8}
+    config = make_config({**RECORDED, **changes, "actor_infer.device_mapping": "2"})
+    run = lab.start(config, RayBackend(THREE_SLOTS), THREE_SLOTS)
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    own = replayed(config, run.run_dir, run.run_dir.with_name("again"), None)
+    replay = lab.start(own, RayBackend(THREE_SLOTS), THREE_SLOTS)
+    assert replay.summary["status"] == "finished", replay.summary["reason"]
+    assert_equal(run, replay, [1, 2, 3, 4], [2, 4])
 
 
 def test_a_run_whose_trainer_and_engine_died_and_that_was_interrupted(lab, make_config):
