@@ -245,6 +245,8 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
 
 RECORDED_TOKEN = 12
 """Bytes of a response's token in batches.jsonl: id, log-prob and mask, in base64."""
+RECORDED_SAMPLE = 1000
+"""Bytes of a sample besides: versions, rewards, names."""
 RECORDED_CONTEXT = 24
 """Bytes of a prompt's token: its id in JSON and its text, in base64."""
 
@@ -255,7 +257,7 @@ def _recorded(config: PPOConfig, derived: Derived) -> Iterator[str]:
     samples = config.rollouts_per_step * config.samples_per_rollout
     prompts = config.groups_per_step if isinstance(config, RLVRConfig) else samples
     contexts = prompts * max(derived.sequence_length - derived.max_new_tokens, 0)
-    most = samples * derived.max_new_tokens * RECORDED_TOKEN + contexts * RECORDED_CONTEXT
+    most = samples * (RECORDED_SAMPLE + derived.max_new_tokens * RECORDED_TOKEN) + contexts * RECORDED_CONTEXT
     limit = f"{config.rollout_log_limit_gb:g} GB in all" if config.rollout_log_limit_gb else "no limit"
     more = " besides what top_p keeps or experts are recorded" if derived.keeps_sampling_mask or derived.replays_routing else ""
     yield f"batches.jsonl, for roll replay: up to {most / 1e6:,.2f} MB a step{more}, {limit}"
