@@ -25,6 +25,7 @@ CHOSEN: Mapping[str, Any] = {
     "weight_anchor_interval": 1,
     "model_update_transport": "object_store",
     "synchronous_after_failures": 0,
+    "sharing": "turns",
     "track_with": "none",
     "tracker_kwargs": {},
     "keep_best": None,

@@ -142,7 +142,8 @@ RUN = (
     ignored("val_sequence_length", "validation has prompt_length and its generating_args.max_new_tokens"),
     *off_or_lacking("profiler_timeline", (False, None), "profiling is not there; remove it"),
     *off_or_lacking("profiler_memory", (False, None), "profiling is not there; remove it"),
-    KeyRule("rollout_mock", "without effect", "rollout_log_per_step: all records every step, which roll replay trains again", when=_records_only, values="off, or mode: dump", absent=True),
+    KeyRule("rollout_mock", "without effect", "rollout_log_per_step: all records every step, "
+            "which roll replay trains again", when=_records_only, values="off, or mode: dump", absent=True),
     lacking("rollout_mock", "a run does not train on recorded rollouts: roll replay does, on those of rollout_log_per_step: all"),
     *off_or_lacking(
         "transfer_backend", (None, {}, {"backend_name": None}), "batches go through the pipeline's own buffer; remove it"
