@@ -235,8 +235,7 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
     if config.reference is not None and not config.uses_reference:
         yield "the reference is not started: neither use_kl_loss nor add_token_level_kl is set"
     if config.trains:
-        yield from _long_responses(config, derived)
-        yield from _recorded(config, derived)
+        yield from (*_long_responses(config, derived), *_recorded(config, derived))
     if config.async_generation_ratio > 0 and any(
         role.role == "actor_train" and "actor_infer" in role.shares_with for role in roles
     ):

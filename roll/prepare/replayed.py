@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.engines import engine_of
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import MISSING_VALUE, ConfigError, Problem
 from roll.core.configs.replay import ReplayConfig
@@ -83,8 +84,8 @@ def generating(config: C) -> C:
     """A replay that also generates the tokens again, on one engine. Raises `ConfigError`."""
     strategy, key = config.actor_infer.strategy_args.strategy_name, "actor_infer.strategy_args.strategy_name"
     only = "the weights can be had again: leave --all out"
-    if strategy != ENGINE:
-        message = f"does not promise that a response is a function of weights, prompt and seed, as {ENGINE} does"
+    if not engine_of(strategy).repeatable:
+        message = "does not promise that a response is a function of weights, prompt and seed"
         raise ConfigError([Problem(key, strategy, message, only)])
     if not isinstance(config, RLVRConfig) or config.rollout is not None:
         kind = "rollouts of your own" if isinstance(config, RLVRConfig) else "episodes"
@@ -93,7 +94,6 @@ def generating(config: C) -> C:
     return replace(config, actor_infer=engine, replay=replace(config.replay, generate=True))
 
 
-ENGINE = "hf_infer"
 EXPLAINS = "roll.strategies.train.explaining.ExplainingWorker"
 BACK_END = "fsdp2_train"
 

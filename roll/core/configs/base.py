@@ -21,7 +21,6 @@ TRANSPORTS_APART = ("object_store", "checkpoint_dir")
 """Transports between separate processes, an explorer and a trainer."""
 Sharing = Literal["turns", "overlap", "auto"]
 Mode = Literal["both", "explore", "train", "bench", "replay"]
-Deterministic = bool | Literal["training"]
 
 COUNT = Bounds(ge=1)
 DEVICES = Bounds(ge=1, le=MAX_DEVICES)
@@ -61,10 +60,8 @@ class BaseConfig:
         "The model that every role starts from: a Hugging Face folder, or the name of one on the hub, owner/model[@revision].",
         path="model",
     )
-    deterministic: Deterministic = option(
-        False,
-        "true: bitwise repeatable, slower; needs async_generation_ratio 0. training: the training side alone is, for a run that "
-        "is to be replayed bit for bit (`roll replay`).",
+    deterministic: bool | Literal["training"] = option(
+        False, "true: bitwise repeatable, slower; needs async_generation_ratio 0. training: the training side is (`roll replay`)."
     )
     rpc_timeout: float = option(3600.0, "Seconds after which a call to a worker is given up as hung.", bounds=Bounds(gt=0))
     worker_start_timeout: float = option(
@@ -92,9 +89,8 @@ class BaseConfig:
         "What this process does.\n"
         "both: one driver explores and trains.\n"
         "train: it trains what explorers of the same run roll out; they find each other in <output_dir>/<exp_name>.\n"
-        "explore: it is one of these explorers.\n"
-        "bench: nothing is trained; models are evaluated on the validation sets.\n"
-        "replay: the recorded groups of another run are trained again, as `roll replay` does.",
+        "explore: it is one of these explorers. replay: a run's recorded groups are trained again (roll replay).\n"
+        "bench: nothing is trained; models are evaluated on the validation sets.",
     )
     bench_checkpoints: list[str] = option(
         [PRETRAIN],
@@ -169,8 +165,7 @@ class BaseConfig:
     )
     rollout_log_limit_gb: float = option(
         10.0,
-        "Gigabytes that samples.jsonl and the files that continue it may take, and as many for batches.jsonl; then the oldest "
-        "file goes. 0 means any number.",
+        "Gigabytes that all files of samples.jsonl, and those of batches.jsonl, may take; then the oldest goes. 0: any number.",
         bounds=Bounds(ge=0),
     )
 
