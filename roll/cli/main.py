@@ -17,7 +17,7 @@ usage: roll <command> [options] [key=value ...]
   check                  what a configuration will do, and everything that is wrong with it; --flow: the graph of its
                          stages; --data: what its prompts are, and what their reference answers earn
   simulate               what it would do, in virtual time: step time, idle devices, staleness; other splits and ratios
-  train rlvr|agentic     run it
+  train KIND             run it: rlvr, agentic, sft, dpo
   eval                   evaluate the checkpoints of a run: avg@n, pass@k
   doctor                 what is installed here, and what can start
   env check|play|audit   try an environment: contract, seeds, rewards, speed; watch a model play it; audit: what an
@@ -41,6 +41,7 @@ COMMANDS = {
 """The module beside this one, and its function."""
 RUNS = ("demo", "train", "eval")
 """Commands whose end is that of a run."""
+PIPELINES = ("rlvr", "agentic", "sft", "dpo")
 USAGE_ERROR = 2
 
 
@@ -68,8 +69,8 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         advice = did_you_mean(command, COMMANDS, f"one of {', '.join(COMMANDS)}")
         print(f"error: roll {command}: no such command; {advice}", file=sys.stderr)
         return USAGE_ERROR
-    if command == "train" and (not rest or rest[0] not in ("rlvr", "agentic", "-h", "--help")):
-        print("error: roll train: name the pipeline: roll train rlvr, or roll train agentic", file=sys.stderr)
+    if command == "train" and (not rest or rest[0] not in (*PIPELINES, "-h", "--help")):
+        print(f"error: roll train: name the pipeline: roll train {', '.join(PIPELINES)}", file=sys.stderr)
         return USAGE_ERROR
     if isinstance(sys.stdout, TextIOWrapper):
         with suppress(OSError):  # a full disk

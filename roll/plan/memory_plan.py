@@ -84,6 +84,7 @@ def host_memory(
     buckets = max(1, math.ceil(size / (limit * MIB)))
     divided = f"{buckets} bucket{'s' * (buckets > 1)} of at most {limit:,} MiB"
     parts = [Part("newest weights", size, f"{element} B × {trained.parameters:,} parameters, in {divided}")]
+    parts = [] if config.from_rows else parts
     for role in roles:
         if role.role == "actor_infer":
             parts += _on_the_way(config, role, per_node, size, min(size, limit * MIB))

@@ -22,6 +22,7 @@ from roll.core.configs.rlvr import RLVRConfig
 from roll.core.data.numbers import are_equal
 from roll.core.data.sample import Sample, SampleGroup
 from roll.core.data.token_batch import TokenBatch
+from roll.core.trainer.batch import rollout_metrics
 
 
 class Estimate(NamedTuple):
@@ -56,6 +57,10 @@ class Advantages(ABC):
     def describe(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Returns metrics of a step's samples besides rewards and lengths."""
         return {}
+
+    def rollouts(self, groups: Sequence[SampleGroup]) -> dict[str, float]:
+        """Returns metrics of a step's rewards and lengths."""
+        return rollout_metrics(groups)
 
     def __call__(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> tuple[TokenBatch, dict[str, float]]:
         """Returns the batch with advantages, and metrics: the estimate, then token-level KL, discount, whitening, clipping.

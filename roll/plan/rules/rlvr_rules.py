@@ -127,10 +127,10 @@ def _data(config: RLVRConfig) -> Iterator[Problem]:
     if config.mode != "bench":
         sources["actor_train"] = config.actor_train.data_args
     for name, data in sources.items():
-        yield from _prompts(f"{name}.data_args", data)
+        yield from data_problems(f"{name}.data_args", data)
 
 
-def _prompts(key: str, data: DataArguments) -> Iterator[Problem]:
+def data_problems(key: str, data: DataArguments) -> Iterator[Problem]:
     if data.path is None and (not data.files or "" in data.files):
         yield Problem(f"{key}.file_name", MISSING_VALUE, "names no prompt file", "a file of prompts or a list of them, or path")
     if data.path is not None and data.files:
