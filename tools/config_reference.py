@@ -14,7 +14,7 @@ from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.arguments import STRATEGY_CONFIGS
 from roll.core.configs.fields import default_of, hints, walk
 from roll.core.configs.rlvr import RLVRConfig
-from roll.core.configs.rows import DPOConfig, SFTConfig
+from roll.plan.rows_config import DPOConfig, SFTConfig
 from roll.plan.rules.rows_rules import OF_EVERY_PIPELINE
 
 INTRODUCTION = """\

@@ -23,6 +23,7 @@ from roll.core.configs.redact import redact_at, redact_text, visible
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.sizes import GIB, counted
 from roll.core.distributed.machine import this_machine
+from roll.plan.rows_config import RowsConfig
 from roll.plan.rules.validation import check_config
 from roll.plan.text import keys, whole
 from roll.prepare.check import Checked, check, planned_devices
@@ -173,7 +174,7 @@ def _stages(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _audits(config: AnyConfig) -> Iterator[Problem]:
-    if config.audit == "required":
+    if config.audit == "required" and not isinstance(config, RowsConfig):
         sys.path.append(os.getcwd())
         from roll.envs.kept_audits import refusals
 
@@ -182,7 +183,7 @@ def _audits(config: AnyConfig) -> Iterator[Problem]:
 
 def _audited(config: AnyConfig) -> Iterator[str]:
     """Heavy only where audits are kept."""
-    if os.path.isdir(AUDITS):
+    if os.path.isdir(AUDITS) and not isinstance(config, RowsConfig):
         sys.path.append(os.getcwd())
         from roll.envs.kept_audits import remarks
 

@@ -14,7 +14,7 @@ from roll.core.configs.dotted_path import is_importable
 from roll.core.configs.ppo import PPOConfig, set_key
 from roll.core.configs.problems import Problem
 from roll.core.configs.rlvr import RLVRConfig
-from roll.core.configs.rows import RowsConfig
+from roll.plan.rows_config import RowsConfig
 from roll.prepare.check import engines
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.installed_backend import backend_problems

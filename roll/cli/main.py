@@ -27,6 +27,7 @@ usage: roll <command> [options] [key=value ...]
   ui                     a page in the browser over runs: curves, time, groups, tokens; --report: as one HTML file
   diff                   two runs: where their configurations differ, what they reached
   verify                 check a run's files against the invariants of every run
+  data RUN               the responses of a run that were kept, as rows for roll train sft
   export                 the model of a checkpoint as a Hugging Face folder
   completion SHELL       completion of commands, options and keys for bash, zsh or fish
 
@@ -36,7 +37,7 @@ roll <command> --help says more; roll --version.
 COMMANDS = {
     "demo": "train:demo", "init": "init:main", "check": "check:main", "simulate": "simulate:main", "train": "train:main",
     "eval": "train:evaluate", "doctor": "doctor:main", "env": "env:main", "show": "show:main", "ui": "ui:main",
-    "diff": "show:diff", "verify": "verify:main", "export": "export:main", "completion": "completion:main",
+    "data": "kept:main", "diff": "show:diff", "verify": "verify:main", "export": "export:main", "completion": "completion:main",
 }  # fmt: skip
 """The module beside this one, and its function."""
 RUNS = ("demo", "train", "eval")

@@ -201,6 +201,10 @@ def _of_turns(config: PPOConfig) -> dict[str, str | float]:
 
 def _masks(config: PPOConfig) -> Iterator[str]:
     if isinstance(config, RLVRConfig):
+        if config.adv_estimator == "raft":
+            best = config.raft_best
+            kept = "succeed" if best is None else f"are the best {best} of their group"
+            yield f"responses are left out unless they {kept}"
         if config.max_len_mask:
             yield "responses cut off at the length limit are left out"
         if config.difficulty_mask:

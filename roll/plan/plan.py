@@ -17,12 +17,12 @@ from roll.core.configs.losses import anchor_of
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.redact import redact_text
 from roll.core.configs.rlvr import RLVRConfig
-from roll.core.configs.rows import RowsConfig
 from roll.core.configs.staleness import deepest_pipeline
 from roll.plan.counts import Quantity, RolePlan, quantities, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
 from roll.plan.memory import Model, Part
 from roll.plan.memory_plan import DeviceMemory, RoleMemories, RoleMemory, device_memory, host_memory
+from roll.plan.rows_config import RowsConfig
 from roll.plan.rows_formulas import rows_formula, rows_of_step
 from roll.plan.rules.doubts import doubts
 

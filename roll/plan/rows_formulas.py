@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.core.configs.rows import DPOConfig, RowsConfig
 from roll.plan.counts import Quantity
 from roll.plan.formulas import AGGREGATIONS, LossFormula
+from roll.plan.rows_config import DPOConfig, RowsConfig
 
 _TOKENS = {
     "assistant": "the assistant's turns, with what ends each, are trained",

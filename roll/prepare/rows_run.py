@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.ppo import set_key
 from roll.core.configs.problems import ConfigError, Problem
-from roll.core.configs.rows import DPOConfig, RowsConfig, SFTConfig
 from roll.core.distributed.backend import Backend, WorkerSpec
 from roll.core.distributed.devices import Inventory
 from roll.core.errors import PromptFileError
@@ -19,6 +18,7 @@ from roll.core.pipeline.prepared import Prepared
 from roll.core.pipeline.run import Run
 from roll.core.record.validation import ValidationSet
 from roll.core.workers.infer_interface import sampling_params
+from roll.plan.rows_config import DPOConfig, RowsConfig, SFTConfig
 from roll.prepare.pipeline import Pipeline
 from roll.prepare.preparation import Preparation
 from roll.prepare.rlvr_run import folder_of_rows

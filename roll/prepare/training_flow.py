@@ -11,10 +11,10 @@ from roll.compat.roll.pipelines import AnyConfig
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.flow import OnError
 from roll.core.configs.problems import ConfigError, Problem
-from roll.core.configs.rows import DPOConfig, SFTConfig
 from roll.core.flow.custom_stage import BuiltIn, CustomStage, make_stage
 from roll.core.flow.flow import Flow
 from roll.core.record.callbacks import Callback
+from roll.plan.rows_config import DPOConfig, SFTConfig
 from roll.prepare.agentic_run import AgenticPipeline
 from roll.prepare.outline import VERLS_NAMES
 from roll.prepare.rlvr_run import RLVRPipeline

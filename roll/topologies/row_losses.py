@@ -15,10 +15,11 @@ from torch.nn.functional import logsigmoid
 
 from roll.core.algorithms.policy_loss import LossInputs, policy_loss
 from roll.core.configs.losses import PolicyLossArgs
-from roll.core.configs.rows import DPOConfig, DPOKeysConfig, RowsConfig
+from roll.core.configs.rows import DPOKeysConfig
 from roll.core.data.sample import SampleGroup
 from roll.core.data.token_batch import TokenBatch
 from roll.core.trainer.advantages import Advantages, Estimate
+from roll.plan.rows_config import DPOConfig, RowsConfig
 
 
 @policy_loss(anchor="none")

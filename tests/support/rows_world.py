@@ -8,7 +8,7 @@ from typing import Any
 
 from tiny_models import symbol_tokenizer, tiny_qwen2
 
-from roll.core.configs.rows import DPOConfig, RowsConfig, SFTConfig
+from roll.plan.rows_config import DPOConfig, RowsConfig, SFTConfig
 from roll.plan.rules.loading import load_config
 
 START, END = "<|im_start|>", "<|im_end|>"

@@ -5,7 +5,7 @@ from config_reference import page
 
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.rlvr import RLVRConfig
-from roll.core.configs.rows import DPOConfig, SFTConfig
+from roll.plan.rows_config import DPOConfig, SFTConfig
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs_roll" / "configuration.md"

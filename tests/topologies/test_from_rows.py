@@ -11,12 +11,13 @@ from torch.nn.functional import logsigmoid
 from train_specs import fsdp2_spec
 
 from roll.core.algorithms.loss import LossSpec
-from roll.core.configs.rows import DPOConfig, DPOKeysConfig, SFTConfig
+from roll.core.configs.rows import DPOKeysConfig
 from roll.core.data.sample import SampleGroup
 from roll.core.pipeline.roles import loss_spec
 from roll.core.trainer.batch import shards, token_batch, totals_of
 from roll.core.workers.train_backends import make_train_strategy
 from roll.core.workers.train_interface import RankContext
+from roll.plan.rows_config import DPOConfig, SFTConfig
 from roll.plan.rules.loading import load_config
 from roll.platform.local_backend import LocalBackend
 from roll.prepare.rows_run import RowsRun, prepare

@@ -11,7 +11,7 @@ from roll.core.configs.agentic import AgenticConfig, EnvConfig
 from roll.core.configs.fields import hints
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.rlvr import RLVRConfig
-from roll.core.configs.rows import DPOConfig, SFTConfig
+from roll.plan.rows_config import DPOConfig, SFTConfig
 
 Pipeline = Literal["rlvr", "agentic", "sft", "dpo"]
 AnyConfig: TypeAlias = RLVRConfig | AgenticConfig | SFTConfig | DPOConfig

@@ -153,9 +153,11 @@ class RLVRAdvantages(Advantages):
         self._running: dict[str, RunningMoments] = {}
 
     def trains(self, group: SampleGroup, sample: Sample) -> bool:
-        """False for samples that were cut off at the length limit (`max_len_mask`), for long ones that are not right
-        (`error_max_len_clip`), and for groups that are too easy or too hard (`difficulty_mask`)."""
+        """False for samples that `raft` rejects, that were cut off at the length limit (`max_len_mask`), for long ones that are
+        not right (`error_max_len_clip`), and for groups that are too easy or too hard (`difficulty_mask`)."""
         config = self._rlvr
+        if config.adv_estimator == "raft" and not _kept(group, sample, config.raft_best):
+            return False
         if config.max_len_mask and sample.finish_reason == "length":
             return False
         longest = config.error_max_len_threshold
@@ -199,6 +201,14 @@ class RLVRAdvantages(Advantages):
     def restore(self, state: JsonMapping) -> None:
         super().restore(state)
         self._running = {name: RunningMoments(**moments) for name, moments in state["rewards"].items()}
+
+
+def _kept(group: SampleGroup, sample: Sample, best: int | None) -> bool:
+    """True if rejection sampling keeps the sample: it succeeds, or is among the best of its group; of equals the first."""
+    if best is None:
+        return sample.succeeded
+    rewards = dict(zip([each.index for each in group.samples], group.rewards, strict=True))
+    return sample.index in sorted(rewards, key=lambda index: -rewards[index])[:best]
 
 
 class Rollout(NamedTuple):

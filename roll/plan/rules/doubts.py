@@ -11,9 +11,9 @@ from roll.core.configs.losses import POLICY_LOSSES, ISWeightConfig, PolicyLossKn
 from roll.core.configs.ppo import PPOConfig, set_key
 from roll.core.configs.problems import Note
 from roll.core.configs.rlvr import RLVRConfig
-from roll.core.configs.rows import RowsConfig
 from roll.core.configs.worker import TrainedConfig
 from roll.plan.counts import validations
+from roll.plan.rows_config import RowsConfig
 from roll.plan.rules.metric_rules import among, of_validations
 
 HIGHEST_RATE = 0.01

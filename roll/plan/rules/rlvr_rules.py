@@ -110,6 +110,10 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
         )
         message = "error_max_len_clip and its threshold belong together"
         yield Problem("error_max_len_threshold", config.error_max_len_threshold, message, fix)
+    if config.raft_best is not None and config.adv_estimator != "raft":
+        yield Problem(
+            "raft_best", config.raft_best, f"{config.adv_estimator} does not read it", "remove it, or adv_estimator: raft"
+        )
     low, high = config.difficulty_low_threshold, config.difficulty_high_threshold
     if low >= high:
         yield Problem(

@@ -10,8 +10,9 @@ from roll.core.configs.fields import default_of
 from roll.core.configs.losses import PolicyLossKnobs
 from roll.core.configs.ppo import PPOConfig, set_key
 from roll.core.configs.problems import MISSING_VALUE, Problem
-from roll.core.configs.rows import DPOConfig, DPOKeysConfig, RowsConfig, SFTConfig
+from roll.core.configs.rows import DPOKeysConfig
 from roll.core.configs.worker import ActorTrainConfig
+from roll.plan.rows_config import DPOConfig, RowsConfig, SFTConfig
 from roll.plan.rules.rlvr_rules import data_problems
 from roll.plan.rules.set_names import set_names
 

@@ -15,8 +15,8 @@ from roll.core.configs.fields import all_range_problems
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import MISSING_VALUE, Problem
 from roll.core.configs.rlvr import RLVRConfig
-from roll.core.configs.rows import RowsConfig
 from roll.core.configs.worker import TrainedConfig
+from roll.plan.rows_config import RowsConfig
 from roll.plan.rules.agentic_rules import agentic_problems
 from roll.plan.rules.best_rules import best_problems
 from roll.plan.rules.loss_rules import loss_problems
