@@ -1,5 +1,5 @@
-"""`roll data RUN --output FILE`: the responses of a run that were kept, as rows to train on (`roll train sft`): the messages of the
-prompt with the response behind them, or prompt and response where the run's prompts were plain texts."""
+"""`roll data RUN --output FILE`: responses of a run as rows for `roll train sft`: the messages of the prompt and the response
+behind them, or prompt and response where the run's prompts were plain texts."""
 
 from __future__ import annotations
 
