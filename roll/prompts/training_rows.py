@@ -1,7 +1,8 @@
 """Rows that are trained as they stand: conversations (SFT), or questions with a better and a worse answer (DPO).
 
-A row has messages, or a prompt and a response, each a text or messages. What a row lacks ends the reading with one error; what
-merely makes it useless (nobody answers last, an answer without a text, two equal answers) is told, so that it can be counted.
+A row has messages, or a question (a prompt, or messages that end with one) and a response, each a text or messages. What a row
+lacks ends the reading with one error; what merely makes it useless (nobody answers last, an answer without a text, two equal
+answers) is told, so that it can be counted.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class _Reader:
             return [self._with_answer(name) for name in (columns.chosen, columns.rejected)]
         assert isinstance(columns, SFTKeysConfig)
         whole = self._messages(self._data.messages)
-        return [self._led(whole) if whole is not None else self._with_answer(columns.response)]
+        asks = whole is not None and whole[-1]["role"] != "assistant" and columns.response in self._content
+        return [self._with_answer(columns.response) if whole is None or asks else self._led(whole)]
 
     def listed(self, column: str) -> list[Any] | None:
         return as_list(self._content.get(column) or None, column, self._where)

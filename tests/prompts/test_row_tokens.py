@@ -54,6 +54,11 @@ def test_a_prompt_and_a_response_are_a_conversation_with_system_and_query(tmp_pa
     assert shown(next(iter(usable))) == "<s00>\n<u1+2=\n4>\n<a|(3)(>)"
 
 
+def test_messages_that_end_with_a_question_take_the_response_behind_them(tmp_path):
+    usable, _ = made(tmp_path / "rows.jsonl", [{"messages": [ASK], "response": "3"}])
+    assert shown(next(iter(usable))) == "<u1+2=>\n<a|(3)(>)"
+
+
 def test_the_template_none_takes_texts_as_they_stand_and_adds_the_end_of_text(tmp_path):
     usable, _ = made(tmp_path / "rows.jsonl", [{"prompt": "1+2=", "response": "3"}], template="none")
     assert shown(next(iter(usable))) == "1+2=|(3)(>)"
