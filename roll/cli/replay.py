@@ -110,6 +110,8 @@ def _replayed(options: argparse.Namespace, run_dir: Path, into: Path, last: int,
 
 def loaded(run_dir: Path, changes: Sequence[str]) -> tuple[Config, LoadReport]:
     """The run's configuration, changed. Raises `ConfigError`."""
+    from roll.core.configs.agentic import AgenticConfig
+    from roll.core.configs.rlvr import RLVRConfig
     from roll.core.record.run_identity import started_in
     from roll.prepare.compose import load_to_start
 
@@ -125,7 +127,11 @@ def loaded(run_dir: Path, changes: Sequence[str]) -> tuple[Config, LoadReport]:
     if (started := started_in(run_dir)) not in (None, Path.cwd()):
         what = f"relative paths of {run_dir}/config.yaml were meant from {started}, where the run was started, not from here"
         print(f"note: {visible(what)}", file=sys.stderr)
-    return load_to_start(run_dir, "config", list(changes))
+    config, report = load_to_start(run_dir, "config", list(changes))
+    if not isinstance(config, RLVRConfig | AgenticConfig):
+        message = f"is a {config.kind} run on rows: its seed decides every step"
+        raise ConfigError([Problem("RUN", str(run_dir), message, "start it again, in another output_dir")])
+    return config, report
 
 
 def _debugger(step: int) -> CustomStage:

@@ -27,7 +27,7 @@ from roll.core.configs.losses import (
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.rlvr import RLVRConfig
 
-_AGGREGATIONS: dict[LossAggregation, str] = {
+AGGREGATIONS: dict[LossAggregation, str] = {
     "token-mean": "Σ L_t / all trained tokens of the optimiser batch",
     "seq-mean-token-sum": "mean over sequences of Σ_y L_t",
     "seq-mean-token-mean": "mean over sequences of mean_y L_t",
@@ -85,7 +85,7 @@ def loss_formula(config: PPOConfig, derived: Derived) -> LossFormula:
         ratio=_ratio(variant, derived),
         weight=weight,
         left_out="; ".join(_left_out(config.train_infer_correction)),
-        aggregation=_AGGREGATIONS[config.loss_agg_mode].format(length=derived.response_length),
+        aggregation=AGGREGATIONS[config.loss_agg_mode].format(length=derived.response_length),
         kl=_kl(config) if config.use_kl_loss else "",
         entropy="H_t of the whole distribution at the sampling temperature" if config.entropy_loss_coef else "",
         advantage=", ".join(_advantage(config)),
@@ -201,6 +201,10 @@ def _of_turns(config: PPOConfig) -> dict[str, str | float]:
 
 def _masks(config: PPOConfig) -> Iterator[str]:
     if isinstance(config, RLVRConfig):
+        if config.adv_estimator == "raft":
+            best = config.raft_best
+            kept = "succeed" if best is None else f"are the best {best} of their group"
+            yield f"responses are left out unless they {kept}"
         if config.max_len_mask:
             yield "responses cut off at the length limit are left out"
         if config.difficulty_mask:

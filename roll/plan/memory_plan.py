@@ -81,9 +81,9 @@ def host_memory(
         return []
     element = element_bytes(config.actor_train, accelerators)
     size, limit = element * trained.parameters, config.model_update_buffer_size_mb
-    buckets = max(1, math.ceil(size / (limit * MIB)))
-    divided = f"{buckets} bucket{'s' * (buckets > 1)} of at most {limit:,} MiB"
-    parts = [Part("newest weights", size, f"{element} B × {trained.parameters:,} parameters, in {divided}")]
+    divided = _buckets(size, limit)
+    formula = f"{element} B × {trained.parameters:,} parameters, in {divided}"
+    parts = [] if config.from_rows else [Part("newest weights", size, formula)]
     for role in roles:
         if role.role == "actor_infer":
             parts += _on_the_way(config, role, per_node, size, min(size, limit * MIB))
@@ -104,6 +104,11 @@ def host_memory(
             count = _most_on_a_node(role.devices, per_node)
             parts.append(Part(f"{role.role} asleep", each.moved * count, f"moved off {count} devices"))
     return parts
+
+
+def _buckets(size: int, limit: int) -> str:
+    count = max(1, math.ceil(size / (limit * MIB)))
+    return f"{count} bucket{'s' * (count > 1)} of at most {limit:,} MiB"
 
 
 def _on_the_way(config: PPOConfig, engines: RolePlan, per_node: int, version: int, bucket: int) -> Iterator[Part]:

@@ -22,6 +22,8 @@ from roll.plan.counts import Quantity, RolePlan, quantities, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
 from roll.plan.memory import Model, Part
 from roll.plan.memory_plan import DeviceMemory, RoleMemories, RoleMemory, device_memory, host_memory
+from roll.plan.rows_config import RowsConfig
+from roll.plan.rows_formulas import rows_formula, rows_of_step
 from roll.plan.rules.doubts import doubts
 
 
@@ -53,6 +55,8 @@ class Plan:
     exp_name: str
     trains: bool
     """This process or another one of the run; false: models are only evaluated."""
+    generates: bool
+    """False: rows of files are trained as they stand."""
     device_count: int
     nodes: int
     accelerators: bool
@@ -97,16 +101,23 @@ def make_plan(
         nodes=config.num_nodes,
         accelerators=accelerators,
         roles=tuple(roles),
-        quantities=tuple(quantities(config, derived, trainer.data if trainer is not None else 1)),
+        generates=not config.from_rows,
+        quantities=tuple(_quantities(config, derived, trainer.data if trainer is not None else 1)),
         staleness=_staleness(config, derived),
         log_probs=_log_probs(config, derived),
         sampling=tuple(_sampling(config, derived)),
-        loss=loss_formula(config, derived),
+        loss=rows_formula(config) if isinstance(config, RowsConfig) else loss_formula(config, derived),
         memory=tuple(memories),
         devices=tuple(device_memory(roles, memories)),
         host=tuple(host_memory(config, roles, memories, models, device_count // config.num_nodes, accelerators)),
         notes=(*map(str, doubts(config)), *_notes(config, derived, roles)),
     )
+
+
+def _quantities(config: PPOConfig, derived: Derived, data_parallel: int) -> list[Quantity]:
+    if not isinstance(config, RowsConfig):
+        return quantities(config, derived, data_parallel)
+    return [Quantity("pipeline steps", None, config.max_steps, "max_steps"), *rows_of_step(config)]
 
 
 def _staleness(config: PPOConfig, derived: Derived) -> Staleness:
@@ -209,6 +220,8 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
         return
     if config.mode == "replay":
         yield f"mode replay: groups are those that {config.replay.run} has recorded"
+    elif config.from_rows:
+        return
     elif not config.has_both_sides:
         place = redact_text(config.groups_address or "")
         others = "explorers are" if config.trains else "the trainer and other explorers are"

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
     [
         ("roll |", sorted(COMMANDS)),
         ("roll tr|", ["train"]),
-        ("roll train |", ["agentic", "rlvr"]),
+        ("roll train |", ["agentic", "dpo", "rlvr", "sft"]),
         ("roll train rlvr --con|", ["--config_name", "--config_path"]),
         ("roll doctor --js|", ["--json"]),
         ("roll train rlvr --config_name rlvr_c|", ["rlvr_config", "rlvr_config_async"]),

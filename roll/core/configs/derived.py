@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from roll.core.configs.arguments import EngineArguments, HFInferConfig
 from roll.core.configs.backend_arguments import DeepSpeedConfig
@@ -130,8 +130,10 @@ def _policy_loss(config: PPOConfig) -> PolicyLossArgs:
 
 def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
     """Returns True if log-probs are recomputed at the start of a step, and the reason."""
-    variant = config.actor_train.pg_variant
+    variant = config.pg_variant
     loss = POLICY_LOSSES.get(variant)
+    if config.from_rows:
+        return config.kind == "dpo", "what a token weighs follows from the log-probs of both answers"
     if config.old_logprobs != "auto":
         return config.old_logprobs == "recompute", f"old_logprobs: {config.old_logprobs}"
     if loss is not None and loss.needs_proximal:
@@ -212,6 +214,10 @@ def with_default_devices(config: C, accelerators: int) -> C:
     """Assigns devices to the trainer and the engines if they are the only roles and name none. `accelerators`: those of this
     machine; on CPUs each role gets one slot."""
     roles = config.configured_roles()
+    if config.from_rows and config.num_nodes == 1:
+        devices = list(range(config.num_gpus_per_node or accelerators or 1))
+        given: Any = {name: replace(role, device_mapping=devices) for name, role in roles.items() if role.device_mapping is None}
+        return replace(config, **given)
     if config.mode != "both" or config.num_nodes != 1 or roles.keys() != {"actor_train", "actor_infer"}:
         return config
     if any(role.device_mapping is not None for role in roles.values()):
@@ -273,7 +279,7 @@ def adapter_obstacle(config: PPOConfig) -> str:
 
 def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
     """Yields the choices made for the user, with their reasons."""
-    if config.only_evaluates:
+    if config.only_evaluates or config.from_rows:
         return
     chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
     if config.actor_log_prob is not None:

@@ -48,6 +48,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "gae": Estimator(
         "A_t = δ_t + {decay:g}·A_next, δ_t = r_t + {gamma}V_next − V_t, next of the policy's tokens", needs_critic=True
     ),
+    "raft": Estimator("A = 1"),
     "remax": Estimator("A = R − reward of the greedy response", needs_greedy=True),
     "step_reinforce": Estimator("A = N(G), {returns}, {normed}", per_turn=True),
     "agentic_reinforce": Estimator("A = G, {returns}", per_turn=True),

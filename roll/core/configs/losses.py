@@ -16,7 +16,7 @@ from roll.core.configs.fields import Bounds, all_range_problems, option
 from roll.core.configs.problems import ConfigError, Problem
 
 RatioLevel = Literal["token", "sequence"]
-Anchor = Literal["step", "behaviour"]
+Anchor = Literal["step", "behaviour", "none"]
 LossAggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm", "rollout-mean"]
 KLEstimator = Literal["k1", "k2", "k3", "abs"]
 KLLossEstimator = Literal[KLEstimator, "k1+", "k2+", "k3+", "abs+"]
@@ -110,7 +110,8 @@ class LossTraits:
     """It needs the log-probs of the step's first weights, which have to be recomputed."""
     anchor: Anchor = "step"
     """The denominator of the ratio if log-probs of the step's first weights exist: these, with the decoupled weight around the
-    loss, or always the `behaviour` policy, without that weight."""
+    loss, or always the `behaviour` policy, without that weight; `none`: it has no ratio, and it does not matter who wrote the
+    tokens."""
 
 
 @dataclass(frozen=True)

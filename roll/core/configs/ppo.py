@@ -55,7 +55,9 @@ class Lengths(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(BaseConfig, ABC):
-    kind: ClassVar[Literal["rlvr", "agentic"]]
+    kind: ClassVar[Literal["rlvr", "agentic", "sft", "dpo"]]
+    from_rows: ClassVar[bool] = False
+    """True if samples are rows of a file: nothing is generated, and there are no engines."""
     group_size_key: ClassVar[str]
     """The key of `group_size`."""
     refused_estimators: ClassVar[Mapping[str, str]]
@@ -163,6 +165,10 @@ class PPOConfig(BaseConfig, ABC):
     critic: CriticConfig | None = option(None, "The value model that adv_estimator: gae needs, and nothing else.")
 
     @property
+    def pg_variant(self) -> str:
+        return self.actor_train.pg_variant
+
+    @property
     def uses_reference(self) -> bool:
         return self.use_kl_loss or self.add_token_level_kl
 
@@ -193,6 +199,8 @@ class PPOConfig(BaseConfig, ABC):
             "reference": self.reference,
             "critic": self.critic,
         }
+        if self.from_rows:
+            roles = {"actor_train": self.actor_train, "reference": self.reference}
         half = {"both": roles.keys(), "explore": {"actor_infer"}, "bench": {"actor_infer"}}
         unused = set() if self.mode == "replay" and self.replay.generate else {"actor_infer"}
         here = half.get(self.mode, roles.keys() - unused)

@@ -46,7 +46,7 @@ REWARD_WORKER = "roll.core.rewards.host.RewardHost"
 
 def loss_spec(config: PPOConfig, derived: Derived) -> LossSpec:
     return LossSpec(
-        pg_variant=config.actor_train.pg_variant,
+        pg_variant=config.pg_variant,
         args=derived.policy_loss,
         aggregation=config.loss_agg_mode,
         norm_length=derived.response_length,

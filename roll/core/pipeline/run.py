@@ -42,7 +42,7 @@ class Run(RunLifecycle):
         await self.state.join()
         accelerators = self.inventory.kind == "cuda"
         around = Surroundings(self.config, self.prepared, self.state, self.devices, self.backend, self.explorer, accelerators)
-        topology = topology_of(self.config.mode)(around, clusters)
+        topology = topology_of(self.config)(around, clusters)
         try:
             if await topology.open():
                 await self._flow(topology, clusters)
@@ -68,7 +68,7 @@ class Run(RunLifecycle):
 
     async def work(self, clusters: dict[str, Cluster]) -> None:
         """Makes attempts, until one comes to its end or fails for good."""
-        recovery = topology_of(self.config.mode).recovery(self, clusters)
+        recovery = topology_of(self.config).recovery(self, clusters)
         while True:
             try:
                 await recovery.begin()
@@ -78,7 +78,7 @@ class Run(RunLifecycle):
 
     def figures(self, wall_s: float) -> JsonObject:
         figures = super().figures(wall_s)
-        return topology_of(self.config.mode).summary(figures, self.prepared.evaluated, self.state.record.results)
+        return topology_of(self.config).summary(figures, self.prepared.evaluated, self.state.record.results)
 
     def _watchers(self, flow: Flow, clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
         groups, fallback = self.state.groups, self.fallback.watch(clusters, self.state)

@@ -5,6 +5,8 @@ from __future__ import annotations
 _SPREAD = ("mean", "max", "min")
 _OPTIMISER = ("grad_norm", "lr", "skipped_steps", "optimiser_steps")
 
+OF_PAIRS = ("loss", "accuracy", "margin")
+
 OF_EVERY_RUN = (
     *(f"{name}/{part}" for name in ("critic/score", "critic/rewards", "critic/advantages", "rewards") for part in _SPREAD),
     *(f"tokens/response_length/{part}" for part in ("mean", "max", "clip")),
@@ -37,6 +39,7 @@ OF_SOME_RUNS: dict[str, tuple[str, ...]] = {
     "router_replay": ("actor/router_replay_changed",),
     "a validation set": ("val/*", "val_correct/*", "eval/*"),
     "an agentic run": ("env/*",),
+    "pairs of answers": tuple(f"pairs/{name}" for name in OF_PAIRS),
     "mode train": ("scheduler/explorers",),
 }
 """What a run needs to have them -> patterns."""

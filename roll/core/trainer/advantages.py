@@ -22,6 +22,7 @@ from roll.core.configs.rlvr import RLVRConfig
 from roll.core.data.numbers import are_equal
 from roll.core.data.sample import Sample, SampleGroup
 from roll.core.data.token_batch import TokenBatch
+from roll.core.trainer.batch import rollout_metrics
 
 
 class Estimate(NamedTuple):
@@ -56,6 +57,10 @@ class Advantages(ABC):
     def describe(self, samples: Sequence[Sample]) -> dict[str, float]:
         """Returns metrics of a step's samples besides rewards and lengths."""
         return {}
+
+    def rollouts(self, groups: Sequence[SampleGroup]) -> dict[str, float]:
+        """Returns metrics of a step's rewards and lengths."""
+        return rollout_metrics(groups)
 
     def __call__(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> tuple[TokenBatch, dict[str, float]]:
         """Returns the batch with advantages, and metrics: the estimate, then token-level KL, discount, whitening, clipping.
@@ -148,9 +153,11 @@ class RLVRAdvantages(Advantages):
         self._running: dict[str, RunningMoments] = {}
 
     def trains(self, group: SampleGroup, sample: Sample) -> bool:
-        """False for samples that were cut off at the length limit (`max_len_mask`), for long ones that are not right
-        (`error_max_len_clip`), and for groups that are too easy or too hard (`difficulty_mask`)."""
+        """False for samples that `raft` rejects, that were cut off at the length limit (`max_len_mask`), for long ones that are
+        not right (`error_max_len_clip`), and for groups that are too easy or too hard (`difficulty_mask`)."""
         config = self._rlvr
+        if config.adv_estimator == "raft" and not _kept(group, sample, config.raft_best):
+            return False
         if config.max_len_mask and sample.finish_reason == "length":
             return False
         longest = config.error_max_len_threshold
@@ -194,6 +201,14 @@ class RLVRAdvantages(Advantages):
     def restore(self, state: JsonMapping) -> None:
         super().restore(state)
         self._running = {name: RunningMoments(**moments) for name, moments in state["rewards"].items()}
+
+
+def _kept(group: SampleGroup, sample: Sample, best: int | None) -> bool:
+    """True if rejection sampling keeps the sample: it succeeds, or is among the best of its group; of equals the first."""
+    if best is None:
+        return sample.succeeded
+    rewards = dict(zip([each.index for each in group.samples], group.rewards, strict=True))
+    return sample.index in sorted(rewards, key=lambda index: -rewards[index])[:best]
 
 
 class Rollout(NamedTuple):

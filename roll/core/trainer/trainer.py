@@ -262,7 +262,7 @@ class Trainer:
         counts = admission.counts()
         metrics = (
             step.metrics
-            | await asyncio.to_thread(batching.rollout_metrics, groups)
+            | await asyncio.to_thread(self._advantages.rollouts, groups)
             | self._advantages.describe(samples)
             | {
                 "time/wait_for_batch_s": step.idle_s,
@@ -295,13 +295,17 @@ class Trainer:
     async def _per_token(self, cluster: Cluster, method: str, step: Step) -> Tensor:
         """Returns [N], the results of a method of all workers (`log_probs`, `values`) for the batch."""
         begun_at = monotonic()
-        batch = _for(cluster, step.batch)
-        by_rank = await asyncio.to_thread(batching.shares, batch, cluster.num_shards)  # it compares all tokens
-        shards = await asyncio.to_thread(lambda: [batch.select(indices) for indices in by_rank])
-        parts = await cluster.scatter(method, shards)
+        found = await self.scores(cluster, method, step.batch)
         if cluster.role in self._derived.scored_ahead:
             step.scored_at = monotonic()
             step.scored_s = max(step.scored_s, step.scored_at - begun_at)
+        return found
+
+    async def scores(self, cluster: Cluster, method: str, batch: TokenBatch) -> Tensor:
+        batch = _for(cluster, batch)
+        by_rank = await asyncio.to_thread(batching.shares, batch, cluster.num_shards)  # it compares all tokens
+        shards = await asyncio.to_thread(lambda: [batch.select(indices) for indices in by_rank])
+        parts = await cluster.scatter(method, shards)
         return batching.gather(parts, batch, by_rank)
 
 
