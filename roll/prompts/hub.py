@@ -70,12 +70,14 @@ def with_fetched_models(config: C) -> C:
     if problems:
         raise ConfigError(problems)
     changed: dict[str, Any] = {"pretrain": folders.get(config.pretrain or "", config.pretrain)}
-    for name, role in config.roles().items():
-        if (folder := folders.get(role.model_args.model_name_or_path or "")) is not None:
-            changed[name] = replace(role, model_args=replace(role.model_args, model_name_or_path=folder))
+    roles = {
+        name: replace(role, model_args=replace(role.model_args, model_name_or_path=folder))
+        for name, role in config.roles().items()
+        if (folder := folders.get(role.model_args.model_name_or_path or "")) is not None
+    }
     if isinstance(config, RLVRConfig):
         changed["rewards"] = {domain: _with_folders(reward, folders) for domain, reward in config.rewards.items()}
-    return replace(config, **changed) if folders else config
+    return replace(config.with_roles(roles), **changed) if folders else config
 
 
 def _with_folders(reward: RewardConfig, folders: dict[str, str]) -> RewardConfig:

@@ -10,7 +10,6 @@ from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import ConfigError, Problem
 
 Config = TypeVar("Config", bound=PPOConfig)
-FIXED_ROLES = ("actor_log_prob", "reference", "critic")
 
 
 def per_engine(config: PPOConfig) -> int:
@@ -32,16 +31,9 @@ def with_devices(config: Config, engines: int | None, trainers: int | None) -> C
     train = list(range(trainers if trainers is not None else len(before)))
     count = (engines * each) if engines is not None else len(roles["actor_infer"].devices)
     infer = [len(train) + device for device in range(count)]
-    moved = {
-        role: replace(worker, device_mapping=train)
-        for role in FIXED_ROLES
-        if (worker := getattr(config, role)) is not None and roles.get(role) is not None and roles[role].devices == before
+    moved = {name: replace(worker, device_mapping=train) for name, worker in roles.items() if worker.devices == before}
+    moved |= {
+        "actor_train": replace(config.actor_train, device_mapping=train),
+        "actor_infer": replace(config.actor_infer, device_mapping=infer),
     }
-    return replace(
-        config,
-        num_nodes=1,
-        num_gpus_per_node=len(train) + len(infer),
-        actor_train=replace(config.actor_train, device_mapping=train),
-        actor_infer=replace(config.actor_infer, device_mapping=infer),
-        **moved,
-    )
+    return replace(config.with_roles(moved), num_nodes=1, num_gpus_per_node=len(train) + len(infer))

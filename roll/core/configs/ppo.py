@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from roll.core.configs.arguments import GeneratingArguments
 from roll.core.configs.base import BaseConfig
@@ -23,6 +23,7 @@ from roll.core.configs.losses import (
 from roll.core.configs.plain import JsonObject
 from roll.core.configs.staleness import StalenessTuningConfig
 from roll.core.configs.worker import (
+    TEACHERS,
     ActorInferConfig,
     ActorLogProbConfig,
     ActorTrainConfig,
@@ -30,6 +31,7 @@ from roll.core.configs.worker import (
     ReferenceConfig,
     RewardConfig,
     RoleConfig,
+    TeacherConfig,
     WorkerConfig,
 )
 
@@ -161,6 +163,9 @@ class PPOConfig(BaseConfig, ABC):
         None, "The frozen policy of the KL terms; started only with use_kl_loss or add_token_level_kl."
     )
     critic: CriticConfig | None = option(None, "The value model that adv_estimator: gae needs, and nothing else.")
+    teachers: dict[str, TeacherConfig] = option(
+        {}, "Frozen models, by name, whose log-probs of the policy's tokens are part of advantages: docs_roll/distillation.md."
+    )
 
     @property
     def uses_reference(self) -> bool:
@@ -192,6 +197,7 @@ class PPOConfig(BaseConfig, ABC):
             "actor_log_prob": self.actor_log_prob,
             "reference": self.reference,
             "critic": self.critic,
+            **{f"{TEACHERS}{name}": teacher for name, teacher in self.teachers.items()},
         }
         half = {"both": roles.keys(), "explore": {"actor_infer"}, "bench": {"actor_infer"}}
         here = half.get(self.mode, roles.keys() - {"actor_infer"})
@@ -201,6 +207,18 @@ class PPOConfig(BaseConfig, ABC):
         """Returns the roles that a run starts, by name."""
         unused = {"reference": not self.uses_reference, "critic": not self.uses_critic}
         return {name: role for name, role in self.configured_roles().items() if not unused.get(name)}
+
+    def with_roles(self, changed: Mapping[str, Any]) -> Self:
+        """Returns a copy with other roles, by name."""
+        fields: dict[str, Any] = {name: role for name, role in changed.items() if not name.startswith(TEACHERS)}
+        teachers = {name: changed.get(f"{TEACHERS}{name}", teacher) for name, teacher in self.teachers.items()}
+        return replace(self, teachers=teachers, **fields)
+
+    def teacher_of(self, tag: str) -> str | None:
+        """Returns the role of the teacher of a tag: one that names it, else one that names none."""
+        named = [name for name, teacher in self.teachers.items() if tag in teacher.tag_included]
+        named += [name for name, teacher in self.teachers.items() if not teacher.tag_included]
+        return f"{TEACHERS}{named[0]}" if named else None
 
     @property
     def engines_share_devices(self) -> bool:

@@ -23,6 +23,7 @@ from roll.plan.rules.metric_rules import alarm_problems
 from roll.plan.rules.rlvr_rules import rlvr_problems
 from roll.plan.rules.role_rules import device_problems, role_problems, unreadable_devices
 from roll.plan.rules.schedule_rules import schedule_problems
+from roll.plan.rules.teacher_rules import teacher_problems
 
 OF_THE_RUN = frozenset({"messages", "add_generation_prompt"})
 """Variables of a chat template that are not for the user to set."""
@@ -44,6 +45,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         best_problems,
         schedule_problems,
         loss_problems,
+        teacher_problems,
         role_problems,
         _sampling,
         _template_variables,
