@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from roll.core.configs.arguments import EngineArguments
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.worker import TEACHERS
 
 Config = TypeVar("Config", bound=PPOConfig)
 
@@ -36,4 +38,11 @@ def with_devices(config: Config, engines: int | None, trainers: int | None) -> C
         "actor_train": replace(config.actor_train, device_mapping=train),
         "actor_infer": replace(config.actor_infer, device_mapping=infer),
     }
-    return replace(config.with_roles(moved), num_nodes=1, num_gpus_per_node=len(train) + len(infer))
+    return replace(_with_roles(config, moved), num_nodes=1, num_gpus_per_node=len(train) + len(infer))
+
+
+def _with_roles(config: Config, roles: Mapping[str, Any]) -> Config:
+    """`roles`: by name, as `PPOConfig.roles` gives them; the others stay."""
+    fields = {name: role for name, role in roles.items() if not name.startswith(TEACHERS)}
+    teachers = {name: roles.get(f"{TEACHERS}{name}", teacher) for name, teacher in config.teachers.items()}
+    return replace(config, teachers=teachers, **fields)

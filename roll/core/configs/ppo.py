@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
 
 from roll.core.configs.arguments import GeneratingArguments
 from roll.core.configs.base import BaseConfig
@@ -207,12 +207,6 @@ class PPOConfig(BaseConfig, ABC):
         """Returns the roles that a run starts, by name."""
         unused = {"reference": not self.uses_reference, "critic": not self.uses_critic}
         return {name: role for name, role in self.configured_roles().items() if not unused.get(name)}
-
-    def with_roles(self, changed: Mapping[str, Any]) -> Self:
-        """Returns a copy with other roles, by name."""
-        fields: dict[str, Any] = {name: role for name, role in changed.items() if not name.startswith(TEACHERS)}
-        teachers = {name: changed.get(f"{TEACHERS}{name}", teacher) for name, teacher in self.teachers.items()}
-        return replace(self, teachers=teachers, **fields)
 
     def teacher_of(self, tag: str) -> str | None:
         """Returns the role of the teacher of a tag: one that names it, else one that names none."""

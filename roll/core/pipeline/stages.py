@@ -84,7 +84,7 @@ def training(trainer: Trainer, publisher: Publishes, derived: Derived, roles: Co
     scoring = [
         with_critic and GatedStage("value", trainer.values, trainer.before_values, role="critic"),
         derived.recompute_old_logprobs and GatedStage("log_prob", trainer.log_probs, trainer.before_log_probs, role=scorer),
-        with_reference and GatedStage("reference", trainer.reference, _frozen(trainer, "reference"), role="reference"),
+        with_reference and _frozen("reference", trainer.reference, trainer),
         *(_teaching(trainer, role) for role in roles if role.startswith(TEACHERS)),
     ]
     update: list[AnyStage] = [Stage("train", trainer.train, role="actor_train")]
@@ -98,12 +98,12 @@ def training(trainer: Trainer, publisher: Publishes, derived: Derived, roles: Co
     return [source, *parallel("scoring", scoring), advantage, *update, Stage("publish", publisher.publish)]
 
 
-def _frozen(trainer: Trainer, role: str) -> Callable[[Step], Awaitable[None]]:
-    return lambda step: trainer.before_frozen(step, role)
+def _frozen(role: str, work: Callable[[Step], Awaitable[Step]], trainer: Trainer) -> GatedStage[Step, Step]:
+    return GatedStage(role, work, lambda step: trainer.before_frozen(step, role), role=role)
 
 
-def _teaching(trainer: Trainer, role: str) -> AnyStage:
-    return GatedStage(role, lambda step: trainer.teach(step, role), _frozen(trainer, role), role=role)
+def _teaching(trainer: Trainer, role: str) -> GatedStage[Step, Step]:
+    return _frozen(role, lambda step: trainer.teach(step, role), trainer)
 
 
 def announcing(versions: Announces) -> AnyStage:
