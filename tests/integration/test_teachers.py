@@ -1,5 +1,7 @@
 """On-policy distillation: frozen teachers score the policy's own samples, and their log-probs become advantages."""
 
+import json
+
 import pytest
 import torch
 from tiny_models import symbol_tokenizer, tiny_qwen2
@@ -60,6 +62,58 @@ def test_the_divergence_is_that_of_the_samples_and_the_policy_comes_closer(lab, 
         assert step["teacher/kl"] == pytest.approx(divergence(of_step, folders[0], 0.8), abs=1e-5)
         assert (step["teacher/token_share"], step["teacher/weight"]) == (1.0, 1.0)
     assert steps[-1]["teacher/kl"] < 0.75 * steps[0]["teacher/kl"]
+
+
+def lettered(number):
+    """A sum, and the letter that its second number stands for."""
+    return f"{number}+{number * 7 % 10}=", "abcdefghij"[number * 7 % 10]
+
+
+def teach(folder, steps=120):
+    """Teaches a model to answer with the letter and an end, by plain torch."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    rows = [tokenizer("".join(lettered(number))).input_ids + [1] for number in range(10, 100)]
+    tokens = torch.tensor(rows)
+    torch.manual_seed(0)
+    for _ in range(steps):
+        of_step = tokens[torch.randint(len(tokens), (32,))]
+        logits = model(of_step[:, :-1]).logits[:, -2:]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), of_step[:, -2:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.save_pretrained(folder)
+
+
+def test_a_student_learns_the_task_of_its_teacher_without_rewards(lab, make_config, tmp_path):
+    """The student knows the task, too, and rarely says so: its logits are a third of the teacher's."""
+    teacher, student = (write_teacher(tmp_path / name, 7) for name in ("teacher", "student"))
+    teach(teacher)
+    model = AutoModelForCausalLM.from_pretrained(teacher)
+    model.model.norm.weight.data /= 3
+    model.save_pretrained(student)
+    for name, numbers in (("train", range(10, 90)), ("validation", range(60, 100))):
+        rows = [(str(number), *lettered(number)) for number in numbers]
+        lines = [json.dumps({"id": i, "tag": "sums", "prompt": prompt, "ground_truth": letter}) for i, prompt, letter in rows]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    exact = "roll.pipeline.rlvr.rewards.exact_match_reward_worker.ExactMatchRewardWorker"
+    changes = PURE | taught_by(teacher) | FAST | {"pretrain": student, "actor_train.training_args.learning_rate": 0.005}
+    changes |= {"rewards.sums": {"worker_cls": exact}, "rollout_log_per_step": 0}
+    for role in ("actor_train", "validation"):
+        file = tmp_path / f"{role.replace('actor_', '')}.jsonl"
+        changes[f"{role}.data_args"] = {"file_name": str(file), "template": "none"}
+    sizes = {
+        "rollout_batch_size": 64,
+        "num_return_sequences_in_group": 1,
+        "max_steps": 40,
+        "eval_steps": 40,
+        "response_length": 4,
+    }
+    run = lab.run(make_config(changes, max_running_requests=64, async_generation_ratio=1, **sizes))
+    first, last = (row["val_correct/sums/mean"] for row in run.rows("metrics") if "val_correct/sums/mean" in row)
+    assert first < 0.5 and last > 0.9
+    assert run.steps()[-1]["teacher/kl"] < 0.2 * run.steps()[0]["teacher/kl"]
 
 
 def test_each_tag_has_its_teacher_and_weights_follow_their_schedules(lab, make_config, folders):
