@@ -73,7 +73,7 @@ def teach(folder, steps=120):
     """Teaches a model to answer with the letter and an end, by plain torch."""
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    rows = [tokenizer("".join(lettered(number))).input_ids + [1] for number in range(10, 100)]
+    rows = [[*tokenizer("".join(lettered(number))).input_ids, 1] for number in range(10, 100)]
     tokens = torch.tensor(rows)
     torch.manual_seed(0)
     for _ in range(steps):
