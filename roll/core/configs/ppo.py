@@ -200,7 +200,8 @@ class PPOConfig(BaseConfig, ABC):
             **{f"{TEACHERS}{name}": teacher for name, teacher in self.teachers.items()},
         }
         half = {"both": roles.keys(), "explore": {"actor_infer"}, "bench": {"actor_infer"}}
-        here = half.get(self.mode, roles.keys() - {"actor_infer"})
+        unused = set() if self.mode == "replay" and self.replay.generate else {"actor_infer"}
+        here = half.get(self.mode, roles.keys() - unused)
         return {name: role for name, role in roles.items() if role is not None and name in here}
 
     def roles(self) -> dict[str, RoleConfig]:
