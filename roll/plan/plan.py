@@ -18,6 +18,7 @@ from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.redact import redact_text
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.staleness import deepest_pipeline
+from roll.core.configs.worker import TEACHERS
 from roll.plan.counts import Quantity, RolePlan, quantities, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
 from roll.plan.memory import Model, Part
@@ -47,6 +48,8 @@ class LogProbs:
     behaviour: str
     proximal: str
     reference: str
+    teachers: str = ""
+    """Empty: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +178,15 @@ def _log_probs(config: PPOConfig, derived: Derived) -> LogProbs:
         behaviour += "; the policy is scored and trained with the experts that the engine chose (router_replay)"
     reason = derived.old_logprobs_reason
     proximal = f"ℓ_p: {_proximal(config, derived)} ({reason})" if derived.recompute_old_logprobs else f"none ({reason})"
-    if not config.uses_reference:
-        return LogProbs(behaviour, proximal, "none (neither use_kl_loss nor add_token_level_kl)")
-    users = [name for name in ("use_kl_loss", "add_token_level_kl") if getattr(config, name)]
-    when = "once a step" if "reference" not in derived.scored_ahead else "while the step before trains"
-    return LogProbs(behaviour, proximal, f"ℓ_r: the reference role, {when} ({' and '.join(users)})")
+    reference = "none (neither use_kl_loss nor add_token_level_kl)"
+    if users := [name for name in ("use_kl_loss", "add_token_level_kl") if getattr(config, name)]:
+        reference = f"ℓ_r: the reference role, {_scored(derived, 'reference')} ({' and '.join(users)})"
+    teaching = [f"{role}, {_scored(derived, role)}" for role in config.roles() if role.startswith(TEACHERS)]
+    return LogProbs(behaviour, proximal, reference, f"ℓ_T: {'; '.join(teaching)}" if teaching else "")
+
+
+def _scored(derived: Derived, role: str) -> str:
+    return "while the step before trains" if role in derived.scored_ahead else "once a step"
 
 
 def _proximal(config: PPOConfig, derived: Derived) -> str:

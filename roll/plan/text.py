@@ -32,6 +32,7 @@ def whole(plan: Plan, machine: Machine, remarks: Sequence[str], report: LoadRepo
         yield from _section("staleness", _staleness(plan))
         log_probs = plan.log_probs
         rows = [("behaviour", log_probs.behaviour), ("proximal", log_probs.proximal), ("reference", log_probs.reference)]
+        rows += [("teachers", log_probs.teachers)] if log_probs.teachers else []
         yield from _section("log-probs", [*_rows(rows), *(f"  ! {line}" for line in plan.sampling)])
         yield from _section("loss", _loss(plan))
     yield from _section("memory per device", _memory(plan))

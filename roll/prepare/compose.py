@@ -109,6 +109,7 @@ def understand(
         made = translate(first.mapping, cls, has_class=_has_class, has_environment=_has_environment, written_for_roll=compat)
         made = made.after(first) if theirs is None else made.after(first).after(theirs)
         where |= {target: origin(where, source) for target, source in made.moved.items()}
+        where |= _below_moved(made.moved, where)
         words |= words_of(made.moved, given, made.mapping, theirs is not None)
         config, unknown, not_offered = _load(cls, made, compat)
     except ConfigError as error:
@@ -139,6 +140,17 @@ def laid_over(base: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any
         under = merged.get(key)
         merged[key] = laid_over(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
     return merged
+
+
+def _below_moved(moved: Mapping[str, str], where: Mapping[str, str]) -> dict[str, str]:
+    """Where the keys of blocks were written that are read under other names."""
+    blocks = [(target, f"{source}.") for target, source in moved.items()]
+    return {
+        f"{target}.{key.removeprefix(block)}": place
+        for target, block in blocks
+        for key, place in where.items()
+        if key.startswith(block)
+    }
 
 
 def _advice(unknown: Problem) -> str:

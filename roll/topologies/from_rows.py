@@ -90,10 +90,11 @@ class RowTrainer(Trainer):
 
     async def open(self, devices: DeviceLocks) -> None:
         """The reference never changes, so it is asked once. Evaluates the weights that the run begins with."""
-        if self._reference is not None and self._sets:
+        reference = self._clusters.get("reference")
+        if reference is not None and self._sets:
             async with devices.hold("reference"):
                 for each in self._sets:
-                    asked = await self.scores(self._reference, "log_probs", each.batch)
+                    asked = await self.scores(reference, "log_probs", each.batch)
                     each.batch = each.batch.with_(reference_logprobs=asked)
         async with devices.hold("actor_train"):
             await self._evaluate(self._state.first_step)

@@ -23,7 +23,7 @@ AGENTIC_KEYS = ("custom_envs", "train_env_manager", "val_env_manager", "reward_n
 
 _OTHERS = {
     "distillation": ("student", "student_pretrain", "teacher_pretrain", "distill_loss_weight", "kd_objective"),
-    "on-policy distillation": ("student_train", "student_infer", "is_pure_opd", "use_opd", "opsd_mode", "teacher"),
+    "self-distillation": ("opsd_mode",),
 }
 _DIFFUSION = ("diffusion_module", "diffusion_deepspeed_train")
 # A model's name as in Qwen2.5-VL-7B-Instruct; a template as in qwen2-vl; a class as in VLTrajEnvManager.

@@ -87,6 +87,9 @@ def gpg(rewards: Tensor, group_ids: Tensor, lengths: Tensor) -> Tensor:
     return ((rewards - mean) * (len(rewards) / max(teaching, 1))).to(rewards.dtype)
 
 
+advantage_estimator("on_policy_distillation")(lambda rewards, group_ids, lengths: torch.zeros_like(rewards))
+
+
 def remax(rewards: Tensor, greedy_rewards: Tensor) -> Tensor:
     """R − reward of the greedy response to the same prompt (ReMax, arXiv 2310.10505); [S] each."""
     return rewards - greedy_rewards

@@ -255,9 +255,9 @@ class BaseConfig:
     )
     max_trainer_restarts: int = option(
         3,
-        "How many times in a run the trainer is started again when a rank of actor_train, actor_log_prob, critic or reference "
-        "dies: from the newest checkpoint (save_steps) or, while there is none, from the beginning. 0: the first death ends the "
-        "run, as always with --local and mode train.",
+        "How many times in a run the trainer is started again when a rank of actor_train, actor_log_prob, critic, reference or a "
+        "teacher dies: from the newest checkpoint (save_steps) or, while there is none, from the beginning. 0: the first death "
+        "ends the run, as always with --local and mode train.",
         bounds=Bounds(ge=0),
     )
     synchronous_after_failures: int = option(

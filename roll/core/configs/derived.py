@@ -13,7 +13,7 @@ from roll.core.configs.losses import POLICY_LOSSES, PolicyLossArgs, loss_args
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.sizes import BYTES, compute_dtype
 from roll.core.configs.staleness import staleness_bound
-from roll.core.configs.worker import TrainedConfig, WorkerConfig
+from roll.core.configs.worker import TEACHERS, TrainedConfig, WorkerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,8 @@ def _scored_ahead(config: PPOConfig) -> tuple[str, ...]:
     if not scores_ahead(config) or "actor_train" not in roles:
         return ()
     policy = set(roles["actor_train"].devices)
-    names = ("reference", "critic", *["actor_log_prob"] * _log_prob_lag(config))
+    teachers = [name for name in roles if name.startswith(TEACHERS)]
+    names = ("reference", *teachers, "critic", *["actor_log_prob"] * _log_prob_lag(config))
     return tuple(name for name in names if name in roles and policy.isdisjoint(roles[name].devices))
 
 

@@ -121,6 +121,8 @@ class BuiltInLoss(LossTraits):
     """Its policy gradient has its own importance weight."""
     uncorrected: bool = False
     """It has no correction for samples of an older policy."""
+    by_token: bool = True
+    """A token's own advantage decides what becomes of it, that of no other token, and no reward."""
     clips_noise: bool = False
     """Its clip is tighter than the numerical difference of two engines, so even fresh samples need recomputed log-probs."""
     metrics: tuple[str, ...] = ()
@@ -196,11 +198,11 @@ POLICY_LOSSES: dict[str, BuiltInLoss] = {
     # It penalises the distance from the sampler.
     "kimi15": BuiltInLoss(lambda k: f"−A·ℓ + {k.kimi15_tau:g}/2·(log r)²", takes_ratio=False, metrics=("kimi15_penalty",)),
     "ppo": BuiltInLoss(_ppo, metrics=_DUAL_CLIPS),
-    "gspo": BuiltInLoss(_gspo, clips_noise=True, metrics=_DUAL_CLIPS),
-    "gmpo": BuiltInLoss(_gmpo, metrics=_CLIPS),
+    "gspo": BuiltInLoss(_gspo, by_token=False, clips_noise=True, metrics=_DUAL_CLIPS),
+    "gmpo": BuiltInLoss(_gmpo, by_token=False, metrics=_CLIPS),
     "sapo": BuiltInLoss(_sapo, metrics=("sapo_gate",)),
     "tis": BuiltInLoss(lambda k: f"−sg(clip(r, {k.tis_lower_bound:g}, {k.tis_upper_bound:g}))·A·ℓ", metrics=_CLIPS),
-    "topr": BuiltInLoss(_topr, metrics=("clipfrac", "topr_positive_share", "topr_weight_mean")),
+    "topr": BuiltInLoss(_topr, by_token=False, metrics=("clipfrac", "topr_positive_share", "topr_weight_mean")),
     "cispo": BuiltInLoss(_cispo, metrics=(*_CLIPS, "cispo_masked_share")),
     "vespo": BuiltInLoss(_vespo, metrics=("vespo_weight_mean",)),
     "dppo_tv": BuiltInLoss(_dppo_tv, metrics=("clipfrac",)),

@@ -19,7 +19,7 @@ from roll.core.data.kept_tokens import KeptSets
 from roll.core.data.routes import joined_routes, told_apart, unrouted
 from roll.core.data.transfer import to_device
 
-PER_SAMPLE = ("lengths", "scores", "temperatures", "rollout_tokens")
+PER_SAMPLE = ("lengths", "scores", "temperatures", "rollout_tokens", "teacher_weights")
 
 
 @dataclass(slots=True)
@@ -44,6 +44,10 @@ class _Tensors:
     """[N] float32, log-probs recomputed at the start of the step (decoupled losses); None means bypass."""
     reference_logprobs: Tensor | None = None
     """[N] float32, log-probs of the frozen reference policy."""
+    teacher_logprobs: Tensor | None = None
+    """[N] float32, log-probs of each sample's teacher; NaN where it has none."""
+    teacher_weights: Tensor | None = None
+    """[S] float32, weight of the teacher in the sample's advantages."""
     values: Tensor | None = None
     """[N] float32, the critic's value of the state that each token was taken in, 0 where the mask is False."""
     returns: Tensor | None = None

@@ -1,8 +1,8 @@
 """A run on one page.
 
-    admit → (rollouts) → keep → [groups] → lease → (value | log_prob | reference) → advantage → train → publish → validate
-      ▲                                                                                            │
-      └── admission ◀── version served ◀── engines flip ◀── [weight store] ◀───────────────────────┘
+    admit → (rollouts) → keep → [groups] → lease → (value | log_prob | reference | teachers) → advantage → train → publish
+      ▲                                                                                           │ → validate
+      └── admission ◀── version served ◀── engines flip ◀── [weight store] ◀──────────────────────┘
 
 The stages are in `stages.py`, their work is in `explorer/`, `trainer/` and `engines/`. Which of them a process has follows from
 `mode` (`topology.py`). Training with `async_generation_ratio: 0` is synchronous only because admission starts nothing early.

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from roll.core.algorithms.distillation import with_teachers
 from roll.core.algorithms.kl import KLController, approx_kl
 from roll.core.algorithms.returns import Action, discounted_returns, gae, on_last_token
 from roll.core.algorithms.reward_normalization import RunningMoments, normalize_rewards
@@ -63,7 +64,8 @@ class Advantages(ABC):
         return rollout_metrics(groups)
 
     def __call__(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> tuple[TokenBatch, dict[str, float]]:
-        """Returns the batch with advantages, and metrics: the estimate, then token-level KL, discount, whitening, clipping.
+        """Returns the batch with advantages, and metrics: the estimate, then token-level KL, discount, whitening,
+        teachers, clipping.
 
         Without KL and discount all trained tokens of a sample get its advantage. A token-level estimate is only whitened and
         clipped. With a critic the estimate of a sample is its reward, and the batch has values: it gets the critic's returns,
@@ -86,6 +88,9 @@ class Advantages(ABC):
         elif config.whiten_advantages:
             among = None if populations is None else populations[batch.sample_ids]
             advantages = whiten(advantages, batch.loss_mask, among=among)
+        if batch.teacher_logprobs is not None:
+            advantages, more = with_teachers(batch, advantages)
+            metrics |= more
         advantages = clip(advantages, config.advantage_clip)
         return batch.with_(advantages=advantages), metrics | _spread("critic/advantages", advantages[batch.loss_mask])
 

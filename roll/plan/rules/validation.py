@@ -26,6 +26,7 @@ from roll.plan.rules.role_rules import device_problems, role_problems, unreadabl
 from roll.plan.rules.rows_rules import rows_problems
 from roll.plan.rules.schedule_rules import schedule_problems
 from roll.plan.rules.set_names import set_names
+from roll.plan.rules.teacher_rules import teacher_problems
 
 OF_THE_RUN = frozenset({"messages", "add_generation_prompt"})
 """Variables of a chat template that are not for the user to set."""
@@ -50,6 +51,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         best_problems,
         schedule_problems,
         loss_problems,
+        teacher_problems,
         role_problems,
         _sampling,
         _template_variables,
