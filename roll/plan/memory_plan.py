@@ -163,7 +163,7 @@ class RoleMemories:
         micro = memory.microbatch(budget, share, derived.sequence_length, derived.response_length, group)
         parts, passes = [_activations(worker, model, layout, micro, element)], []
         if isinstance(worker, ActorTrainConfig):
-            parts.append(memory.head(model, layout, micro, element, train=True))
+            parts.append(memory.head(model, layout, micro, element, train=True, accelerator=self.accelerators))
             if derived.recompute_old_logprobs and self.config.actor_log_prob is None:
                 passes.append(self._log_probs(role, worker, model, layout, element))
         resident = memory.trained_weights(model, layout, element)
@@ -183,7 +183,8 @@ class RoleMemories:
         share = -(-self.derived.samples_per_step * self.config.samples_per_rollout // role.data)
         budget, group = worker.max_tokens_per_microbatch_in_infer, prompt_sharing(self.config, worker)
         micro = memory.microbatch(budget, share, self.derived.sequence_length, self.derived.response_length, group)
-        return Pass("log-probs of a micro-batch", (memory.head(model, layout, micro, element, train=False),))
+        head = memory.head(model, layout, micro, element, train=False, accelerator=self.accelerators)
+        return Pass("log-probs of a micro-batch", (head,))
 
     def _engine(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
         """vLLM and SGLang take a share of the device and fill what weights leave of it with KV cache. Asleep they keep none of it

@@ -195,6 +195,11 @@ class DeepSpeedStrategy(HFTrainStrategy):
         self._zero: ZeroState | None = None
         super().__init__(context, spec)
 
+    @property
+    def _layers_can_be_compiled(self) -> bool:
+        """Stage 3 gathers and frees the weights of each matrix from within a layer."""
+        return self._stage < 3
+
     def _place(self) -> None:
         prepare_deepspeed(self._device)
         import deepspeed

@@ -196,6 +196,12 @@ def _no_mask(*args: object, **kwargs: object) -> None:
 AttentionInterface.register(FOREST_SDPA, forest_sdpa)
 AttentionMaskInterface.register(FOREST_SDPA, _no_mask)
 
+
+def keep_out_of_graphs() -> None:
+    """From now on layers that are compiled call the kernel between two graphs: its calls are another row's each time."""
+    AttentionInterface.register(FOREST_SDPA, torch.compiler.disable(forest_sdpa))
+
+
 ATTENTION = {"full_attention", "sliding_attention"}
 
 

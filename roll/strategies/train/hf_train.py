@@ -26,6 +26,7 @@ from roll.core.workers.train_spec import Optimisation, TrainSpec, resolve_dtype
 from roll.strategies import model_folder
 from roll.strategies.train import checkpoint_files as files
 from roll.strategies.train.checkpoint_files import AllOnFirst, Share, Snapshot
+from roll.strategies.train.compiled import compile_layers
 from roll.strategies.train.layout import Layout, RankMicrobatch, rank_microbatches
 from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.optimizer import MOMENTS, RateScale, make_adamw, unscaled
@@ -77,7 +78,10 @@ class HFTrainStrategy(ABC):
         self._adapted_base = BaseWeights(path) if spec.export_adapters else None
         if spec.recomputes_activations:
             _recompute_activations(self._model)
-        self._scorer = Scorer(self._model)
+        fast = spec.backend.compiles(self._device.type != "cpu")
+        self._scorer = Scorer(self._model, fast)
+        if fast and self._layers_can_be_compiled:
+            compile_layers(self._model)
         follow_cores(self._model, self._cores)
         self._state = files.TrainerState()
         self._shapes = {name: tensor.shape for name, tensor in self._named_tensors()}
@@ -117,6 +121,10 @@ class HFTrainStrategy(ABC):
         """Loads the model from a Hugging Face folder, on the CPU, or of the `state` that `ModelFiles` says. In the type that they
         are stored in, weights are the files' own memory, which the ranks of a machine share."""
         return model_folder.load_model(path, dtype, self._spec.model.attn_implementation, state=state)
+
+    @property
+    def _layers_can_be_compiled(self) -> bool:
+        return True
 
     # How the ranks divide the model
 

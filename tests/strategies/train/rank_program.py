@@ -3,6 +3,7 @@
 FAMILIES holds folders of models whose weights only go in and out. OUT holds the checkpoints `one` and `one-lora` of one rank.
 """
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -51,10 +52,12 @@ LAYOUTS = {
     "fsdp2-bf16": ("fsdp2_train", BF16),
     "fsdp2-copies": ("fsdp2_train", {"fsdp_size": 1}),
     "fsdp2-nodes": ("fsdp2_train", {"fsdp_size": 2}),
+    "fsdp2-compiled": ("fsdp2_train", {"compile": True}),
     "fsdp2-sums-late": ("fsdp2_train", {"reduce_scatter_during_grad_accumulation": False}),
     "zero0": zero(0),
     "zero1": zero(1),
     "zero2": zero(2),
+    "zero2-compiled": zero(2, compile=True),
     "zero3": zero(3),
     "zero3-offload": zero(3, offload_optimizer=ON_CPU, offload_param=ON_CPU),
     "fsdp2-lora": ("fsdp2_train", LORA),
@@ -177,7 +180,13 @@ def round_trip(model: Path, out: Path, rank: int) -> None:
         strategy.close()
 
 
+def compiles_nothing_but_graphs() -> None:
+    """Code for them takes a minute, and is another test's."""
+    torch.compile = functools.partial(torch.compile, backend="aot_eager")
+
+
 def main(model: str, families: str, out: str, rank: int, ranks: int, port: int, layouts: list[str]) -> None:
+    compiles_nothing_but_graphs()
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
     for layout in layouts:
         run_layout(layout, model, Path(out), rank)
