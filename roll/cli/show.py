@@ -176,7 +176,7 @@ def _of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
         counts = _groups_by_state(connection)
         work = {row.member: row for row in connection.execute(work_since(time.time() - RECENT_S))}
         explorers = [_explorer(row, state[row.name], work.get(row.name)) for row in rows if row.role != "trainer"]
-    uses = run.trained + run.replayed
+    uses = run.trained + run.reused
     batch = uses // run.next_step if run.next_step and uses % run.next_step == 0 else None
     trainers = [
         {"name": row.name, "state": state[row.name], "pid": row.pid, "host": row.host} for row in rows if row.role != "explorer"
@@ -186,7 +186,7 @@ def _of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
         "steps": uses // batch if batch else run.next_step, "max_steps": run.max_steps,
         "published": run.newest, "served_by_all": run.version,
         "bound": staleness_bound(json.loads(run.contract)["async_generation_ratio"]),
-        "groups": counts | {"replayed": run.replayed},
+        "groups": counts | {"reused": run.reused},
         "trainers": trainers, "explorers": explorers,
     }  # fmt: skip
 
@@ -242,5 +242,5 @@ def _counts(counts: Mapping[str, Any]) -> str:
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(counts["dropped"].items()))
     parts = [f"{counts[key]:,} {key.replace('_', ' ')}" for key in ("admitted", "trained", "buffered", "in_flight")]
     parts += [f"{sum(counts['dropped'].values()):,} dropped" + (f" ({dropped})" if dropped else "")]
-    parts += [f"{replayed:,} times one was trained again"] if (replayed := counts.get("replayed")) else []
+    parts += [f"{reused:,} times one was trained again"] if (reused := counts.get("reused")) else []
     return ", ".join(parts)

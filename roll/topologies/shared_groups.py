@@ -25,12 +25,12 @@ from roll.core.record.run_identity import RunIdentity
 from roll.platform.file_systems import of_network
 from roll.topologies.sql.admittance import MANY_MACHINES, Claim, check_may_join
 from roll.topologies.sql.connecting import file_of, open_engine, reading
-from roll.topologies.sql.copying import EMPTY, Fate, check_copy, differs, restore_copy, write_copy, write_none
+from roll.topologies.sql.copying import EMPTY, Ended, check_copy, differs, restore_copy, write_copy, write_none
 from roll.topologies.sql.database import Database, OpenDatabase
 from roll.topologies.sql.following import Membership
 from roll.topologies.sql.groups import SqlGroups
 from roll.topologies.sql.joining import Member
-from roll.topologies.sql.rows import REPLAYED
+from roll.topologies.sql.rows import REUSED
 
 NAME = 8
 """Letters of a task set's digest in the ids of its prompts."""
@@ -61,7 +61,7 @@ class SharedGroups:
         return SqlGroups(replace(parts, source=source, journal=journal), database, membership)
 
     async def copy(self, groups: Groups, file: Path, step: int) -> None:
-        shared, oldest = shared_groups(groups), groups.admission.replay.oldest_after(step)
+        shared, oldest = shared_groups(groups), groups.admission.reuse.oldest_after(step)
         try:
             await shared.beside(partial(write_copy, self._address, file, step, oldest))
         except DatabaseFailed as error:
@@ -135,13 +135,13 @@ def _unlike(address: str, checkpoint: Checkpoint, journal: Path) -> str:
     position, seq = checkpoint.state["record"]["groups"], checkpoint.state["database"]["seq"]
     with journal.open("rb") as lines:
         rows = [json.loads(line) for line in lines.read(position).splitlines()]
-    fates = {row["group_id"]: Fate(row["fate"], row["step"]) for row in rows if row["fate"] != REPLAYED}
+    statuses = {row["group_id"]: Ended(row["status"], row["step"]) for row in rows if row["status"] != REUSED}
     file = file_of(open_engine(address))
     if file is not None and not file.is_file():
         return EMPTY
     try:
         with reading(address) as connection:
-            return differs(connection, seq, fates)
+            return differs(connection, seq, statuses)
     except DatabaseDamaged as error:
         return f"it is damaged: {error}"
 

@@ -14,12 +14,12 @@ from roll.cli.verify import main, read_run, violations
 from roll.core.record.run_identity import identify, write_identity
 
 
-def group(group_id, step, *, fate="trained", start=None, lag=0):
-    trained = fate == "trained"
+def group(group_id, step, *, status="trained", start=None, lag=0):
+    trained = status == "trained"
     return {
         "group_id": group_id,
         "prompt_uid": f"sums/{group_id // 4}/{group_id % 4}",
-        "fate": fate,
+        "status": status,
         "reason": "" if trained else "filter_std",
         "step": step,
         "start_version": step - 1 if start is None else start,
@@ -27,10 +27,10 @@ def group(group_id, step, *, fate="trained", start=None, lag=0):
     }
 
 
-def sample(group_id, step, version, fate="trained"):
+def sample(group_id, step, version, status="trained"):
     return {
         "step": step,
-        "fate": fate,
+        "status": status,
         "group_id": group_id,
         "index": 0,
         "versions": [[0, 2, version, 0]],
@@ -44,7 +44,7 @@ class Folder:
 
     def __init__(self, path):
         self.path = path
-        self.groups = [group(0, 1), group(1, 1), group(2, 2), group(4, 2, fate="dropped"), group(3, 2)]
+        self.groups = [group(0, 1), group(1, 1), group(2, 2), group(4, 2, status="dropped"), group(3, 2)]
         self.groups += [group(5, 3, start=1, lag=1), group(6, 3)]
         self.samples = [sample(0, 1, 0), sample(5, 3, 1), sample(None, 2, 2, "validation")]
         self.metrics = [{"step": step, "time/step_s": 1.0} for step in (1, 2, 3)]
@@ -196,28 +196,28 @@ def change(name, position, **values):
     return breaks
 
 
-def replay(group_id, step, **values):
+def reuse(group_id, step, **values):
     """Group 5, of version 1, may be trained again by step 3 as well as by step 2: the bound is 1."""
-    return group(group_id, step, fate="trained") | {"fate": "replayed", "start_version": 1, "lag": step - 2} | values
+    return group(group_id, step, status="trained") | {"status": "reused", "start_version": 1, "lag": step - 2} | values
 
 
 @pytest.fixture
-def replaying(folder):
+def reusing(folder):
     """Step 2 trains group 5 in the place of group 3, which never was, and step 3 trains it again."""
     folder.max_reuse = 2
-    folder.groups = [group(0, 1), group(1, 1), group(2, 2), group(4, 2, fate="dropped"), group(5, 2, start=1)]
-    folder.groups += [replay(5, 3), group(6, 3), group(3, 3, fate="dropped")]
+    folder.groups = [group(0, 1), group(1, 1), group(2, 2), group(4, 2, status="dropped"), group(5, 2, start=1)]
+    folder.groups += [reuse(5, 3), group(6, 3), group(3, 3, status="dropped")]
     folder.samples[1] = sample(5, 3, 1)
     folder.counts = {
-        "admitted": 7, "trained": 5, "replayed": 1, "buffered": 0, "in_flight": 0, "dropped": {"filter_std": 2},
+        "admitted": 7, "trained": 5, "reused": 1, "buffered": 0, "in_flight": 0, "dropped": {"filter_std": 2},
     }  # fmt: skip
     folder.buffer = [{"group_id": 5, "uses": 1}, {"group_id": 6}]
     return folder
 
 
-def test_a_run_that_trains_groups_again_keeps_the_same_promises(replaying, capsys):
-    assert replaying.write() == []
-    assert main([str(replaying.path)]) == 0
+def test_a_run_that_trains_groups_again_keeps_the_same_promises(reusing, capsys):
+    assert reusing.write() == []
+    assert main([str(reusing.path)]) == 0
     assert "7 groups, 5 trained and 1 times one again" in capsys.readouterr().out
 
 
@@ -229,17 +229,17 @@ def amended(folder, **summary):
     return list(violations(read_run(folder.path)))
 
 
-def test_what_was_trained_before_a_run_had_tighter_bounds_breaks_none(replaying):
+def test_what_was_trained_before_a_run_had_tighter_bounds_breaks_none(reusing):
     """Step 3 trained a group for the second time, one version late. The run was resumed with ratio 0 and `max_reuse` 1."""
-    replaying.ratio, replaying.max_reuse = 0, 1
-    for row in replaying.metrics:
+    reusing.ratio, reusing.max_reuse = 0, 1
+    for row in reusing.metrics:
         row["scheduler/async_ratio"] = 0.5
-    assert amended(replaying, resumed_from_step=3) == []
-    assert amended(replaying, resumed_from_step=2) == ["group 5 was trained by 2 steps, max_reuse is 1"]
-    replaying.metrics[2]["scheduler/async_ratio"] = 0.0
-    assert amended(replaying, resumed_from_step=3) == [], "what had begun before is trained"
-    replaying.metrics[1]["scheduler/async_ratio"] = 0.0
-    assert amended(replaying, resumed_from_step=3) == ["group 5 was trained 1 versions late, the bound is 0"]
+    assert amended(reusing, resumed_from_step=3) == []
+    assert amended(reusing, resumed_from_step=2) == ["group 5 was trained by 2 steps, max_reuse is 1"]
+    reusing.metrics[2]["scheduler/async_ratio"] = 0.0
+    assert amended(reusing, resumed_from_step=3) == [], "what had begun before is trained"
+    reusing.metrics[1]["scheduler/async_ratio"] = 0.0
+    assert amended(reusing, resumed_from_step=3) == ["group 5 was trained 1 versions late, the bound is 0"]
 
 
 def test_a_run_that_goes_on_synchronously_trains_what_began_under_its_ratio(folder):
@@ -251,7 +251,7 @@ def test_a_run_that_goes_on_synchronously_trains_what_began_under_its_ratio(fold
 
 def test_a_run_that_began_with_another_runs_checkpoint_counts_from_there(folder):
     """Its accounts are those of both runs, its journals its own."""
-    before = {"step": 1, "next_group_id": 2, "trained": 2, "dropped": {"stale": 3}, "replayed": 0}
+    before = {"step": 1, "next_group_id": 2, "trained": 2, "dropped": {"stale": 3}, "reused": 0}
     folder.groups, folder.metrics = folder.groups[2:], folder.metrics[1:]
     folder.counts["admitted"], folder.counts["dropped"] = 10, {"filter_std": 1, "stale": 3}
     folder.accounts = {"next_group_id": 7, "trained": 4, "dropped": {"filter_std": 1, "stale": 3}}
@@ -262,28 +262,28 @@ def test_a_run_that_began_with_another_runs_checkpoint_counts_from_there(folder)
     assert "step-2 counts 4 trained groups, groups.jsonl 3 up to step 2" in amended(folder, inherited=before | {"trained": 1})
 
 
-BROKEN_REPLAYS = {
+BROKEN_REUSES = {
     "group 5 was trained by 2 steps, max_reuse is 1": lambda f: setattr(f, "max_reuse", 1),
     "group 3 was trained again by step 3, and never before": lambda f: change("groups", 5, group_id=3)(f),
     "group 5 was trained by steps [2, 2], not one after the other": lambda f: change("groups", 5, step=2, lag=0)(f),
     "group 5 was trained 2 versions late, the bound is 1": lambda f: change("groups", 5, lag=2)(f),
     "steps trained different numbers of groups": lambda f: f.groups.__delitem__(5),
-    "summary.json counts 2 replayed, groups.jsonl 1": lambda f: f.counts.update(replayed=2),
+    "summary.json counts 2 reused, groups.jsonl 1": lambda f: f.counts.update(reused=2),
     "has other numbers of uses than groups.jsonl: of groups [5]": lambda f: f.buffer[0].update(uses=2),
-    "buffers groups that had met their fate: [5]": lambda f: f.buffer[0].pop("uses"),
-    "step-2 counts 1 replayed groups, groups.jsonl 0 up to step 2": lambda f: f.accounts.update(replayed=1),
+    "buffers groups that had ended: [5]": lambda f: f.buffer[0].pop("uses"),
+    "step-2 counts 1 reused groups, groups.jsonl 0 up to step 2": lambda f: f.accounts.update(reused=1),
 }
 
 
-@pytest.mark.parametrize("says", BROKEN_REPLAYS)
-def test_each_broken_promise_about_replays_is_named(replaying, says):
-    BROKEN_REPLAYS[says](replaying)
-    assert any(says in line for line in replaying.write())
+@pytest.mark.parametrize("says", BROKEN_REUSES)
+def test_each_broken_promise_about_reuses_is_named(reusing, says):
+    BROKEN_REUSES[says](reusing)
+    assert any(says in line for line in reusing.write())
 
 
 BROKEN = {
-    "group 0 has 2 fates": change("groups", 1, group_id=0),
-    "fate 'dropped' with the reason ''": change("groups", 0, fate="dropped"),
+    "group 0 has 2 statuses": change("groups", 1, group_id=0),
+    "status 'dropped' with the reason ''": change("groups", 0, status="dropped"),
     "steps trained different numbers of groups": change("groups", 4, step=3),
     "steps without groups: [2]": lambda f: [change("groups", i, step=1)(f) for i in (2, 4)],
     "has steps twice": change("metrics", 1, step=1),
@@ -297,13 +297,13 @@ BROKEN = {
     "has tokens of versions [3], not of 1 to 2": change("samples", 1, versions=[[0, 2, 3, 0]]),
     "a validation of version 2 has tokens of [1]": change("samples", 2, versions=[[0, 2, 1, 0]]),
     "counts 5 trained groups, groups.jsonl 4 up to step 2": lambda f: f.accounts.update(trained=5),
-    "buffers groups that had met their fate: [3]": lambda f: f.buffer.append({"group_id": 3}),
+    "buffers groups that had ended: [3]": lambda f: f.buffer.append({"group_id": 3}),
     "buffer.jsonl is not what was saved": lambda f: setattr(f, "listed", {"buffer.jsonl": "0" * 64}),
     "samples.jsonl: rows before step-2 were changed or lost": lambda f: f.digests.update(samples="0" * 64),
     "FileNotFoundError": lambda f: setattr(f, "listed", {"trainer/model.safetensors": "0" * 64}),
     "do not balance": lambda f: f.counts.update(admitted=8),
     "summary.json counts 5 trained": lambda f: f.counts.update(trained=5, admitted=6),
-    "a finished run has groups without a fate": lambda f: f.counts.update(in_flight=1, admitted=8),
+    "a finished run has groups without a terminal status": lambda f: f.counts.update(in_flight=1, admitted=8),
 }
 
 
@@ -361,7 +361,7 @@ def database_of(path, run_id):
         connection.execute("INSERT INTO runs VALUES (?)", (run_id,))
         columns = "id, prompt_uid, state, reason, step, start_version, lag"
         connection.execute(f"CREATE TABLE groups ({columns})")
-        connection.execute("CREATE TABLE replays (group_id, step, lag)")
+        connection.execute("CREATE TABLE reuses (group_id, step, lag)")
     return f"sqlite:///{path}"
 
 

@@ -176,17 +176,17 @@ def test_a_folder_of_weights_that_cannot_be_written_to_ends_the_run_with_one_err
 
 @pytest.mark.slow
 def test_a_trainer_that_trains_groups_again_is_killed_and_goes_on_from_its_checkpoint(launch):
-    replay = ("async_generation_ratio=4", "max_reuse=2", "save_steps=2")
-    trainer = launch(*TRAINER, *replay)
-    explorer = launch(*EXPLORER, *replay)
+    reuse = ("async_generation_ratio=4", "max_reuse=2", "save_steps=2")
+    trainer = launch(*TRAINER, *reuse)
+    explorer = launch(*EXPLORER, *reuse)
     trainer.wait_for_steps(5)
     kill(trainer)
-    again = launch(*TRAINER, *replay)
+    again = launch(*TRAINER, *reuse)
     assert (again.end(), explorer.end()) == (0, 0), again.output + explorer.output
     assert list(violations(read_run(again.dir))) == []
     groups = again.summary()["groups"]
-    assert groups["trained"] + groups["replayed"] == STEPS * 4 and groups["replayed"] > 0
-    assert in_database(again, "SELECT count(*) FROM replays") == [(groups["replayed"],)]
+    assert groups["trained"] + groups["reused"] == STEPS * 4 and groups["reused"] > 0
+    assert in_database(again, "SELECT count(*) FROM reuses") == [(groups["reused"],)]
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from roll.core.configs.staleness import deepest_pipeline
 from roll.core.errors import AccountingError
 from roll.core.groups.admission import Admission
 from roll.core.groups.pipeline_depth import PipelineDepth
-from roll.core.groups.replay import Trained
+from roll.core.groups.reuse import Trained
 from roll.core.groups.ticket import GroupState
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -50,10 +50,10 @@ def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
     options = {"max_reuse": max_reuse, "order": "newest" if newest and policy == "drop" else "fifo"}
     admission = Admission(batch, ratio, max_steps=12, policy=policy, extra_groups=extra, **options)
     depth = PipelineDepth(deepest_pipeline(ratio, 1, max_reuse)) if adaptive else PipelineDepth(ratio, ratio)
-    fates = itertools.count()
+    statuses = itertools.count()
 
-    def fate(_):
-        if next(fates) == falls_back_at:
+    def status(_):
+        if next(statuses) == falls_back_at:
             admission.go_synchronous()
         return rng.choice([None, None, None, "filter_mean_low", "reward_error"])
 
@@ -61,7 +61,7 @@ def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
         admission,
         depth,
         duration=lambda _: rng.lognormvariate(0, heavy_tail),
-        fate=fate,
+        status=status,
         train_s=lambda _: rng.expovariate(1.0),
         publish_s=lambda _: rng.expovariate(2.0),
         slots=slots,
@@ -75,7 +75,7 @@ def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
     assert all(len(ids) == len(set(ids)) == batch for ids in outcome.trained_by_step)
     uses = Counter(outcome.trained_ids)
     assert max(uses.values()) <= max_reuse
-    assert (admission.trained, admission.replay.done) == (len(uses), 12 * batch - len(uses))
+    assert (admission.trained, admission.reuse.done) == (len(uses), 12 * batch - len(uses))
     if policy == "wait" and not extra:
         assert set(admission.dropped) <= {"filter_mean_low", "reward_error"}, "waiting never drops a group for its age"
 
@@ -111,7 +111,7 @@ class AgainstItsDefinition(Admission):
         drop = {ticket.group_id: "stale" for ticket in tickets if self.deadline(ticket) < step}
         tickets = [ticket for ticket in tickets if ticket.group_id not in drop]
         take = [ticket for ticket in tickets if ticket.state is GroupState.BUFFERED][: self.batch_groups]
-        trained = [group for group in self.replay.groups.values() if group.start_version + self.bound >= step]
+        trained = [group for group in self.reuse.groups.values() if group.start_version + self.bound >= step]
         trained.sort(key=lambda group: (group.uses, -group.start_version, group.group_id))
         again = again_at_first = [] if leased else trained[: self.batch_groups - len(take)]
         if len(take) + len(again) < self.batch_groups:
@@ -153,7 +153,7 @@ def test_a_selection_is_what_its_definition_says_though_it_looks_at_ready_groups
         AgainstItsDefinition(batch, ratio, max_steps=8, policy=policy, extra_groups=extra, max_reuse=max_reuse),
         PipelineDepth(ratio, ratio),
         duration=lambda _: rng.lognormvariate(0, 1.5),
-        fate=lambda _: rng.choice([None, None, None, "reward_error"]),
+        status=lambda _: rng.choice([None, None, None, "reward_error"]),
         train_s=lambda _: rng.expovariate(1.0),
         publish_s=lambda _: rng.expovariate(2.0),
         slots=10**9,
@@ -193,7 +193,7 @@ def test_with_weights_every_k_steps_and_no_more_ahead_a_task_is_sampled_by_a_ver
         admission,
         depth,
         duration=lambda _: rng.lognormvariate(0, 1.5),
-        fate=lambda _: rng.choice([None, None, "filter_std"]) if drops else None,
+        status=lambda _: rng.choice([None, None, "filter_std"]) if drops else None,
         train_s=lambda _: rng.expovariate(1.0),
         publish_s=lambda _: rng.expovariate(2.0),
         slots=slots,
@@ -353,7 +353,7 @@ def test_nothing_starts_that_the_run_could_not_train():
 
 
 @pytest.mark.parametrize("move", ["drop", "complete", "train"])
-def test_a_group_has_one_fate(move):
+def test_a_group_has_one_terminal_status(move):
     admission = Admission(1, 0, max_steps=2)
     group = admission.start().group_id
     admission.complete(group)
@@ -376,7 +376,7 @@ def test_restored_accounts_balance_and_ids_go_on():
     again = Admission(2, 1, max_steps=10, version=1)
     again.restore(state, {2: 0})
     again.check()
-    assert again.counts() == {"admitted": 3, "trained": 2, "replayed": 0, "buffered": 1, "in_flight": 0, "dropped": {}}
+    assert again.counts() == {"admitted": 3, "trained": 2, "reused": 0, "buffered": 1, "in_flight": 0, "dropped": {}}
     assert again.start().group_id == 4
 
 
@@ -384,7 +384,7 @@ def test_restored_accounts_balance_and_ids_go_on():
 def test_a_resume_with_a_smaller_ratio_goes_on(starts):
     """The buffer holds more groups of a version than the smaller bound has steps for: the rest is dropped, not waited for."""
     admission = Admission(4, 1, max_steps=10, version=1)
-    admission.restore({"next_group_id": 20, "trained": 4, "replayed": 0, "dropped": {}}, dict(enumerate(starts)))
+    admission.restore({"next_group_id": 20, "trained": 4, "reused": 0, "dropped": {}}, dict(enumerate(starts)))
     chosen = admission.select(1)
     assert len(chosen.take) == 4 and set(chosen.drop.values()) == {"stale"}
     for group_id, reason in chosen.drop.items():
@@ -398,8 +398,8 @@ def test_a_resume_with_a_smaller_ratio_goes_on(starts):
 
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), ratio=st.sampled_from([1, 1.5, 2, 4]), batch=st.integers(1, 6))
-def test_a_replay_takes_no_place_that_a_group_needs_which_was_never_trained(seed, ratio, batch):
-    """Rollouts that take as long as several steps: without replay none is dropped for its age, and with it none either."""
+def test_a_reuse_takes_no_place_that_a_group_needs_which_was_never_trained(seed, ratio, batch):
+    """Rollouts that take as long as several steps: without reuse none is dropped for its age, and with it none either."""
     rng = random.Random(seed)
     admission = Admission(batch, ratio, max_steps=15, policy="drop", max_reuse=math.ceil(ratio) + 1)
     simulate(admission, PipelineDepth(ratio, ratio), duration=lambda _: rng.uniform(0.9, 1.0) * admission.bound)
@@ -415,16 +415,16 @@ def test_a_trainer_that_is_faster_than_the_rollouts_trains_groups_again_instead_
     once, _ = waited(1)
     twice, outcome = waited(2)
     assert once > 0.45 and twice < 0.25
-    assert 0.3 < outcome.replays / len(outcome.trained_ids) <= 0.5
+    assert 0.3 < outcome.reuses / len(outcome.trained_ids) <= 0.5
 
 
 def test_rollouts_run_ahead_rather_than_that_groups_are_trained_again():
-    """Rollouts as fast as training: the depth learns from what replays stood in for, and hardly a group is trained again."""
+    """Rollouts as fast as training: the depth learns from what reuses stood in for, and hardly a group is trained again."""
     admission = Admission(8, 4, max_steps=100, max_reuse=2)
     outcome = simulate(
         admission, PipelineDepth(deepest_pipeline(4, 1, 2)), duration=lambda _: 0.9, train_s=lambda _: 1.0, slots=8
     )
-    assert outcome.replays / len(outcome.trained_ids) < 0.15
+    assert outcome.reuses / len(outcome.trained_ids) < 0.15
 
 
 def ready(admission, count):
@@ -434,7 +434,7 @@ def ready(admission, count):
 
 def use(admission, step, *group_ids):
     assert admission.select(step).take == group_ids
-    admission.replay.lease(group_ids)
+    admission.reuse.lease(group_ids)
     admission.train(group_ids)
     admission.check()
 
@@ -449,16 +449,16 @@ def test_those_that_were_trained_least_often_are_trained_again_first_and_of_thes
     use(admission, 2, 1, 2)  # once each, and 2 is newer
     use(admission, 3, 0, 2)  # twice each: 2 is newer, then the first of 0 and 1
     assert admission.select(4).waiting_for == "2 of 2 groups", "0 and 2 were trained three times, 1 has passed its deadline"
-    assert (admission.trained, admission.replay.done) == (3, 5)
+    assert (admission.trained, admission.reuse.done) == (3, 5)
 
 
-def test_a_leased_replay_counts_towards_the_limit_before_it_is_trained():
+def test_a_leased_reuse_counts_towards_the_limit_before_it_is_trained():
     """Under version 0 three batches may start. One was trained, and one is being trained again: there is room for one more."""
     admission = Admission(2, 2, max_steps=10, max_reuse=2)
     ready(admission, 2)
     use(admission, 0, 0, 1)
     selection = admission.select(1)
-    admission.replay.lease(selection.take)
+    admission.reuse.lease(selection.take)
     started = 0
     while admission.may_start():
         admission.start()
@@ -487,16 +487,16 @@ def test_where_rollouts_are_plenty_the_newest_first_makes_trained_groups_fresher
     assert lag < 1.5 and set(dropped) == {"overtaken"}
 
 
-def test_restored_replays_go_on_and_those_that_a_smaller_setting_excludes_do_not():
-    state = {"next_group_id": 9, "trained": 3, "replayed": 1, "dropped": {}}
+def test_restored_reuses_go_on_and_those_that_a_smaller_setting_excludes_do_not():
+    state = {"next_group_id": 9, "trained": 3, "reused": 1, "dropped": {}}
     trained = [Trained(0, 0, 2), Trained(1, 0, 1), Trained(2, 1, 1)]
 
     def restored(ratio, max_reuse):
         admission = Admission(2, ratio, max_steps=10, version=2, max_reuse=max_reuse)
         admission.restore(state, {}, trained=trained)
         admission.check()
-        assert admission.next_step == 2 and admission.state()["replayed"] == 1
-        return sorted(admission.replay.groups)
+        assert admission.next_step == 2 and admission.state()["reused"] == 1
+        return sorted(admission.reuse.groups)
 
     assert restored(3, 3) == [0, 1, 2]
     assert restored(3, 2) == [1, 2]

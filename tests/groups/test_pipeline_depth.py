@@ -78,7 +78,7 @@ def test_only_a_wait_for_groups_counts_and_not_that_scoring_takes_long(times, wa
 
 def test_what_was_trained_again_counts_as_waiting_for_rollouts_that_were_never_started():
     depth = PipelineDepth(4)
-    depth.observe(wait_s=0.0, train_s=2.0, slack_s=0.0, replayed=0.5)
+    depth.observe(wait_s=0.0, train_s=2.0, slack_s=0.0, reused=0.5)
     assert depth.depth == 1
 
 

@@ -19,7 +19,7 @@ class Outcome:
     lags: list[int] = field(default_factory=list)
     trained_ids: list[int] = field(default_factory=list)
     trained_by_step: list[list[int]] = field(default_factory=list)
-    replays: int = 0
+    reuses: int = 0
     wait_s: float = 0.0
     wall_s: float = 0.0
     stuck: bool = False
@@ -30,7 +30,7 @@ def simulate(
     depth: PipelineDepth,
     *,
     duration: Callable[[int], float],
-    fate: Callable[[int], str | None] = lambda _: None,
+    status: Callable[[int], str | None] = lambda _: None,
     train_s: Callable[[int], float] = lambda _: 1.0,
     score_s: Callable[[int], float] = lambda _: 0.0,
     ahead: bool = False,
@@ -41,7 +41,7 @@ def simulate(
     weights: VirtualWeights | None = None,
     first_step: int = 0,
 ) -> Outcome:
-    """`duration(group)` seconds of rollout on one of `slots` slots; `fate(group)`: a reason to drop it when it is done;
+    """`duration(group)` seconds of rollout on one of `slots` slots; `status(group)`: a reason to drop it when it is done;
     `score_s(step)`, then `train_s(step)`; `ahead`: the next step is leased and scored while a step trains; `on_arrival`: a step
     takes its groups as they come (and trains them when it has all); `publish_s(step)` after it; `pauses(version)`: no rollout
     finishes for so long after a publication. Without `weights` every step is published, and served by all engines at once."""
@@ -56,7 +56,7 @@ def simulate(
     leased: dict[int, list[int]] = {}
     scored: dict[int, tuple[float, StepTimes]] = {}
     training = False
-    replayed: dict[int, int] = {}
+    reused: dict[int, int] = {}
     started_under = {}
     resume_at = 0.0
 
@@ -90,10 +90,10 @@ def simulate(
                 admission.check()
             if selection.take:
                 outcome.lags += [step - started_under[i] for i in selection.take]
-                replayed[step] = sum(i not in admission.live for i in selection.take)
-                outcome.replays += replayed[step]
+                reused[step] = sum(i not in admission.live for i in selection.take)
+                outcome.reuses += reused[step]
                 leased.setdefault(step, []).extend(selection.take)
-                admission.replay.lease(selection.take)
+                admission.reuse.lease(selection.take)
                 if len(leased[step]) == admission.batch_groups:
                     seconds, since = score_s(step), now if complete_since is None else complete_since
                     could = max(asked, scoring_until if ahead else 0.0)
@@ -106,7 +106,7 @@ def simulate(
         if not training and done in scored and scored[done][0] <= now:
             seen = scored.pop(done)[1]._replace(before_done=done_at)
             if step_s:
-                depth.observe(seen.wait_s, step_s, seen.slack_s, replayed[done] / admission.batch_groups)
+                depth.observe(seen.wait_s, step_s, seen.slack_s, reused[done] / admission.batch_groups)
             outcome.wait_s += max(0.0, seen.leased - max(seen.asked, done_at))
             training, began = True, max(seen.leased, done_at)
             push(train_s(done), "trained", done)
@@ -118,7 +118,7 @@ def simulate(
             running -= 1
             weights.group_ended(value)
             if value in admission.live:
-                reason = fate(value)
+                reason = status(value)
                 if reason is None:
                     admission.complete(value)
                 else:

@@ -16,7 +16,7 @@ def checkpoint(folder, state=None, model=TINY, critic=False):
     (folder / "model/config.json").write_text(json.dumps(model))
     if critic:
         (folder / "critic").mkdir()
-    accounts = {"admission": {"trained": 8, "replayed": 0}}
+    accounts = {"admission": {"trained": 8, "reused": 0}}
     return SimpleNamespace(path=folder, step=1, state=accounts | (state or {}), critic=folder / "critic", model=folder / "model")
 
 

@@ -1,4 +1,4 @@
-"""Admission: decides which groups may start and which the trainer takes, and counts their fates. Pure: no clock, no I/O.
+"""Admission: decides which groups may start and which the trainer takes, and counts their statuses. Pure: no clock, no I/O.
 
 With B groups a step and ratio α, a group may start under policy version v only while
 
@@ -16,7 +16,7 @@ A group is as old as the number of the step that trains it says, whenever the st
 step k still trains, and a step may take them one by one. Groups that steps have taken count as outstanding until they are
 trained.
 
-Where fewer than B groups are ready, and no step trains, groups that were trained may fill the batch (`Replay`), each by its own
+Where fewer than B groups are ready, and no step trains, groups that were trained may fill the batch (`Reuse`), each by its own
 deadline. Both facts stand: such a use takes a place like any other, from the moment in which a step has its groups, and is
 allowed only if all outstanding groups fit into the places left before their deadlines, so none of them is late because of it.
 
@@ -39,7 +39,7 @@ from operator import attrgetter
 from roll.core.configs.plain import JsonObject
 from roll.core.configs.staleness import GroupsOrder, StalenessPolicy, staleness_bound
 from roll.core.errors import AccountingError
-from roll.core.groups.replay import Replay, Trained
+from roll.core.groups.reuse import Reuse, Trained
 from roll.core.groups.ticket import GroupState, Selection, Ticket
 
 
@@ -66,7 +66,7 @@ class Admission:
         self.policy = policy
         self.extra_groups = extra_groups
         self.order = order
-        self.replay = Replay(max_reuse, self.bound)
+        self.reuse = Reuse(max_reuse, self.bound)
         self.version = version
         self.newest = version
         """The newest published version, which the engines may not serve yet."""
@@ -107,7 +107,7 @@ class Admission:
         if depth is not None:
             ahead = min(ahead, self.newest + 1 + depth)
         limit = min(math.ceil(ahead * self.batch_groups - 1e-9), self.max_steps * self.batch_groups) + self.extra_groups
-        return max(0, limit - self.places - self.replay.under_way - len(self.live))
+        return max(0, limit - self.places - self.reuse.under_way - len(self.live))
 
     def start(self, version: int | None = None) -> Ticket:
         """`version`: the start version of a group that another process has started; None: the present one."""
@@ -134,14 +134,14 @@ class Admission:
     @property
     def places(self) -> int:
         """Returns the places of the steps that are done."""
-        return self.trained + self.replay.done
+        return self.trained + self.reuse.done
 
     def go_synchronous(self) -> None:
         """From now on groups start as with the ratio 0, and none is trained again. Those that are live keep their deadlines."""
         self.ratio = 0.0
-        self.replay.max_reuse = 1
+        self.reuse.max_reuse = 1
 
-    # -- fates ----------------------------------------------------------------------------------------------------------
+    # -- statuses ----------------------------------------------------------------------------------------------------------
 
     def complete(self, group_id: int) -> None:
         """Moves a complete group to the buffer."""
@@ -159,15 +159,15 @@ class Admission:
 
     def train(self, group_ids: tuple[int, ...]) -> None:
         """Marks the groups trained, for the first time or again."""
-        first = [self._ticket(group_id) for group_id in group_ids if group_id not in self.replay.groups]
+        first = [self._ticket(group_id) for group_id in group_ids if group_id not in self.reuse.groups]
         for ticket in first:
             if ticket.state is not GroupState.BUFFERED:
                 raise AccountingError(f"group {ticket.group_id} was trained while in flight")
-        self.replay.train([group_id for group_id in group_ids if group_id in self.replay.groups])
+        self.reuse.train([group_id for group_id in group_ids if group_id in self.reuse.groups])
         for ticket in first:
             self._remove(ticket)
         self.trained += len(first)
-        self.replay.offer([Trained(ticket.group_id, ticket.start_version) for ticket in first], self.next_step)
+        self.reuse.offer([Trained(ticket.group_id, ticket.start_version) for ticket in first], self.next_step)
 
     def set_published(self, version: int) -> None:
         """Records that `version` is published; the engines take it later."""
@@ -210,12 +210,12 @@ class Admission:
         stale = takewhile(lambda ticket: self.deadline(ticket) < step, self.live.values())
         drop = {ticket.group_id: self._why_stale(ticket) for ticket in stale if ticket.group_id not in leased}
         wanted, fewest = (self.batch_groups, self.batch_groups) if lacking is None else (lacking, 1)
-        few = len(self._ready) - len(leased)  # without replays, all that is leased lies ready
-        if few < fewest and not drop and self.replay.max_reuse == 1 and not self.replay.groups:
+        few = len(self._ready) - len(leased)  # without reuses, all that is leased lies ready
+        if few < fewest and not drop and self.reuse.max_reuse == 1 and not self.reuse.groups:
             return Selection(waiting_for=f"{max(wanted - few, 1)} of {self.batch_groups} groups")
         ready = [group_id for group_id in self._ready if group_id not in drop and group_id not in leased]
         # While another step trains, the trainer is not idle yet.
-        again = [] if leased or lacking is not None else self.replay.choose(wanted - len(ready), step)
+        again = [] if leased or lacking is not None else self.reuse.choose(wanted - len(ready), step)
         wanted, fewest = wanted - len(again), fewest - len(again)
         none = Selection(drop=drop, waiting_for=f"{max(wanted - len(ready), 1)} of {self.batch_groups} groups")
         for count in range(min(wanted, len(ready)), fewest - 1, -1):
@@ -294,7 +294,7 @@ class Admission:
         return {
             "admitted": self.admitted,
             "trained": self.trained,
-            "replayed": self.replay.done,
+            "reused": self.reuse.done,
             "buffered": len(self._ready),
             "in_flight": len(self.live) - len(self._ready),
             "dropped": dict(self.dropped),
@@ -309,7 +309,7 @@ class Admission:
     def state(self) -> JsonObject:
         """Returns the state for a checkpoint. Groups in flight are not part of it: on resume their prompts are served again."""
         accounts = {"next_group_id": self.next_group_id, "trained": self.trained, "dropped": dict(self.dropped)}
-        return accounts | {"replayed": self.replay.done}
+        return accounts | {"reused": self.reuse.done}
 
     def restore(
         self,
@@ -322,8 +322,8 @@ class Admission:
         processes roll out. `trained`: trained groups whose samples are there."""
         self.next_group_id = state["next_group_id"]
         self.trained = state["trained"]
-        self.next_step = (self.trained + state["replayed"]) // self.batch_groups
-        self.replay.restore(state["replayed"], trained, self.next_step)
+        self.next_step = (self.trained + state["reused"]) // self.batch_groups
+        self.reuse.restore(state["reused"], trained, self.next_step)
         self.dropped = Counter(state["dropped"])
         self._ready = sorted(buffered)
         tickets = [Ticket(i, version, GroupState.BUFFERED) for i, version in buffered.items()]

@@ -1,4 +1,4 @@
-"""The groups of a run, with their contents and states. One owner, from the moment of admission to the one fate.
+"""The groups of a run, with their contents and states. One owner, from the moment of admission to the one terminal status.
 
     start ──▶ in flight ──complete──▶ buffered ──lease──▶ leased ──trained──▶ (journal)
                   └──────────────── drop(reason) ───────────────────────▶ (journal)
@@ -6,7 +6,7 @@
 A group that was trained may be leased and trained again (`max_reuse`); each such use is a row of the journal, too.
 
 `Admission` decides about the groups; here are their samples, the tasks that are still to be served, and the journal with the
-fate of each. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where no
+status of each. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where no
 other process can intervene; `roll.topologies.sql.groups.SqlGroups` keeps them in a database that several processes share. After
 each change the accounts must balance.
 """
@@ -26,7 +26,7 @@ from roll.core.groups.changes import Changes
 from roll.core.groups.lease import Lease
 from roll.core.groups.one_process import OneProcess
 from roll.core.groups.parts import GroupParts
-from roll.core.groups.replay import Trained
+from roll.core.groups.reuse import Trained
 from roll.core.groups.ticket import GroupState, Selection
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class Groups(OneProcess):
         return None if task.cancelled() else task.result()
 
     async def complete(self, group: SampleGroup) -> None:
-        """Buffers a complete group, which can be trained. One that has met its fate already keeps it."""
+        """Buffers a complete group, which can be trained. One that has ended already keeps it."""
         async with self._transaction():
             if not self.is_live(group.group_id):
                 return
@@ -111,7 +111,7 @@ class Groups(OneProcess):
             self._changed()
 
     async def drop(self, group_id: int, reason: str, detail: str = "") -> None:
-        """The group will not be trained; its ticket is free again. One that has met its fate already keeps it. `detail`: more of
+        """The group will not be trained; its ticket is free again. One that has ended already keeps it. `detail`: more of
         the reason, for people. Raises `NoProgress` if too many groups are dropped."""
         async with self._transaction():
             if self.is_live(group_id):
@@ -143,10 +143,10 @@ class Groups(OneProcess):
             if lease is not None:
                 return lease
 
-    async def observe_step(self, wait_s: float, train_s: float, slack_s: float, replayed: float, ess: float | None) -> None:
+    async def observe_step(self, wait_s: float, train_s: float, slack_s: float, reused: float, ess: float | None) -> None:
         """Records the trainer's measurements of a step: see `PipelineDepth.observe`."""
         async with self._transaction():
-            self.depth.observe(wait_s, train_s, slack_s, replayed, ess)
+            self.depth.observe(wait_s, train_s, slack_s, reused, ess)
             self._changed()
 
     async def trained(self, lease: Lease) -> None:
@@ -159,8 +159,8 @@ class Groups(OneProcess):
             self._leased_ids -= frozenset(lease.group_ids)
             for group in lease.groups:
                 oldest = min(sample.oldest_version for sample in group.samples)
-                fate = "trained" if group.group_id in first else "replayed"
-                self._ended(group, fate, "", lease.step + 1, lease.step - oldest)
+                status = "trained" if group.group_id in first else "reused"
+                self._ended(group, status, "", lease.step + 1, lease.step - oldest)
             self._source.settle()
             self._let_go()
             self._changed()
@@ -215,7 +215,7 @@ class Groups(OneProcess):
 
     def buffered(self) -> list[JsonObject]:
         """Returns the complete groups, leased ones included, as JSON values; with `uses`, those that may be trained again."""
-        live, trained = self.admission.live, self.admission.replay.groups
+        live, trained = self.admission.live, self.admission.reuse.groups
         complete = [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
         return complete + [self._live[i].to_json() | {"uses": trained[i].uses} for i in sorted(trained)]
 
@@ -245,11 +245,11 @@ class Groups(OneProcess):
     def _completed(self, group: SampleGroup) -> None:
         """Records that the group has its samples."""
 
-    def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
-        """Records that the group has met its fate, or was trained again (`replayed`). Steps count from 1."""
-        row: JsonObject = {"prompt_uid": group.prompt.uid, "fate": fate, "reason": reason, "step": step}
+    def _ended(self, group: SampleGroup, status: str, reason: str, step: int, lag: int | None) -> None:
+        """Records that the group has ended, or was trained again (`reused`). Steps count from 1."""
+        row: JsonObject = {"prompt_uid": group.prompt.uid, "status": status, "reason": reason, "step": step}
         row |= {"start_version": group.start_version, "lag": lag}
-        if fate != "replayed":
+        if status != "reused":
             self._source.ended(group)
         if self._journal is not None:
             rewards = [sample.reward for sample in group.samples if sample.begins_rollout]
@@ -292,14 +292,14 @@ class Groups(OneProcess):
         groups = await self._contents(selection.take)
         lease = None
         if groups and len(groups) == len(selection.take):
-            replays = sum(not self.is_live(group_id) for group_id in selection.take)
+            reuses = sum(not self.is_live(group_id) for group_id in selection.take)
             now, complete = self._clock(), self._complete_since
             self._leased[step] = (*self._leased.get(step, ()), *groups)
             self._leased_ids |= frozenset(selection.take)
             last = len(self._leased[step]) == self.admission.batch_groups
-            lease = Lease(step, tuple(groups), asked, now if complete is None else complete, now, last, replays)
+            lease = Lease(step, tuple(groups), asked, now if complete is None else complete, now, last, reuses)
             self._complete_since = None
-            self.admission.replay.lease(selection.take)
+            self.admission.reuse.lease(selection.take)
             for group in groups:
                 self._trace.enter_phase(group.group_id, "training")
         self._changed()
@@ -312,7 +312,7 @@ class Groups(OneProcess):
 
     def _let_go(self) -> None:
         """Releases samples that are no longer needed."""
-        trained = self.admission.replay.groups
+        trained = self.admission.reuse.groups
         self._live = {group_id: group for group_id, group in self._live.items() if self.is_live(group_id) or group_id in trained}
 
     def _forget(self, group_id: int, reason: str, detail: str = "") -> None:
@@ -326,7 +326,7 @@ class Groups(OneProcess):
         """Raises `AccountingError` at the first change after which the accounts do not balance."""
         self.admission.check()
         step, batch = self.admission.next_step, self.admission.batch_groups
-        ready = self.admission.buffered - sum(map(len, self._leased.values())) + self.admission.replay.under_way
+        ready = self.admission.buffered - sum(map(len, self._leased.values())) + self.admission.reuse.under_way
         if ready < batch - len(self._leased.get(step, ())):
             self._complete_since = None
         elif self._complete_since is None:

@@ -21,7 +21,7 @@ class Lease:
     leased_at: float
     last: bool = True
     """True if the step has all its groups now."""
-    replays: int = 0
+    reuses: int = 0
     """Number of groups that were trained before."""
 
     @property

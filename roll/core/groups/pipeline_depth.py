@@ -15,7 +15,7 @@ to it: a step with ESS e at depth d asks for the depth d · ln target / ln e. As
 rises by a probe. With such a bound the depth need not begin low: one batch is started ahead before anything is measured.
 
 A step whose batch was filled with groups that were trained before (`max_reuse`) did not wait, but lacked fresh ones all the same:
-replay stands in for rollouts that are late, not for rollouts that were never started.
+reuse stands in for rollouts that are late, not for rollouts that were never started.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class PipelineDepth:
         self._patience = 4
         self._probed = False
 
-    def observe(self, wait_s: float, train_s: float, slack_s: float, replayed: float = 0.0, ess: float | None = None) -> None:
+    def observe(self, wait_s: float, train_s: float, slack_s: float, reused: float = 0.0, ess: float | None = None) -> None:
         """Adapts the depth after a step: seconds waited for its batch, seconds trained, seconds its batch lay complete before it
-        was taken, its share of replays, and the effective sample size in (0, 1] that was measured last."""
+        was taken, its share of reuses, and the effective sample size in (0, 1] that was measured last."""
         if self.fixed is not None:
             return
-        wait_s = max(wait_s, replayed * train_s)
+        wait_s = max(wait_s, reused * train_s)
         if self._settling > 0:
             self._settling -= 1
             return

@@ -45,7 +45,7 @@ def check_fits(checkpoint: Found, config: PPOConfig) -> None:
         fix = "groups_database: null, and mode: both" if was == "memory" else "the groups_database of the run's config.yaml"
         raise Misfit(f"{checkpoint.path} was made with groups in {was}, now they are in {now or 'memory'}", fix)
     accounts = checkpoint.state["admission"]
-    places = accounts["trained"] + accounts["replayed"]
+    places = accounts["trained"] + accounts["reused"]
     if places != checkpoint.step * config.groups_per_step:
         groups = places // max(checkpoint.step, 1)
         fix = f"rollout_batch_size: {groups * config.rollout_batch_size // config.groups_per_step}, or another exp_name"

@@ -10,7 +10,7 @@ OF_EVERY_RUN = (
     *(f"tokens/response_length/{part}" for part in ("mean", "max", "clip")),
     *(f"staleness/{name}" for name in ("max", "mean", "token_mean", "engines_behind")),
     *(f"scheduler/{name}" for name in ("pipeline_depth", "buffered_groups", "in_flight_groups")),
-    *(f"scheduler/{name}" for name in ("dropped_groups", "replayed_groups")),
+    *(f"scheduler/{name}" for name in ("dropped_groups", "reused_groups")),
     *("throughput/response_tokens_per_s", "time/*_s", "memory/*_rss_mb", "memory/*_device_peak_mb"),
     *(f"actor_train/{name}" for name in _OPTIMISER),
     *(f"actor/{name}" for name in ("ratio_mean", "ratio_max", "approxkl", "behaviour_kl", "ess", "pg_loss", "total_loss")),

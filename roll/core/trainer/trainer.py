@@ -170,8 +170,8 @@ class Trainer:
         asked_at, self._scored_at = max(lease.asked_at, self._scored_at), step.scored_at
         if self._step_s:
             times = StepTimes(asked_at, lease.complete_at, lease.leased_at, step.scored_s, self._done_at)
-            replayed = lease.replays / len(lease.groups)
-            await groups.observe_step(times.wait_s, self._step_s, times.slack_s, replayed, self._ess)
+            reused = lease.reuses / len(lease.groups)
+            await groups.observe_step(times.wait_s, self._step_s, times.slack_s, reused, self._ess)
 
     async def before_policy_update(self, step: Step) -> None:
         """Waits until the weights of the step before are gathered. From here on the step is always trained, even if the run
@@ -268,7 +268,7 @@ class Trainer:
                 "scheduler/buffered_groups": float(counts["buffered"]),
                 "scheduler/in_flight_groups": float(counts["in_flight"]),
                 "scheduler/dropped_groups": float(sum(counts["dropped"].values())),
-                "scheduler/replayed_groups": float(counts["replayed"]),
+                "scheduler/reused_groups": float(counts["reused"]),
             }
         )
         if self._copy is not None:

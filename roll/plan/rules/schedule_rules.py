@@ -20,7 +20,7 @@ def schedule_problems(config: PPOConfig) -> Iterator[Problem]:
     """An evaluation has no schedule: its file may be that of a run of any mode, as `roll eval` finds it in the run's folder."""
     if config.only_evaluates:
         return
-    for rule in (_ahead, _tuning, _replay, _fallback, _arrival, _halves, _silence, _transport):
+    for rule in (_ahead, _tuning, _reuse, _fallback, _arrival, _halves, _silence, _transport):
         yield from rule(config)
 
 
@@ -78,7 +78,7 @@ def _fallback(config: PPOConfig) -> Iterator[Problem]:
         yield Problem(key, after, message, "0, or weight_push_interval: 1")
 
 
-def _replay(config: PPOConfig) -> Iterator[Problem]:
+def _reuse(config: PPOConfig) -> Iterator[Problem]:
     reuse, ratio, push = config.max_reuse, config.async_generation_ratio, config.weight_push_interval
     if reuse == 1:
         return

@@ -5,7 +5,7 @@ holds for all; then its own changes are written, or none of them. Between transa
 
 A process that dies leaves nothing behind that others wait for: its groups in flight are dropped (`explorer_lost`) and their tasks
 served again; groups that were trained after the checkpoint from which a trainer goes on are delivered again, as long as the
-policy versions that sampled them still exist, and replays after it are taken back.
+policy versions that sampled them still exist, and reuses after it are taken back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from roll.topologies.sql.admittance import BEAT_S, check_one_machine
 from roll.topologies.sql.following import FollowingGroups
 from roll.topologies.sql.news import News
 from roll.topologies.sql.outage import outlasting
-from roll.topologies.sql.rows import Fate
+from roll.topologies.sql.rows import EndedGroup
 from roll.topologies.sql.tables import members, runs
 
 logger = logging.getLogger(__name__)
@@ -150,13 +150,13 @@ class SqlGroups(FollowingGroups):
             except BaseException:
                 self._stale = True
                 self._leased, self._leased_ids = leased
-                self._fates.clear()
+                self._ended_groups.clear()
                 await self._database.rollback()
                 raise
             finally:
                 self._statements = []
                 self.changes.notify()
-        self._write_fates()
+        self._write_ended()
 
     def _begin(self, connection: Connection) -> News:
         """Every transaction begins by taking its number, which locks out all others."""
@@ -208,13 +208,13 @@ class SqlGroups(FollowingGroups):
     def _completed(self, group: SampleGroup) -> None:
         self._statements.append(rows.completed(group, self._seq))
 
-    def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
-        ended = Fate(group, fate, reason, step, lag)
+    def _ended(self, group: SampleGroup, status: str, reason: str, step: int, lag: int | None) -> None:
+        ended = EndedGroup(group, status, reason, step, lag)
         self._statements.append(rows.ended(ended, self._seq))
-        self._fates.append(ended)
+        self._ended_groups.append(ended)
 
-    async def observe_step(self, wait_s: float, train_s: float, slack_s: float, replayed: float, ess: float | None) -> None:
-        self.depth.observe(wait_s, train_s, slack_s, replayed, ess)
+    async def observe_step(self, wait_s: float, train_s: float, slack_s: float, reused: float, ess: float | None) -> None:
+        self.depth.observe(wait_s, train_s, slack_s, reused, ess)
         await self._tell()
 
     @outlasting
@@ -248,7 +248,7 @@ class SqlGroups(FollowingGroups):
         for group_id in group_ids:
             group = self._fetched.pop(group_id)
             if isinstance(group, PackingError) and not self.is_live(group_id):
-                self.admission.replay.retire(group_id)
+                self.admission.reuse.retire(group_id)
                 logger.warning("group %d is not trained again: %s", group_id, group)
             elif isinstance(group, PackingError):
                 await self._database.execute(partial(joining.give_back, group_id=group_id, seq=self._seq))
@@ -278,7 +278,7 @@ class SqlGroups(FollowingGroups):
     @outlasting
     async def _saved(self, step: int, before: int) -> None:
         async with self._transaction():
-            self._statements += rows.not_needed(before, self.admission.replay.oldest_after(before))
+            self._statements += rows.not_needed(before, self.admission.reuse.oldest_after(before))
             self._statements.append(update(runs).values(saved=step))
 
     def restore(self, state: Mapping[str, Any], buffered: Sequence[dict[str, Any]]) -> None:

@@ -20,7 +20,7 @@ from roll.core.groups.progress import LOST, ROLLED_BACK
 from roll.core.record.run_identity import RunIdentity
 from roll.topologies.sql.admittance import about, check_contract, check_owner, columns_of, run_in
 from roll.topologies.sql.database import LAYOUT
-from roll.topologies.sql.tables import groups, members, metadata, replays, runs, samples, tasks, validations
+from roll.topologies.sql.tables import groups, members, metadata, reuses, runs, samples, tasks, validations
 
 JOINING = 1
 """Number of the lock that keeps processes from making tables at the same time."""
@@ -124,8 +124,8 @@ class Join:
             "newest": self.admission.version,
             "next_step": self.admission.version,
             "trained": self.admission.trained,
-            "replayed": 0,
-            "replaying": 0,
+            "reused": 0,
+            "reusing": 0,
             "saved": 0,
             "depth": self.depth,
             "status": "running",
@@ -170,15 +170,15 @@ def give_back(connection: Connection, group_id: int, seq: int) -> None:
 def _drop(connection: Connection, rows: Sequence[Row[object]], reason: str, seq: int) -> None:
     version = connection.execute(select(runs.c.version)).scalar_one()
     for row in rows:
-        fate = {"seq": seq, "state": "dropped", "reason": reason, "step": version + 1, "lag": None, "ended_at": time.time()}
-        connection.execute(update(groups).where(groups.c.id == row.id).values(fate))
+        status = {"seq": seq, "state": "dropped", "reason": reason, "step": version + 1, "lag": None, "ended_at": time.time()}
+        connection.execute(update(groups).where(groups.c.id == row.id).values(status))
         give_back(connection, row.id, seq)
 
 
 def _go_on_from(connection: Connection, step: int, batch_groups: int) -> None:
     """A trainer goes on from a checkpoint of `step`: groups that were trained later are delivered again, if their samples are
-    still there, later replays are taken back, and what versions that are gone have sampled is dropped."""
-    connection.execute(delete(replays).where(replays.c.step > step))
+    still there, later reuses are taken back, and what versions that are gone have sampled is dropped."""
+    connection.execute(delete(reuses).where(reuses.c.step > step))
     run = connection.execute(select(runs)).one()
     later = (groups.c.state == "trained") & (groups.c.step > step)
     again = {"seq": run.seq, "state": "buffered", "step": None, "lag": None, "ended_at": None}
@@ -194,11 +194,11 @@ def _go_on_from(connection: Connection, step: int, batch_groups: int) -> None:
         connection.execute(update(members).where(members.c.role != "trainer", members.c.served > step).values(served=step))
         connection.execute(delete(validations).where(validations.c.version > step))
     trained = connection.execute(select(func.count()).where(groups.c.state == "trained")).scalar_one()
-    replayed = connection.execute(select(func.count()).select_from(replays)).scalar_one()
-    if trained + replayed != step * batch_groups:
-        found = f"{trained + replayed} uses of groups"
+    reused = connection.execute(select(func.count()).select_from(reuses)).scalar_one()
+    if trained + reused != step * batch_groups:
+        found = f"{trained + reused} uses of groups"
         raise ContractError(f"it counts {found}, the checkpoint of step {step} has {step * batch_groups}")
-    connection.execute(update(runs).values(trained=trained, replayed=replayed, replaying=0, next_step=step))
+    connection.execute(update(runs).values(trained=trained, reused=reused, reusing=0, next_step=step))
 
 
 def _serve_oldest(connection: Connection) -> None:

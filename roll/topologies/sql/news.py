@@ -16,12 +16,12 @@ from sqlalchemy import Connection, Row, func, literal, select
 
 from roll.core.errors import Expelled, Missed, TakenBack
 from roll.core.groups.admission import Admission
-from roll.core.groups.replay import Trained
+from roll.core.groups.reuse import Trained
 from roll.core.groups.ticket import GroupState
 from roll.topologies.sql.admittance import process_of
 from roll.topologies.sql.joining import Member
-from roll.topologies.sql.rows import REPLAYED
-from roll.topologies.sql.tables import groups, members, replays, runs, samples, tasks
+from roll.topologies.sql.rows import REUSED
+from roll.topologies.sql.tables import groups, members, reuses, runs, samples, tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,15 @@ class Book:
     last_id: int
     task: Row[Any] | None
     ended: Sequence[Row[Any]]
-    """The groups whose fates the journal lacks."""
-    replayed: Sequence[Row[Any]]
-    """The replays that it lacks."""
+    """The groups whose statuses the journal lacks."""
+    reused: Sequence[Row[Any]]
+    """The reuses that it lacks."""
     trained: Sequence[Row[Any]]
     """The trained groups that have samples, with their `uses`, where there is a journal: for the process that trains."""
 
     def restore(self, admission: Admission) -> None:
         run = self.run
-        state = {"next_group_id": self.last_id + 1, "trained": run.trained, "replayed": run.replayed, "dropped": self.dropped}
+        state = {"next_group_id": self.last_id + 1, "trained": run.trained, "reused": run.reused, "dropped": self.dropped}
         buffered = {row.id: row.start_version for row in self.live if row.state == GroupState.BUFFERED.value}
         in_flight = {row.id: row.start_version for row in self.live if row.id not in buffered}
         admission.restore(state, buffered, in_flight, [Trained(row.id, row.start_version, row.uses) for row in self.trained])
@@ -71,14 +71,14 @@ def read_news(connection: Connection, task_set: str, known: int) -> News:
 
 
 def read_book(connection: Connection, task_set: str, after: int | None) -> Book:
-    """`after`: the number of the last change whose fates the journal has."""
+    """`after`: the number of the last change whose statuses the journal has."""
     live = select(groups).where(groups.c.state.in_([state.value for state in GroupState])).order_by(groups.c.id)
     reasons = select(groups.c.reason, func.count()).where(groups.c.state == "dropped").group_by(groups.c.reason)
     ended = select(groups).where(groups.c.ended_at.is_not(None), groups.c.seq > (after or 0)).order_by(groups.c.seq, groups.c.id)
     first = select(groups.c.id, groups.c.prompt_uid, groups.c.domain, groups.c.start_version)
-    again = first.add_columns(literal(REPLAYED).label("state"), literal("").label("reason"), replays.c.step, replays.c.lag)
-    again = again.where(replays.c.group_id == groups.c.id, replays.c.seq > (after or 0)).order_by(replays.c.seq, groups.c.id)
-    further = select(func.count()).where(replays.c.group_id == groups.c.id).scalar_subquery()
+    again = first.add_columns(literal(REUSED).label("state"), literal("").label("reason"), reuses.c.step, reuses.c.lag)
+    again = again.where(reuses.c.group_id == groups.c.id, reuses.c.seq > (after or 0)).order_by(reuses.c.seq, groups.c.id)
+    further = select(func.count()).where(reuses.c.group_id == groups.c.id).scalar_subquery()
     trained = first.add_columns((1 + further).label("uses")).where(groups.c.state == "trained")
     trained = trained.where(groups.c.id.in_(select(samples.c.group_id)))
     return Book(
@@ -88,7 +88,7 @@ def read_book(connection: Connection, task_set: str, after: int | None) -> Book:
         last_id=connection.execute(select(func.coalesce(func.max(groups.c.id), -1))).scalar_one(),
         task=connection.execute(select(tasks).where(tasks.c.task_set == task_set)).first(),
         ended=connection.execute(ended).all() if after is not None else (),
-        replayed=connection.execute(again).all() if after is not None else (),
+        reused=connection.execute(again).all() if after is not None else (),
         trained=connection.execute(trained).all() if after is not None else (),
     )
 

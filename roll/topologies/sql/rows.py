@@ -22,7 +22,7 @@ from roll.core.data.sample import MASK, PER_TOKEN, Prompt, SampleGroup
 from roll.core.errors import PackingError, boundary
 from roll.core.groups.admission import Admission
 from roll.core.groups.ticket import GroupState
-from roll.topologies.sql.tables import groups, members, replays, samples, tasks, validations
+from roll.topologies.sql.tables import groups, members, reuses, samples, tasks, validations
 
 REST = "rest"
 """Holds UTF-8 text; the other arrays (`PER_TOKEN`) the values of all samples, one after the other."""
@@ -75,13 +75,13 @@ def _samples(row: dict[str, Any]) -> list[dict[str, Any]]:
     return [*row["samples"], *([row["baseline"]] if row["baseline"] is not None else [])]
 
 
-REPLAYED = "replayed"
+REUSED = "reused"
 """No state of a group, which was trained before: a use that is a row of its own."""
 
 
-class Fate(NamedTuple):
+class EndedGroup(NamedTuple):
     group: SampleGroup
-    fate: str
+    status: str
     reason: str
     step: int
     lag: int | None
@@ -94,8 +94,8 @@ def of_run(admission: Admission, depth: float) -> dict[str, Any]:
         "newest": admission.newest,
         "next_step": admission.next_step,
         "trained": admission.trained,
-        "replayed": admission.replay.done,
-        "replaying": admission.replay.under_way,
+        "reused": admission.reuse.done,
+        "reusing": admission.reuse.under_way,
         "depth": depth,
     }
 
@@ -160,11 +160,18 @@ def content(connection: Connection, group_id: int) -> SampleGroup | PackingError
         return error
 
 
-def ended(fate: Fate, seq: int) -> Executable:
-    if fate.fate == REPLAYED:
-        return insert(replays).values(group_id=fate.group.group_id, step=fate.step, seq=seq, lag=fate.lag)
-    row = {"seq": seq, "state": fate.fate, "reason": fate.reason, "step": fate.step, "lag": fate.lag, "ended_at": time.time()}
-    return update(groups).where(groups.c.id == fate.group.group_id).values(row)
+def ended(group: EndedGroup, seq: int) -> Executable:
+    if group.status == REUSED:
+        return insert(reuses).values(group_id=group.group.group_id, step=group.step, seq=seq, lag=group.lag)
+    row = {
+        "seq": seq,
+        "state": group.status,
+        "reason": group.reason,
+        "step": group.step,
+        "lag": group.lag,
+        "ended_at": time.time(),
+    }
+    return update(groups).where(groups.c.id == group.group.group_id).values(row)
 
 
 def outline(row: Row[object]) -> SampleGroup:
@@ -172,8 +179,8 @@ def outline(row: Row[object]) -> SampleGroup:
     return SampleGroup(row.id, row.start_version, Prompt(row.prompt_uid, [], "", row.domain, row.domain, ""))
 
 
-def fate_of(row: Row[object], group: SampleGroup) -> Fate:
-    return Fate(group, row.state, row.reason, row.step, row.lag)
+def ended_group(row: Row[object], group: SampleGroup) -> EndedGroup:
+    return EndedGroup(group, row.state, row.reason, row.step, row.lag)
 
 
 def superfluous(step: int, oldest: int | None) -> list[Select[tuple[int]]]:

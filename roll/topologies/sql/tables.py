@@ -27,8 +27,8 @@ runs = Table(
     Column("max_steps", Integer),  # the trainer's; null until one has joined
     Column("saved", Integer, nullable=False),  # the step of the newest checkpoint that was completed
     Column("trained", Integer, nullable=False),  # groups
-    Column("replayed", Integer, nullable=False),  # rows of `replays`
-    Column("replaying", Integer, nullable=False),  # groups that the step which is leased trains again
+    Column("reused", Integer, nullable=False),  # rows of `reuses`
+    Column("reusing", Integer, nullable=False),  # groups that the step which is leased trains again
     Column("depth", Float, nullable=False),  # how many batches ahead rollouts start
     Column("status", String(16), nullable=False),  # running, finished, stopped, failed
     Column("reason", Text, nullable=False),
@@ -68,8 +68,8 @@ samples = Table(
     Column("data", LargeBinary, nullable=False),  # `roll.topologies.sql.rows`
 )
 
-replays = Table(  # further uses of groups that were trained; `groups` has the first
-    "replays",
+reuses = Table(  # further uses of groups that were trained; `groups` has the first
+    "reuses",
     metadata,
     Column("group_id", Integer, primary_key=True, autoincrement=False),
     Column("step", Integer, primary_key=True, autoincrement=False),  # counted from 1

@@ -1,4 +1,4 @@
-"""Replay: the trained groups that may be trained again, and those that fill a batch. Pure; `Admission` has it, and the proof.
+"""Reuse: the trained groups that may be trained again, and those that fill a batch. Pure; `Admission` has it, and the proof.
 
 A group that started under version v is trained by up to `max_reuse` steps, the last of them v + ⌈α⌉ (its deadline) or before.
 Those that were trained least often go first, of these the newest: less seen groups teach more, and newer ones are closer to
@@ -26,7 +26,7 @@ class Trained:
     """True if the trainer is about to train it again."""
 
 
-class Replay:
+class Reuse:
     def __init__(self, max_reuse: int, bound: int) -> None:
         """`bound`: ⌈α⌉."""
         self.max_reuse = max_reuse
@@ -34,7 +34,7 @@ class Replay:
         self.done = 0
         """Uses of groups beyond their first."""
         self.under_way = 0
-        """Number of replays in steps that have their groups and are not trained yet."""
+        """Number of reuses in steps that have their groups and are not trained yet."""
         self.groups: dict[int, Trained] = {}
         """Groups that may be trained again, or are leased for it."""
 
