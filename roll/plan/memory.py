@@ -85,8 +85,8 @@ class ModelLayout:
     regathered: bool = True
     """Sharded layers are gathered one after the other and freed again; False: gathered ones stay until the step ends."""
     masters: bool = False
-    """The optimiser has float32 weights of its own (DeepSpeed, Megatron in bf16), and the model computes in the weights it has;
-    else (FSDP2, Megatron in float32) the weights are the masters, and copies of them compute."""
+    """The optimiser has float32 weights of its own (DeepSpeed, Megatron in bf16, one rank of FSDP2 in bf16), and the model
+    computes in the weights it has; else the weights are the masters, and copies of them compute."""
     sequence_parallel: bool = True
     """Tensor-parallel ranks divide norms and residuals, too; else each has all of them."""
     optimizer_on_host: bool = False
@@ -98,7 +98,7 @@ class ModelLayout:
         return self.tensor * self.pipeline
 
     def cast(self, element: int) -> bool:
-        """Whether layers compute in narrower copies of their weights, which FSDP2 makes as it gathers them, on one rank, too."""
+        """Whether layers compute in narrower copies of their weights, which FSDP2 makes as it gathers them."""
         return element < FP32 and not self.masters
 
 

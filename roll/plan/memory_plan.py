@@ -296,6 +296,7 @@ def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> ModelLayout:
             data=options.shards(role.data),
             shard_gradients=options.reduce_scatter_during_grad_accumulation,
             regathered=options.reshard_after_forward,
+            masters=role.data == 1 and element < memory.FP32,
         )
     megatron = options if isinstance(options, MegatronConfig) else MegatronConfig()
     return replace(

@@ -36,9 +36,9 @@ BACKENDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "deepspeed-zero1": ("deepspeed", "deepspeed_train", {"zero": {"stage": 1}}),
     "deepspeed-zero3": ("deepspeed", "deepspeed_train", {"zero": {"stage": 3}}),
 }
-OFFLOADED = {"fsdp2": 12, "megatron": 14, "deepspeed-zero1": 8, "deepspeed-zero3": 8}
-"""Bytes a parameter that `offload` frees in bf16 training after a step, at least. fsdp2: float32 weights and two moments;
-megatron: bf16 weights, float32 masters, moments (and gradient sums); deepspeed: the moments, as its documentation says."""
+OFFLOADED = {"fsdp2": 14, "megatron": 14, "deepspeed-zero1": 8, "deepspeed-zero3": 8}
+"""Bytes a parameter that `offload` frees in bf16 training after a step, at least. fsdp2,
+megatron: bf16 weights, float32 masters, moments (and Megatron's gradient sums); deepspeed: the moments, as documented."""
 
 Make = Callable[..., Any]
 

@@ -216,7 +216,7 @@ class DeepSpeedStrategy(HFTrainStrategy):
         training = self._spec.optimisation
         clip = math.inf if training is None else training.max_grad_norm
         config = engine_config(self._spec.options(DeepSpeedConfig).zero_json(), bf16, clip)
-        client = self._make_optimizer()  # decays matrices; parameters that are divided are vectors
+        client = self._make_optimizer(self._model.parameters())  # decays matrices; parameters that are divided are vectors
         if self._stage == 3:
             place_divided(self._model, self._device, self._compute_dtype, config)
         else:
