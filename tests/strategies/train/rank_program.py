@@ -57,7 +57,6 @@ LAYOUTS = {
     "zero0": zero(0),
     "zero1": zero(1),
     "zero2": zero(2),
-    "zero2-compiled": zero(2, compile=True),
     "zero3": zero(3),
     "zero3-offload": zero(3, offload_optimizer=ON_CPU, offload_param=ON_CPU),
     "fsdp2-lora": ("fsdp2_train", LORA),
@@ -190,9 +189,10 @@ def main(model: str, families: str, out: str, rank: int, ranks: int, port: int, 
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
     for layout in layouts:
         run_layout(layout, model, Path(out), rank)
-    for stage in (2, 3) if ranks == 2 else ():
+    everything = ranks == 2 and len(layouts) > 1
+    for stage in (2, 3) if everything else ():
         run_frozen(stage, model, Path(out), rank)
-    for family in sorted(Path(families).iterdir()) if ranks == 2 else ():
+    for family in sorted(Path(families).iterdir()) if everything else ():
         if "of_three" not in family.name:  # Megatron's
             round_trip(family, Path(out), rank)
 

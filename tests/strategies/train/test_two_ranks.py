@@ -22,11 +22,9 @@ FLOAT32 = (
     "fsdp2",
     "fsdp2-copies",
     "fsdp2-sums-late",
-    "fsdp2-compiled",
     "zero0",
     "zero1",
     "zero2",
-    "zero2-compiled",
     "zero3",
     "zero3-offload",
     "fsdp2-lora",
@@ -154,6 +152,15 @@ def test_groups_of_two_divide_the_weights_of_four(runs, programs, model_path, me
         assert step == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert_same_weights(trained(four), four.one.trained)
     assert_same_weights({k: v for tensors in four.tensors for k, v in part(tensors, "continued/").items()}, four.one.continued)
+
+
+def test_compiled_layers_of_two_ranks(runs, programs, model_path, megatron_models):
+    port, program = free_port(), Path(__file__).with_name("rank_program.py")
+    programs.run(program, *((model_path, megatron_models, runs.folder, rank, 2, port, "fsdp2-compiled") for rank in range(2)))
+    two = left_behind(runs, "fsdp2-compiled")
+    for step, expected in zip(two.metrics[0], two.one.metrics, strict=False):
+        assert step == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert_same_weights(trained(two), two.one.trained)
 
 
 def test_each_rank_exports_its_share_of_the_buckets_and_no_tensor_twice(two):
