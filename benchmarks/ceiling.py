@@ -46,7 +46,7 @@ class Ceiling:
         """`tokens`: [samples, length]."""
         for part in tokens.split(max(1, microbatch_tokens // tokens.shape[1])):
             (-self._logprobs(part.to(self._device)).sum() / tokens.numel()).backward()
-        weights = list(self._model.parameters())
+        weights: list[Tensor] = list(self._model.parameters())
         for weight, master in zip(weights, self._masters, strict=bool(self._masters)):
             assert weight.grad is not None
             master.grad, weight.grad = weight.grad.float(), None
@@ -54,7 +54,7 @@ class Ceiling:
         self._optimizer.zero_grad(set_to_none=True)
         if self._masters:
             with torch.no_grad():
-                torch._foreach_copy_(weights, self._masters)
+                torch._foreach_copy_(weights, list[Tensor](self._masters))
 
     @torch.no_grad()
     def score(self, tokens: Tensor, microbatch_tokens: int) -> None:

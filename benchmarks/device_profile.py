@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 KINDS = (
@@ -32,28 +33,32 @@ def profiled(call: Callable[[], Any], seconds: float) -> dict[str, Any]:
         call()
         if accelerator:
             torch.cuda.synchronize()
-    time: Counter[str] = Counter()
+    time: dict[str, float] = defaultdict(float)
     number: Counter[str] = Counter()
     for name, spent in _ran(seen, accelerator):
         time[name] += spent
         number[name] += 1
-    busy, kinds = sum(time.values()), Counter[str]()
+    busy, kinds = sum(time.values()), defaultdict[str, float](float)
     for name, spent in time.items():
         kinds[kind_of(name)] += spent
     names = Counter(event.name for event in seen.events())
     return {
         "launched": sum(number.values()),
         "busy": busy / 1e6 / seconds,
-        "kinds": {kind: spent / busy for kind, spent in kinds.most_common()},
-        "kernels": [[name, spent / busy, number[name]] for name, spent in time.most_common(12)],
+        "kinds": {kind: spent / busy for kind, spent in _largest(kinds)},
+        "kernels": [[name, spent / busy, number[name]] for name, spent in _largest(time)[:12]],
         "waits": {name: names[name] for name in WAITS if names[name]},
     }
+
+
+def _largest(times: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(times.items(), key=lambda item: -item[1])
 
 
 def _ran(seen: Any, accelerator: bool) -> Iterator[tuple[str, float]]:
     """Name and microseconds of each kernel."""
     for event in seen.events():
-        if accelerator and event.device_type == torch.autograd.DeviceType.CUDA:
+        if accelerator and event.device_type == DeviceType.CUDA:
             yield event.name, event.time_range.elapsed_us()
         elif not accelerator and event.name.startswith("aten::"):
             yield event.name, event.self_cpu_time_total

@@ -6,9 +6,9 @@ measured beside it; generation is `--requests` at once, of 24 prompt and `--resp
 `--steps`, after two that warm up, in which what is to be compiled is. `torch` and `torch-compiled` are plain torch (ceiling.py):
 what share of the latter's tokens/s a trainer reaches stands in a column.
 
-`--load groups`: groups of 8 begin with a prompt of `--prompt` tokens. `--load tails`: the same, and responses of 256 tokens to what
-is left of `--length`, most of them short. Tokens/s count the samples' tokens, however many are computed. `--profile` tells where
-the time of a step goes: kernels by kind and name, launches, the share of the time in which the device computes, and waits.
+`--load groups`: groups of 8 begin with a prompt of `--prompt` tokens. `--load tails`: the same, and responses of 256 tokens to
+what is left of `--length`, most of them short. Tokens/s count the samples' tokens, however many are computed. `--profile` tells
+where the time of a step goes: kernels by kind and name, launches, the share of the time in which the device computes, and waits.
 
 MFU = tokens/s x FLOPs of a token / peak FLOP/s of the device, with the FLOPs that the model needs (PaLM, arXiv:2204.02311,
 appendix B; recomputation for gradient checkpointing is not counted, nor is the causal mask's saving):
