@@ -157,11 +157,8 @@ class Padded(_Tensors):
     attention_mask: Tensor
 
     def each(self, move: Move) -> Padded:
-        there: dict[str, Any] = {
-            f.name: v.each(move) if isinstance(v := getattr(self, f.name), KeptSets) else v if v is None else move(v)
-            for f in fields(self)
-        }
-        return Padded(**there)
+        held: dict[str, Any] = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
+        return Padded(**{n: v.each(move) if isinstance(v, KeptSets) else move(v) for n, v in held.items()})
 
     def flatten(self, values: Tensor) -> Tensor:
         """[N] non-padding entries of a [B, T] tensor, in the order of the `TokenBatch` it was cut from."""
