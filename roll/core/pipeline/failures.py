@@ -76,15 +76,18 @@ class TrainerRestarts:
 
 
 async def dead_rank(clusters: Mapping[str, Cluster]) -> str | None:
-    """Returns a sentence about a dead rank of the trainer; None if there is none, or no worker can be reached."""
+    """Returns a sentence about a rank of the trainer that is dead, or may not have done its part of a step though it lives; None
+    if there is none, or no worker can be reached."""
     for role in sorted(TRAINER & clusters.keys()):
+        cluster = clusters[role]
         try:
-            silent = await clusters[role].silent()
+            silent = await cluster.silent()
         except BackendLost:
             return None
-        for rank, why in silent.items():
-            if isinstance(why, WorkerDied):
-                return f"worker {clusters[role].workers[rank].name} of role {role} died"
+        dead = {rank for rank, why in silent.items() if isinstance(why, WorkerDied)}
+        for rank in sorted(dead) or sorted(cluster.unanswered):
+            what = "died" if rank in dead else "lost its connection during a call"
+            return f"worker {cluster.workers[rank].name} of role {role} {what}"
     return None
 
 
