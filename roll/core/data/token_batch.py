@@ -158,7 +158,8 @@ class Padded(_Tensors):
 
     def each(self, move: Move) -> Padded:
         held: dict[str, Any] = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
-        return Padded(**{n: v.each(move) if isinstance(v, KeptSets) else move(v) for n, v in held.items()})
+        there: dict[str, Any] = {n: v.each(move) if isinstance(v, KeptSets) else move(v) for n, v in held.items()}
+        return Padded(**there)
 
     def flatten(self, values: Tensor) -> Tensor:
         """[N] non-padding entries of a [B, T] tensor, in the order of the `TokenBatch` it was cut from."""
