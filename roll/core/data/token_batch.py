@@ -157,7 +157,7 @@ class Padded(_Tensors):
     attention_mask: Tensor
 
     def each(self, move: Move) -> Padded:
-        held: dict[str, Any] = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
+        held = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
         there: dict[str, Any] = {n: v.each(move) if isinstance(v, KeptSets) else move(v) for n, v in held.items()}
         return Padded(**there)
 
