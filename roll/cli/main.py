@@ -25,6 +25,8 @@ usage: roll <command> [options] [key=value ...]
   env add|list|prompts   packages of environments in interpreters of their own; their tasks as prompts
   show RUN               how a run is doing; show RUN samples: what the model said; show RUN groups: its database
   ui                     a page in the browser over runs: curves, time, groups, tokens; --report: as one HTML file
+  replay RUN             train its recorded steps again, bit for bit; or otherwise: --change key=value
+  explain RUN --step N   what moved a step: samples, tokens; where a NaN came from
   diff                   two runs: where their configurations differ, what they reached
   verify                 check a run's files against the invariants of every run
   export                 the model of a checkpoint as a Hugging Face folder
@@ -36,6 +38,7 @@ roll <command> --help says more; roll --version.
 COMMANDS = {
     "demo": "train:demo", "init": "init:main", "check": "check:main", "simulate": "simulate:main", "train": "train:main",
     "eval": "train:evaluate", "doctor": "doctor:main", "env": "env:main", "show": "show:main", "ui": "ui:main",
+    "replay": "replay:main", "explain": "explain:main",
     "diff": "show:diff", "verify": "verify:main", "export": "export:main", "completion": "completion:main",
 }  # fmt: skip
 """The module beside this one, and its function."""

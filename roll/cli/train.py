@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -39,6 +40,9 @@ from roll.platform.garbage import collection_paused, searching_young_objects, sp
 from roll.platform.process_setup import set_defaults
 from roll.prepare.packaged import embedded_model, missing_model
 from roll.prompts.hub import asks_the_hub
+
+if TYPE_CHECKING:
+    from roll.core.flow.custom_stage import CustomStage
 
 FEWEST_FILES = {"one process": 32, "Ray": 256}
 """With fewer open files a model may not be loaded (16 do not do, 20 do), and Ray waits half a minute and then blames something
@@ -175,8 +179,8 @@ def prepare_process() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
-def run(config: RLVRConfig | AgenticConfig, report: LoadReport, local: bool) -> int:
-    """Returns the exit code. Raises `ConfigError`."""
+def run(config: RLVRConfig | AgenticConfig, report: LoadReport, local: bool, stages: Sequence[CustomStage] = ()) -> int:
+    """Returns the exit code. `stages`: besides those of the configuration. Raises `ConfigError`."""
     from roll.prepare.check import contradictions
 
     print(visible(f"reads {report.file}"))
@@ -191,12 +195,12 @@ def run(config: RLVRConfig | AgenticConfig, report: LoadReport, local: bool) -> 
     if problems := (not joins and contradictions(config, this_machine())) or missing_model(config.pretrain):
         raise ConfigError(report.located(problems))
     try:
-        return _run(config, local)
+        return _run(config, local, stages)
     except ConfigError as error:
         raise ConfigError(report.located(error.problems)) from error
 
 
-def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
+def _run(config: RLVRConfig | AgenticConfig, local: bool, stages: Sequence[CustomStage]) -> int:
     """Raises `ConfigError`."""
     if problem := too_few_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], local):
         raise ConfigError([problem])
@@ -209,7 +213,7 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
             from roll.prepare.training_flow import AsyncTrainingFlow
         spare_what_is_there()
         searched = nullcontext() if local else searching_young_objects()
-        with searched, AsyncTrainingFlow(config, local=local).pipeline.ready(lock) as ready:
+        with searched, AsyncTrainingFlow(config, local=local, stages=stages).pipeline.ready(lock) as ready:
             checked = check(ready.prepared.config, this_machine())
             known = {*ready.prepared.warnings, *ready.prepared.remarks}
             remarks = [line for line in checked.remarks if line not in known]

@@ -207,7 +207,9 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
     if config.only_evaluates:
         yield f"mode bench: nothing is trained; evaluated are {', '.join(config.bench_checkpoints)}"
         return
-    if not config.has_both_sides:
+    if config.mode == "replay":
+        yield f"mode replay: groups are those that {config.replay.run} has recorded"
+    elif not config.has_both_sides:
         place = redact_text(config.groups_address or "")
         others = "explorers are" if config.trains else "the trainer and other explorers are"
         yield f"mode {config.mode}: {others} processes of their own; groups are in {place}"
@@ -233,7 +235,7 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
     if config.reference is not None and not config.uses_reference:
         yield "the reference is not started: neither use_kl_loss nor add_token_level_kl is set"
     if config.trains:
-        yield from _long_responses(config, derived)
+        yield from (*_long_responses(config, derived), *_recorded(config, derived))
     if config.async_generation_ratio > 0 and any(
         role.role == "actor_train" and "actor_infer" in role.shares_with for role in roles
     ):
@@ -241,6 +243,26 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
             "actor_train and actor_infer share devices: they take turns, and asynchrony gains only where rewards are slow; "
             "sharing: overlap lets both work at the same time"
         )
+
+
+RECORDED_TOKEN = 12
+"""Bytes of a response's token in batches.jsonl: id, log-prob and mask, in base64."""
+RECORDED_SAMPLE = 1000
+"""Bytes of a sample besides: versions, rewards, names."""
+RECORDED_CONTEXT = 24
+"""Bytes of a prompt's token: its id in JSON and its text, in base64."""
+
+
+def _recorded(config: PPOConfig, derived: Derived) -> Iterator[str]:
+    if config.rollout_log_per_step != "all" or config.mode == "replay":
+        return
+    samples = config.rollouts_per_step * config.samples_per_rollout
+    prompts = config.groups_per_step if isinstance(config, RLVRConfig) else samples
+    contexts = prompts * max(derived.sequence_length - derived.max_new_tokens, 0)
+    most = samples * (RECORDED_SAMPLE + derived.max_new_tokens * RECORDED_TOKEN) + contexts * RECORDED_CONTEXT
+    limit = f"{config.rollout_log_limit_gb:g} GB in all" if config.rollout_log_limit_gb else "no limit"
+    more = " besides what top_p keeps or experts are recorded" if derived.keeps_sampling_mask or derived.replays_routing else ""
+    yield f"batches.jsonl, for roll replay: up to {most / 1e6:,.2f} MB a step{more}, {limit}"
 
 
 def _long_responses(config: PPOConfig, derived: Derived) -> Iterator[str]:

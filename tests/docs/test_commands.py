@@ -77,6 +77,11 @@ LIMITS = [  # the first whose pattern is found in a command counts
     ),
     Limit(r"^roll doctor$", "starts torch and Ray anew", CLI + "test_doctor.py::test_a_line_a_finding_with_state_and_fix"),
     Limit(
+        r"^roll (replay|explain) ",
+        "needs a recorded run",
+        "tests/integration/test_replay_command.py::test_the_command_says_that_all_weights_are_equal",
+    ),
+    Limit(
         r"^roll simulate ",
         "needs a run, or a table of costs",
         CLI + "test_simulate.py::test_a_run_that_it_kept_is_one_that_it_can_be_calibrated_by",

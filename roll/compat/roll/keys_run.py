@@ -142,9 +142,9 @@ RUN = (
     ignored("val_sequence_length", "validation has prompt_length and its generating_args.max_new_tokens"),
     *off_or_lacking("profiler_timeline", (False, None), "profiling is not there; remove it"),
     *off_or_lacking("profiler_memory", (False, None), "profiling is not there; remove it"),
-    KeyRule("rollout_mock", "without effect", "nothing is recorded for a replay; samples.jsonl has rollout_log_per_step rollouts "
-            "of each step", when=_records_only, values="off, or mode: dump", absent=True),
-    lacking("rollout_mock", "training on recorded rollouts is not there; deterministic: true makes two runs equal"),
+    KeyRule("rollout_mock", "without effect", "rollout_log_per_step: all records every step, "
+            "which roll replay trains again", when=_records_only, values="off, or mode: dump", absent=True),
+    lacking("rollout_mock", "a run does not train on recorded rollouts: roll replay does, on those of rollout_log_per_step: all"),
     *off_or_lacking(
         "transfer_backend", (None, {}, {"backend_name": None}), "batches go through the pipeline's own buffer; remove it"
     ),

@@ -194,7 +194,8 @@ class PPOConfig(BaseConfig, ABC):
             "critic": self.critic,
         }
         half = {"both": roles.keys(), "explore": {"actor_infer"}, "bench": {"actor_infer"}}
-        here = half.get(self.mode, roles.keys() - {"actor_infer"})
+        unused = set() if self.mode == "replay" and self.replay.generate else {"actor_infer"}
+        here = half.get(self.mode, roles.keys() - unused)
         return {name: role for name, role in roles.items() if role is not None and name in here}
 
     def roles(self) -> dict[str, RoleConfig]:

@@ -125,7 +125,7 @@ def train_specs(
             threads=placement.threads,
             borrows_cores=borrows_cores(config, inventory),
             seed=config.seed,
-            deterministic=config.deterministic,
+            deterministic=bool(config.deterministic),
         )
         kwargs: dict[str, Any] = {"context": context, "spec": spec}
         if isinstance(worker, ActorLogProbConfig) and derived.adapter_updates:
@@ -234,7 +234,7 @@ def _engine_options(
     return options | {
         "device": devices[0],
         "attn_implementation": model.attn_implementation,
-        "deterministic": config.deterministic,
+        "deterministic": config.deterministic is True,
         "borrows_cores": borrows_cores(config, inventory),
     }
 

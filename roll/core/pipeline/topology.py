@@ -5,6 +5,7 @@
 | both | in memory or a database | from the trainer through a store to its own engines | both sides | all steps are trained |
 | train | in a database | to a folder that explorers read | the training side | that is so, and all explorers have left |
 | explore | in a database | from that folder to its own engines | the rollout side | the trainer ended, versions are validated |
+| replay | in memory, as another run recorded them | nowhere | the training side | all steps are trained |
 | bench | – | from folders of models, one after another | validation | the last model is evaluated |
 
 The first is here; the others are loaded by name.
@@ -55,6 +56,7 @@ TOPOLOGIES = {
     "train": "roll.topologies.disaggregated.TrainerProcess",
     "explore": "roll.topologies.disaggregated.ExplorerProcess",
     "bench": "roll.topologies.evaluation.EvalOnly",
+    "replay": "roll.topologies.replay.ReplayedTrainer",
 }
 """`mode` -> the class of its topology."""
 Rollouts = Callable[[Any, Any], list[AnyStage]]

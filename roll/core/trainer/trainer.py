@@ -112,6 +112,7 @@ class Trainer:
         self._critic = clusters.get("critic")
         self._reference = clusters.get("reference")
         self._copy, self._store, self._checkpoints = copy, store, training.checkpoints
+        self._batches = training.reports.record.journals.batches
         self._next = training.first_step
         self.milestones = Milestones(self._groups, self._next)
         self._done_at = 0.0
@@ -127,6 +128,7 @@ class Trainer:
         await self.milestones.until(Milestone.DONE, self._next - bool(self._derived.scored_ahead), "lease")
         lease = await self._groups.lease(self._next, self.on_arrival)
         self._next += lease.last
+        await self._batches.leased(lease.step, lease.groups)
         temperature = self._config.actor_infer.generating_args.temperature
         compared = self._scored_with(lease.step)
         # In a thread: all tokens of a step take time, and the event loop serves the rollouts.
@@ -245,7 +247,10 @@ class Trainer:
     async def gather_weights(self, version: int) -> NewWeights:
         coming = Buckets(version)
         self._announce(coming)
-        return await gather_weights(self._policy, self._store, version, self._config.model_update_buffer_size_mb * MIB, coming)
+        bucket_bytes = self._config.model_update_buffer_size_mb * MIB
+        weights = await gather_weights(self._policy, self._store, version, bucket_bytes, coming)
+        self._batches.gathered(weights.manifest)
+        return weights
 
     async def _finish(self, step: Step) -> None:
         self._step_s = monotonic() - max(step.lease.leased_at, self._done_at)
@@ -273,6 +278,7 @@ class Trainer:
         )
         if self._copy is not None:
             metrics["staleness/proximal_lag"] = float(step.number - self._scored_with(step.number))
+        self._batches.trained(step.number)
         row = self._reports.record.add_step(step.number, groups, step.batch, metrics)
         self.milestones.passed(Milestone.RECORDED, step.number + 1)
         await self._reports.step(row)

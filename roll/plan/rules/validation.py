@@ -106,7 +106,7 @@ def _deterministic(config: PPOConfig) -> Iterator[Problem]:
         ),
     )
     for excludes, message, instead in excluded:
-        if config.deterministic and excludes:
+        if config.deterministic is True and excludes:
             yield Problem("deterministic", True, message, f"false, or {instead}")
 
 
