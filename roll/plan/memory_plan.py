@@ -168,7 +168,7 @@ class RoleMemories:
         micro = memory.microbatch(budget, share, derived.sequence_length, derived.response_length, group)
         parts, passes = [_activations(worker, model, layout, micro, element)], []
         if isinstance(worker, ActorTrainConfig):
-            parts.append(memory.head(model, layout, micro, element, train=True))
+            parts.append(memory.head(model, layout, micro, element, train=True, accelerator=self.accelerators))
             if derived.recompute_old_logprobs and self.config.actor_log_prob is None:
                 passes.append(self._log_probs(role, worker, model, layout, element))
         resident = memory.trained_weights(model, layout, element)
@@ -188,7 +188,8 @@ class RoleMemories:
         share = -(-self.derived.samples_per_step * self.config.samples_per_rollout // role.data)
         budget, group = worker.max_tokens_per_microbatch_in_infer, prompt_sharing(self.config, worker)
         micro = memory.microbatch(budget, share, self.derived.sequence_length, self.derived.response_length, group)
-        return Pass("log-probs of a micro-batch", (memory.head(model, layout, micro, element, train=False),))
+        head = memory.head(model, layout, micro, element, train=False, accelerator=self.accelerators)
+        return Pass("log-probs of a micro-batch", (head,))
 
     def _engine(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
         """vLLM and SGLang take a share of the device and fill what weights leave of it with KV cache. Asleep they keep none of it
@@ -306,6 +307,7 @@ def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> ModelLayout:
             data=options.shards(role.data),
             shard_gradients=options.reduce_scatter_during_grad_accumulation,
             regathered=options.reshard_after_forward,
+            masters=role.data == 1 and element < memory.FP32,
         )
     megatron = options if isinstance(options, MegatronConfig) else MegatronConfig()
     return replace(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from roll.core.data.kept_tokens import KeptSets
 from roll.core.data.routes import joined_routes, told_apart, unrouted
-from roll.core.data.transfer import to_device
+from roll.core.data.transfer import Move
 
 PER_SAMPLE = ("lengths", "scores", "temperatures", "rollout_tokens", "teacher_weights")
 
@@ -160,10 +160,10 @@ class Padded(_Tensors):
 
     attention_mask: Tensor
 
-    def to(self, device: torch.device) -> Padded:
-        names = [f.name for f in fields(self) if f.name != "kept"]
-        moved: dict[str, Any] = dict(zip(names, to_device([getattr(self, name) for name in names], device), strict=True))
-        return Padded(**moved, kept=None if self.kept is None else self.kept.to(device))
+    def each(self, move: Move) -> Padded:
+        held = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
+        there: dict[str, Any] = {n: v.each(move) if isinstance(v, KeptSets) else move(v) for n, v in held.items()}
+        return Padded(**there)
 
     def flatten(self, values: Tensor) -> Tensor:
         """[N] non-padding entries of a [B, T] tensor, in the order of the `TokenBatch` it was cut from."""
