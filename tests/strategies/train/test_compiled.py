@@ -120,7 +120,7 @@ def test_two_hundred_micro_batches_of_any_lengths_compile_no_more_than_a_few(bac
         return plan(batch, budget)
 
     strategy._scorer.plan = counted
-    for seed in range(25):
+    for seed in range(32):
         batch = rank_program.make_batch(seed, samples=4 + seed % 9)
         strategy.log_probs(batch)
         strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
@@ -148,7 +148,7 @@ def test_a_compilation_that_fails_is_told_once_and_the_run_goes_on(backend, mode
 @pytest.mark.timeout(600)
 def test_by_inductor_the_numbers_are_those_of_eager_layers(backend, model_path, rank_program):
     """As code that a compiler has made. Float32: 3e-6 of log-probs."""
-    batches = [rank_program.make_batch(seed) for seed in range(3)]
+    batches = [rank_program.make_batch(seed) for seed in range(2)]
     expected = run(model_path, rank_program, batches)
     backend("inductor")
     got = run(model_path, rank_program, batches, compile=True)
