@@ -1,5 +1,5 @@
-"""What a run on this machine would be refused for that is known without a worker: trackers, the checkpoint that it goes on from,
-the database of its groups. Imports nothing heavy, and changes nothing."""
+"""What a run on this machine would be refused for that is known without a worker: trackers, the port of its figures, the
+checkpoint that it goes on from, the database of its groups. Imports nothing heavy, and changes nothing."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from roll.core.configs.sizes import GIB
 from roll.core.errors import DatabaseError, Fixable
 from roll.core.record.checkpoint import Checkpoint
 from roll.core.record.run_identity import standing
+from roll.plan.rules.addresses import FREE, listening_at
+from roll.platform.ports import check_listening
 from roll.prepare.beginning import beginning
 
 MOST_READ = 4 * GIB
@@ -24,6 +26,7 @@ MOST_READ = 4 * GIB
 
 def refused_here(config: PPOConfig) -> Iterator[Note]:
     yield from _trackers(config)
+    yield from _listening(config)
     if config.only_evaluates:
         yield from _evaluated(config)
     if config.resume_from_checkpoint is False:
@@ -74,6 +77,14 @@ def _trackers(config: PPOConfig) -> Iterator[Note]:
         if name != "none" and find_spec(name) is None:
             message = f"needs the package {name}, which is not installed; fix: pip install {name}, or leave it out"
             yield Note("track_with", config.track_with, message)
+
+
+def _listening(config: PPOConfig) -> Iterator[Note]:
+    if (address := config.metrics_address) is not None:
+        try:
+            check_listening(*listening_at(address))
+        except ValueError as error:
+            yield Note("metrics_address", address, f"{error}; fix: {FREE}")
 
 
 def _is_large(config: PPOConfig) -> bool:

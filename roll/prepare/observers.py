@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from roll.core.configs.plain import to_mapping
 from roll.core.distributed.backend import Backend
@@ -27,6 +28,35 @@ from roll.reports.live_display import LiveDisplay
 from roll.reports.trackers import Trackers
 from roll.reports.verdict import Curves
 from roll.reports.warnings import Warnings, table
+
+if TYPE_CHECKING:  # most runs serve no figures
+    from roll.reports.prometheus.page import MetricsPage
+
+
+class RunObservers:
+    """What one run is shown by. Reports and onlookers share the page of its figures."""
+
+    _page: MetricsPage | None = None
+
+    def reports(self, prepared: Prepared, inventory: Inventory, backend: Backend) -> Observers:
+        """Raises `TrackerError`, having changed no file, and `OSError`."""
+        made = run_observers(prepared, inventory, backend)
+        if prepared.config.metrics_address is None:
+            return made
+        from roll.reports.prometheus.page import MetricsPage
+
+        self._page = MetricsPage(prepared.config, prepared.run_dir, prepared.lock, made.note)
+        return made._replace(reports=(*made.reports, self._page))
+
+    def onlookers(
+        self, flow: Flow, clusters: Mapping[str, Cluster], run_dir: Path, reports: Reports
+    ) -> list[Coroutine[object, object, None]]:
+        more = []
+        if self._page is not None and "actor_infer" in clusters:
+            from roll.reports.prometheus.engine_watch import watch_engines
+
+            more = [watch_engines(clusters["actor_infer"], self._page)]
+        return [*run_onlookers(flow, clusters, run_dir, reports), *more]
 
 
 def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) -> Observers:

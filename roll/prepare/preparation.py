@@ -32,10 +32,12 @@ from roll.core.record.run_identity import RunIdentity, standing
 from roll.core.record.validation import ValidationSet
 from roll.core.weights.folder_files import CONFIG
 from roll.core.workers.infer_interface import sampling_params
+from roll.plan.rules.addresses import FREE, listening_at
 from roll.plan.rules.doubts import doubts
 from roll.plan.rules.validation import check_config
+from roll.platform.ports import check_listening
 from roll.prepare.beginning import beginning
-from roll.prepare.observers import run_observers, run_onlookers
+from roll.prepare.observers import RunObservers
 from roll.prompts.chat_template import set_variables
 from roll.strategies.infer.installed_engine import engine_package, engine_problems
 from roll.strategies.installed_backend import backend_problems
@@ -175,7 +177,10 @@ class Preparation:
             check = partial(check_database, config, contract, self._identity, self.checkpoint, own)
             self.collect("groups_database", config.groups_database, check, "pip install sqlalchemy watchfiles")
         self.collect("weights_address", config.weights_address, partial(serving.check_serving, config), serving.FIX)
+        if (address := config.metrics_address) is not None:
+            self.collect("metrics_address", address, partial(check_listening, *listening_at(address)), FREE)
         self.collect.raise_if_any()
+        observers = RunObservers()
         return {
             "config": config,
             "derived": self.derived,
@@ -190,8 +195,8 @@ class Preparation:
             "run_dir": self.run_dir,
             "stages": self._stages,
             "callbacks": self._callbacks,
-            "observers": run_observers,
-            "onlookers": run_onlookers,
+            "observers": observers.reports,
+            "onlookers": observers.onlookers,
             "evaluated": self._evaluated,
             "remarks": tuple(self.remarks),
             "warnings": tuple(self.warnings),

@@ -38,7 +38,7 @@ from roll.core.workers.infer_interface import sampling_params
 from roll.plan.rules.validation import check_config
 from roll.prepare import agentic_run, rlvr_run
 from roll.prepare.agentic_run import AgenticPrepared, AgenticRun
-from roll.prepare.observers import run_observers, run_onlookers
+from roll.prepare.observers import RunObservers
 from roll.prepare.rlvr_run import RLVRPrepared, RLVRRun
 from roll.simulate.backend import SimulatedBackend
 from roll.simulate.costs import Costs
@@ -58,6 +58,7 @@ CHOSEN: Mapping[str, Any] = {
     "rollout_log_per_step": 0,
     "keep_best": None,
     "early_stopping": None,
+    "metrics_address": None,
     "logging_steps": NEVER,
     "deterministic": False,
 }
@@ -128,7 +129,7 @@ class Simulation:
             kind, filters = RLVRPrepared, rlvr_run.group_filters(config, collect)
             own = {"config": config, "skipped": {}, "success_at": dict.fromkeys(config.rewards, 1.0)}
         collect.raise_if_any()
-        source, run_dir = self._tasks(), Path(derived.run_dir)
+        source, run_dir, observers = self._tasks(), Path(derived.run_dir), RunObservers()
         run_dir.mkdir(parents=True, exist_ok=True)
         return kind(
             derived=derived,
@@ -139,8 +140,8 @@ class Simulation:
             checkpoint=None,
             run_dir=run_dir,
             validation=self._sets() if config.has_engines else [],
-            observers=run_observers,
-            onlookers=run_onlookers,
+            observers=observers.reports,
+            onlookers=observers.onlookers,
             identity=standing(config, None),
             contract=config.contract(),
             **own,

@@ -152,6 +152,11 @@ class BaseConfig:
         "Metrics that are watched while steps are trained, e.g. [{metric: actor/ess, below: 0.3, for_steps: 3, action: stop}]. "
         "With mode explore and train the trainer watches.",
     )
+    metrics_address: str | None = option(
+        None,
+        "Where Prometheus fetches the figures of the run, :port of this machine alone, or host:port; port 0: any that is free, "
+        "which is told. null: nowhere.",
+    )
     rollout_log_per_step: int | Literal["all"] = option(
         8,
         "Rollouts written to samples.jsonl each step, rounded up to whole groups that are drawn by seed; as many of groups that "
