@@ -1,5 +1,5 @@
-"""What a run on this machine would be refused for that is known without a worker: trackers, the port of its figures, the
-checkpoint that it goes on from, the database of its groups. Imports nothing heavy, and changes nothing."""
+"""What a run on this machine would be refused for that is known without a worker: trackers, the port of its figures, receivers of
+its notices, the checkpoint that it goes on from, the database of its groups. Imports nothing heavy, and changes nothing."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from roll.core.record.run_identity import standing
 from roll.plan.rules.addresses import FREE, listening_at
 from roll.platform.ports import check_listening
 from roll.prepare.beginning import beginning
+from roll.reports.receivers import receivers_of
 
 MOST_READ = 4 * GIB
 """A larger checkpoint is read by the start alone: it takes minutes."""
@@ -26,7 +27,7 @@ MOST_READ = 4 * GIB
 
 def refused_here(config: PPOConfig) -> Iterator[Note]:
     yield from _trackers(config)
-    yield from _listening(config)
+    yield from _operated(config)
     if config.only_evaluates:
         yield from _evaluated(config)
     if config.resume_from_checkpoint is False:
@@ -79,12 +80,17 @@ def _trackers(config: PPOConfig) -> Iterator[Note]:
             yield Note("track_with", config.track_with, message)
 
 
-def _listening(config: PPOConfig) -> Iterator[Note]:
+def _operated(config: PPOConfig) -> Iterator[Note]:
     if (address := config.metrics_address) is not None:
         try:
             check_listening(*listening_at(address))
         except ValueError as error:
             yield Note("metrics_address", address, f"{error}; fix: {FREE}")
+    for receiver in () if config.only_explores else receivers_of(config.on_event):
+        try:
+            receiver.check()
+        except ValueError as error:
+            yield Note(f"on_event.{receiver.event}", receiver.to, f"{error}; fix: export it, or name another")
 
 
 def _is_large(config: PPOConfig) -> bool:

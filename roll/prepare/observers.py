@@ -25,6 +25,8 @@ from roll.reports.invalid_actions import InvalidActions
 from roll.reports.keep_best import KeepBest, Retention
 from roll.reports.learning_curve import LearningCurve
 from roll.reports.live_display import LiveDisplay
+from roll.reports.notices import Notices
+from roll.reports.receivers import receivers_of
 from roll.reports.trackers import Trackers
 from roll.reports.verdict import Curves
 from roll.reports.warnings import Warnings, table
@@ -78,7 +80,9 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
         alarms = Alarms(config.alarms if config.trains else (), run_dir, display)
         reports += [tags, Adviser(config, inventory.kind, not backend.isolated, curves), alarms]
     retention = Retention(prepared.checkpoints, best)
-    return Observers((*reports, display, picture), display.note, retention.spares)
+    receivers = () if config.only_explores else tuple(receivers_of(config.on_event))
+    notices = [Notices(receivers, config.exp_name, run_dir)] if receivers else []  # last: it tells what the others found
+    return Observers((*reports, display, picture, *notices), display.note, retention.spares)
 
 
 def _best_steps(prepared: Prepared) -> tuple[KeepBest | None, EarlyStopping | None]:

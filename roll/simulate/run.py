@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from roll.core.configs.agentic import AgenticConfig
+from roll.core.configs.base import OnEventConfig
 from roll.core.configs.derived import derive
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Collector, ConfigError, Problem
@@ -59,6 +60,7 @@ CHOSEN: Mapping[str, Any] = {
     "keep_best": None,
     "early_stopping": None,
     "metrics_address": None,
+    "on_event": OnEventConfig(),
     "logging_steps": NEVER,
     "deterministic": False,
 }

@@ -43,6 +43,18 @@ class AlarmConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OnEventConfig:
+    """Who is told of an event, as JSON: a command, as a list of words, or a webhook, as an address. `$NAME` in either is a
+    variable of the environment, in which secrets stay."""
+
+    finished: str | list[str] | None = option(None, "The run has ended in order.")
+    failed: str | list[str] | None = option(None, "The run has failed, or was stopped.")
+    alarm: str | list[str] | None = option(None, "An alarm was given.")
+    best: str | list[str] | None = option(None, "A checkpoint is the best so far (keep_best).")
+    timeout_s: float = option(10.0, "Seconds after which a command or a webhook is given up.", bounds=Bounds(gt=0))
+
+
+@dataclass(frozen=True, kw_only=True)
 class BaseConfig:
     # The run.
     exp_name: str = option(
@@ -157,6 +169,7 @@ class BaseConfig:
         "Where Prometheus fetches the figures of the run, :port of this machine alone, or host:port; port 0: any that is free, "
         "which is told. null: nowhere.",
     )
+    on_event: OnEventConfig = option(OnEventConfig(), "Commands and webhooks, e.g. {failed: [mail, -s, failed, me@example.org]}.")
     rollout_log_per_step: int | Literal["all"] = option(
         8,
         "Rollouts written to samples.jsonl each step, rounded up to whole groups that are drawn by seed; as many of groups that "
