@@ -66,16 +66,16 @@ class KillOnce:
 
 
 def accounts(run: Run, folder: Path) -> bool:
-    """Every group that was admitted has exactly one fate, and as many were trained as the steps needed."""
+    """Every group that was admitted has exactly one terminal status, and as many were trained as the steps needed."""
     from roll.core.record.journal import read_rows
 
     groups = run.summary["groups"]
-    fates = sorted(row["group_id"] for row in read_rows(folder / "run" / "groups.jsonl"))
+    statuses = sorted(row["group_id"] for row in read_rows(folder / "run" / "groups.jsonl"))
     known = groups["trained"] + sum(groups["dropped"].values()) + groups["buffered"] + groups["in_flight"]
     return (
         groups["admitted"] == known
-        and fates == sorted(set(fates))
-        and len(fates) + groups["buffered"] + groups["in_flight"] == known
+        and statuses == sorted(set(statuses))
+        and len(statuses) + groups["buffered"] + groups["in_flight"] == known
     )
 
 

@@ -91,7 +91,12 @@ def write_run(folder: Path, steps: int, groups: int, rollouts: int, spans: int) 
     with (folder / "groups.jsonl").open("w") as file:
         for number in range(groups):
             rewards = [float(random.random() < 0.5) for _ in range(8)]
-            row = {"group_id": number, "prompt_uid": f"math/{number // 9000}/row{number % 9000}", "fate": "trained", "reason": ""}
+            row = {
+                "group_id": number,
+                "prompt_uid": f"math/{number // 9000}/row{number % 9000}",
+                "status": "trained",
+                "reason": "",
+            }
             row |= {
                 "step": 1 + number * steps // groups,
                 "start_version": 0,
@@ -111,7 +116,7 @@ def write_samples(path: Path, random: Random, steps: int, groups: int, rollouts:
             ids = [random.randrange(1000) for _ in range(100)]
             row = {
                 "step": 1 + group * steps // groups,
-                "fate": "trained",
+                "status": "trained",
                 "prompt": "1+1=",
                 "response": "2 " * 100,
                 "ground_truth": "2",

@@ -39,7 +39,7 @@ def before_and_after(journal: Path) -> str:
     answers: dict[int, dict[str, str]] = {}
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.is_file() else []
     for row in map(json.loads, lines):
-        if row["fate"] == "validation":
+        if row["status"] == "validation":
             questions[row["prompt_uid"]] = f"{re.findall(r'What is (.*?)[?]', row['prompt'])[-1]} = {row['ground_truth']}"
             mark = "✓" if row["reward"] == 1 else "·"
             answers.setdefault(row["step"], {})[row["prompt_uid"]] = f"{mark} {short(row['response'])}"

@@ -32,7 +32,7 @@ def samples(arguments: Sequence[str]) -> int:
     run = RunReader(options.run)
     try:
         low, high = _range(options.step, int)
-        chosen = GroupQuery(low, high, options.domain, options.fate, options.reason, prompt=options.prompt, kept=True)
+        chosen = GroupQuery(low, high, options.domain, options.status, options.reason, prompt=options.prompt, kept=True)
         newest_first = options.sort is None
         rollouts = Rollouts(
             options.sort or "step", options.descending or newest_first, options.last, *_range(options.reward, float)
@@ -54,7 +54,7 @@ def _samples_parser() -> argparse.ArgumentParser:
     parser.add_argument("view", choices=["samples"], help="this view of it")
     parser.add_argument("--step", default="", metavar="N|A:B", help="only of this step, or of these; either end may be open")
     parser.add_argument("--reward", default="", metavar="X|A:B", help="only with this reward, or one in this range")
-    parser.add_argument("--fate", default="", help="trained, dropped or validation")
+    parser.add_argument("--status", default="", help="trained, dropped or validation")
     parser.add_argument("--reason", default="", help="why the group was dropped")
     parser.add_argument("--domain", default="")
     parser.add_argument("--prompt", default="", metavar="PART", help="only prompts in whose name this occurs")
@@ -93,9 +93,9 @@ def _rollouts(run: RunReader, found: Sequence[tuple[KeptGroup, Kept]], options: 
 
 def _asked(group: KeptGroup, row: Row, full: bool) -> Iterator[str]:
     who = "validation" if group.group_id is None else f"group {group.group_id}"
-    fate = [] if group.fate == "validation" else [group.fate + (f" ({group.reason})" if group.reason else "")]
+    status = [] if group.status == "validation" else [group.status + (f" ({group.reason})" if group.reason else "")]
     yield ""
-    yield ", ".join([f"step {group.step}", who, *fate, f"prompt {group.uid}"])
+    yield ", ".join([f"step {group.step}", who, *status, f"prompt {group.uid}"])
     yield from _text("  prompt", row.get("prompt"), full)
     if row.get("ground_truth"):
         yield from _text("  reference", row.get("ground_truth"), full)

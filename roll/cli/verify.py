@@ -1,6 +1,6 @@
 """`roll verify RUN`: a run's files, checked against the invariants of every run. It reads files and trusts no code of the run.
 
-They are: a group has one fate, and is trained by `max_reuse` steps at most; every step trains a whole batch; no trained token is
+They are: a group ends once, and is trained by `max_reuse` steps at most; every step trains a whole batch; no trained token is
 older than the bound; no prompt of an epoch is lost or served twice; journals, checkpoints and summary agree.
 """
 
@@ -28,7 +28,7 @@ GIVEN_BACK = {"explorer_lost", "rolled_back", "damaged"}
 def violations(run: Run) -> Iterator[str]:
     """One line for each promise that is broken."""
     yield from run.damaged
-    for check in (_fates, _reuses, _steps, _staleness, _prompts, _samples, _checkpoints, _summary, _stored):
+    for check in (_statuses, _reuses, _steps, _staleness, _prompts, _samples, _checkpoints, _summary, _stored):
         try:
             yield from check(run)
         except DAMAGE as error:
@@ -36,13 +36,13 @@ def violations(run: Run) -> Iterator[str]:
             yield f"{check.__name__[1:]} cannot be checked: {why}"
 
 
-def _fates(run: Run) -> Iterator[str]:
+def _statuses(run: Run) -> Iterator[str]:
     for group_id, count in Counter(row["group_id"] for row in run.groups).items():
         if count > 1:
-            yield f"group {group_id} has {count} fates"
+            yield f"group {group_id} has {count} statuses"
     for row in run.groups:
-        if row["fate"] not in ("trained", "dropped") or (row["fate"] == "dropped") is not bool(row["reason"]):
-            yield f"group {row['group_id']}: fate {row['fate']!r} with the reason {row['reason']!r}"
+        if row["status"] not in ("trained", "dropped") or (row["status"] == "dropped") is not bool(row["reason"]):
+            yield f"group {row['group_id']}: status {row['status']!r} with the reason {row['reason']!r}"
 
 
 def _reuses(run: Run) -> Iterator[str]:
@@ -125,15 +125,15 @@ def _samples(run: Run) -> Iterator[str]:
         if any(not 0 <= begin < end <= length for begin, end, *_ in spans):
             yield f"{who} has version spans {spans} for {length} tokens"
         first, last = start.get(row["group_id"], 0), row["step"] - 1
-        if row["fate"] == "trained" and any(not first <= version <= last for _, _, version, *_ in spans):
+        if row["status"] == "trained" and any(not first <= version <= last for _, _, version, *_ in spans):
             yield f"{who} has tokens of versions {sorted({span[2] for span in spans})}, not of {first} to {last}"
-        if row["fate"] == "validation" and any(span[2] != row["step"] for span in spans):
+        if row["status"] == "validation" and any(span[2] != row["step"] for span in spans):
             yield f"{who}: a validation of version {row['step']} has tokens of {sorted({span[2] for span in spans})}"
     yield from damaged
 
 
 def _checkpoints(run: Run) -> Iterator[str]:
-    steps = {fate: Counter(row["step"] for row in of) for fate, of in (("trained", run.trained), (REUSED, run.reuses))}
+    steps = {status: Counter(row["step"] for row in of) for status, of in (("trained", run.trained), (REUSED, run.reuses))}
     for manifest in run.checkpoints:
         folder, damaged = manifest.parent, list[str]()
         try:
@@ -142,12 +142,12 @@ def _checkpoints(run: Run) -> Iterator[str]:
             step, accounts, record = listed["step"], state["admission"], state["record"]
             wrong = [name for name, digest in listed["files"].items() if sha256(folder / name) != digest]
             buffered = {row["group_id"]: row.get("uses", 0) for row in rows(folder / "buffer.jsonl", "buffer", damaged)}
-            numbers = {fate: sum(of_step[one] for one in of_step if one <= step) for fate, of_step in steps.items()}
-            numbers = {fate: count + run.inherited[fate] for fate, count in numbers.items()}
-            uses = Counter({fate: accounts.get(fate, 0) for fate in numbers})
+            numbers = {status: sum(of_step[one] for one in of_step if one <= step) for status, of_step in steps.items()}
+            numbers = {status: count + run.inherited[status] for status, count in numbers.items()}
+            uses = Counter({status: accounts.get(status, 0) for status in numbers})
             written = prefix(run.folder / "groups.jsonl", record["groups"])
             before = Counter(row["group_id"] for row in written)
-            fates = sum(row["fate"] != REUSED for row in written) + run.fates_inherited
+            statuses = sum(row["status"] != REUSED for row in written) + run.ended_inherited
             digests = record["digests"]
             changed = [
                 name for name in digests if blake2b(run.folder / f"{name}.jsonl", record[name]) not in (digests[name], None)
@@ -160,22 +160,22 @@ def _checkpoints(run: Run) -> Iterator[str]:
             yield f"{folder.name}: {', '.join(wrong)} is not what was saved"
         for name in changed:
             yield f"{name}.jsonl: rows before {folder.name} were changed or lost"
-        for fate in [fate for fate in numbers if uses[fate] != numbers[fate]]:
-            yield f"{folder.name} counts {uses[fate]} {fate} groups, groups.jsonl {numbers[fate]} up to step {step}"
+        for status in [status for status in numbers if uses[status] != numbers[status]]:
+            yield f"{folder.name} counts {uses[status]} {status} groups, groups.jsonl {numbers[status]} up to step {step}"
         if doubled := [group_id for group_id, count in buffered.items() if before[group_id] and not count]:
-            yield f"{folder.name} buffers groups that had met their fate: {sorted(doubled)[:5]}"
+            yield f"{folder.name} buffers groups that had ended: {sorted(doubled)[:5]}"
         own = {group_id: count for group_id, count in buffered.items() if group_id >= run.inherited["next_group_id"]}
         if wrong := [group_id for group_id, count in own.items() if count and before[group_id] != count]:
             yield f"{folder.name} has other numbers of uses than groups.jsonl: of groups {sorted(wrong)[:5]}"
-        if (total := accounts["trained"] + sum(accounts["dropped"].values())) != fates:
-            yield f"{folder.name} counts {total} fates, groups.jsonl has {fates} where the checkpoint stands"
+        if (total := accounts["trained"] + sum(accounts["dropped"].values())) != statuses:
+            yield f"{folder.name} counts {total} statuses, groups.jsonl has {statuses} where the checkpoint stands"
 
 
 def _summary(run: Run) -> Iterator[str]:
     if run.summary is None or "groups" not in run.summary:
         return
     accounts, before = run.summary["groups"], run.inherited
-    dropped = Counter(before["dropped"]) + Counter(row["reason"] for row in run.groups if row["fate"] == "dropped")
+    dropped = Counter(before["dropped"]) + Counter(row["reason"] for row in run.groups if row["status"] == "dropped")
     trained, reused = len(run.trained) + before["trained"], len(run.reuses) + before[REUSED]
     if accounts["admitted"] != accounts["trained"] + accounts["buffered"] + accounts["in_flight"] + sum(
         accounts["dropped"].values()
@@ -187,7 +187,7 @@ def _summary(run: Run) -> Iterator[str]:
     if "as_of" not in run.summary and accounts.get(REUSED, 0) != reused:
         yield f"summary.json counts {accounts.get(REUSED, 0)} reused, groups.jsonl {reused}"
     if run.over and (accounts["buffered"] or accounts["in_flight"]):
-        yield f"a finished run has groups without a fate: {accounts}"
+        yield f"a finished run has groups without a terminal status: {accounts}"
 
 
 def _stored(run: Run) -> Iterator[str]:
@@ -196,9 +196,9 @@ def _stored(run: Run) -> Iterator[str]:
         return
     for row in run.groups:
         stored = run.database.groups.get(row["group_id"])
-        fate = {key: row[key] for key in ("prompt_uid", "fate", "reason", "step", "start_version", "lag")}
-        if stored is None or (run.over and {key: stored[key] for key in fate} != fate):
-            yield f"group {row['group_id']}: groups.jsonl says {fate}, the database {stored}"
+        said = {key: row[key] for key in ("prompt_uid", "status", "reason", "step", "start_version", "lag")}
+        if stored is None or (run.over and {key: stored[key] for key in said} != said):
+            yield f"group {row['group_id']}: groups.jsonl says {said}, the database {stored}"
     if run.over:
         unknown = run.database.groups.keys() - {row["group_id"] for row in run.groups}
         if unknown:

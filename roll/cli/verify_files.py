@@ -25,9 +25,9 @@ REUSED = "reused"
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
 """What comes of contents that no run has written."""
 SHAPES: Mapping[str, Mapping[str, type]] = {
-    "groups": {"group_id": int, "prompt_uid": str, "fate": str, "reason": str, "step": int, "start_version": int},
+    "groups": {"group_id": int, "prompt_uid": str, "status": str, "reason": str, "step": int, "start_version": int},
     "metrics": {"step": int},
-    "samples": {"step": int, "index": int, "fate": str, "response_ids": list, "behaviour_logprobs": list, "versions": list},
+    "samples": {"step": int, "index": int, "status": str, "response_ids": list, "behaviour_logprobs": list, "versions": list},
     "buffer": {"group_id": int},
 }
 """What the rows of a file have, besides more."""
@@ -52,7 +52,7 @@ class Run:
     max_reuse: int
     """How many steps may train a group now."""
     groups: list[Row]
-    """The fate of each."""
+    """The status of each."""
     reuses: list[Row]
     """The further uses of those that were trained."""
     samples: list[Path]
@@ -76,7 +76,7 @@ class Run:
         return nothing | dict((self.summary or {}).get("inherited") or {})
 
     @property
-    def fates_inherited(self) -> int:
+    def ended_inherited(self) -> int:
         return int(self.inherited["trained"] + sum(self.inherited["dropped"].values()))
 
     @property
@@ -100,7 +100,7 @@ class Run:
 
     @property
     def trained(self) -> list[Row]:
-        return [row for row in self.groups if row["fate"] == "trained"]
+        return [row for row in self.groups if row["status"] == "trained"]
 
     @property
     def uses(self) -> list[Row]:
@@ -125,8 +125,8 @@ def read_run(folder: Path) -> Run:
         folder,
         config["async_generation_ratio"],
         config.get("max_reuse", 1),
-        [row for row in groups if row["fate"] != REUSED],
-        [row for row in groups if row["fate"] == REUSED],
+        [row for row in groups if row["status"] != REUSED],
+        [row for row in groups if row["status"] == REUSED],
         [part.path for part in journal_parts(folder / "samples.jsonl")],
         metrics,
         summary,
@@ -173,7 +173,7 @@ def _misfit(row: Any, shape: str) -> str:
             return f"it lacks {key}"
         if not isinstance(row[key], kind) or isinstance(row[key], bool):
             return f"{key} is {_shown(row[key])}, not of type {kind.__name__}"
-    if shape == "groups" and row["fate"] != "dropped" and not isinstance(row.get("lag"), int):
+    if shape == "groups" and row["status"] != "dropped" and not isinstance(row.get("lag"), int):
         return f"lag is {_shown(row.get('lag'))}, not of type int"
     group_id = row.get("group_id")
     if shape == "samples" and not (group_id is None or isinstance(group_id, int)):
@@ -240,7 +240,7 @@ def _stored(connection: sqlite3.Connection) -> Stored:
     columns = "id, prompt_uid, state, reason, step, start_version, lag"
     found = connection.execute(f"SELECT {columns} FROM groups").fetchall()
     reuses = set(connection.execute("SELECT group_id, step, lag FROM reuses"))
-    names = ("prompt_uid", "fate", "reason", "step", "start_version", "lag")
+    names = ("prompt_uid", "status", "reason", "step", "start_version", "lag")
     return Stored({group_id: dict(zip(names, values, strict=True)) for group_id, *values in found}, reuses)
 
 

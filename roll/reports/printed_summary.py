@@ -82,7 +82,7 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if skipped := summary.get("prompts_skipped"):
         yield "prompts left out", listed(skipped)
     if groups := summary.get("groups"):
-        yield "groups", ", ".join(_fates(groups))
+        yield "groups", ", ".join(_statuses(groups))
     if staleness := summary.get("staleness"):
         yield "staleness", f"mean {staleness['mean']:.2f}, max {staleness['max']}, bound {staleness['bound']}"
     if idle := summary.get("idle_share"):
@@ -99,7 +99,7 @@ def _summary_rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "throughput", f"{speed['samples_per_s']:,.1f} samples/s, {speed['response_tokens_per_s']:,.0f} response tokens/s"
 
 
-def _fates(groups: dict[str, Any]) -> Iterator[str]:
+def _statuses(groups: dict[str, Any]) -> Iterator[str]:
     for name in ("admitted", "trained", "buffered", "in_flight"):
         if name in groups:
             yield f"{groups[name]:,} {name.replace('_', ' ')}"

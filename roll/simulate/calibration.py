@@ -64,7 +64,7 @@ def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Seq
     episodes = _episodes([event for event in events if event.get("id") in named])
     size, spans = max(len(row["rewards"]) for row in groups), _spans(events)
     tokens = [row["tokens"] / len(row["rewards"]) for row in lately]
-    trained = sum(len(row["rewards"]) for row in lately if row["fate"] == "trained") / len(later)
+    trained = sum(len(row["rewards"]) for row in lately if row["status"] == "trained") / len(later)
     found: dict[str, tuple[Any, str]] = {
         "response_tokens": (_spread(tokens), "groups.jsonl: mean length of each group's responses"),
         "pass_rate": (_shares([row["rewards"] for row in lately]), "groups.jsonl: each group's rewards above the middle"),

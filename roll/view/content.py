@@ -27,7 +27,7 @@ def content(samples: Samples, group: KeptGroup, pieces: Pieces) -> dict[str, obj
     rows = [samples.row(group, kept) for kept in group.samples[:MOST_SAMPLES]]
     first = rows[0] if rows else {}
     facts = {"key": group.key, "step": group.step, "group_id": group.group_id, "uid": group.uid}
-    facts |= {"domain": group.domain, "fate": group.fate, "reason": group.reason}
+    facts |= {"domain": group.domain, "status": group.status, "reason": group.reason}
     return facts | {
         "prompt": shown_text(first.get("prompt")),
         "ground_truth": shown_text(first.get("ground_truth")),
@@ -40,7 +40,7 @@ def content(samples: Samples, group: KeptGroup, pieces: Pieces) -> dict[str, obj
 def first_rollout(samples: Samples, group: KeptGroup) -> dict[str, object]:
     """One rollout of a group without its tokens, and what was asked. Raises as `content`."""
     row = samples.row(group, group.samples[0])
-    facts = {"key": group.key, "step": group.step, "fate": group.fate, "reason": group.reason}
+    facts = {"key": group.key, "step": group.step, "status": group.status, "reason": group.reason}
     said = {name: shown_text(row.get(name)) for name in ("response", "finish_reason")}
     found = said | {"reward": number(row.get("reward")), "turns": turns(mapping(row.get("trajectory")))}
     return facts | {"prompt": shown_text(row.get("prompt")), "ground_truth": shown_text(row.get("ground_truth")), "sample": found}

@@ -1,4 +1,4 @@
-"""The groups of a run: fates from groups.jsonl, joined with the rollouts in samples.jsonl; filtered, sorted, counted."""
+"""The groups of a run: statuses from groups.jsonl, joined with the rollouts in samples.jsonl; filtered, sorted, counted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GroupRow(NamedTuple):
     group_id: int | None
     uid: str
     domain: str
-    fate: str
+    status: str
     reason: str
     lag: int | None
     reward: float | None
@@ -57,7 +57,7 @@ class GroupQuery:
     step_from: int | None = None
     step_to: int | None = None
     domain: str = ""
-    fate: str = ""
+    status: str = ""
     reason: str = ""
     explorer: str = ""
     prompt: str = ""
@@ -91,7 +91,7 @@ class GroupQuery:
             (self.step_from is None or group.step >= self.step_from)
             and (self.step_to is None or group.step <= self.step_to)
             and (not self.domain or group.domain == self.domain)
-            and (not self.fate or group.fate == self.fate)
+            and (not self.status or group.status == self.status)
             and (not self.reason or group.reason == self.reason)
             and (not self.explorer or group.explorer == self.explorer)
             and (not self.kept or group.kept)
@@ -100,7 +100,7 @@ class GroupQuery:
         )
 
 
-class Fates(Journal):
+class EndedGroups(Journal):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "groups.jsonl")
         self.left_out = 0
@@ -109,15 +109,15 @@ class Fates(Journal):
     def forget(self) -> None:
         self.groups: list[GroupRow] = []
         self.counts: Counter[tuple[str, str]] = Counter()
-        """By fate and reason."""
+        """By status and reason."""
 
     def take(self, row: Row, place: Place) -> None:
         step, group_id = whole(row.get("step")), whole(row.get("group_id"))
         if step is None or group_id is None:
             self.damaged += 1
             return
-        fate, reason = intern(shown(row.get("fate"))), intern(shown(row.get("reason")))
-        self.counts[fate, reason] += 1
+        status, reason = intern(shown(row.get("status"))), intern(shown(row.get("reason")))
+        self.counts[status, reason] += 1
         if len(self.groups) >= MOST_GROUPS:
             self.left_out += 1
             return
@@ -128,7 +128,7 @@ class Fates(Journal):
         tokens = number(row.get("tokens"))
         length = tokens / count if count and tokens is not None else None
         lag, domain = whole(row.get("lag")), intern(domain_of(uid))
-        self.groups.append(GroupRow(step, group_id, uid, domain, fate, reason, lag, mean(rewards), count, length, None, False))
+        self.groups.append(GroupRow(step, group_id, uid, domain, status, reason, lag, mean(rewards), count, length, None, False))
 
 
 def domain_of(uid: str) -> str:
@@ -142,10 +142,10 @@ def prompt_of(uid: str) -> str:
     return "/".join([parts[0], *parts[2:]]) if len(parts) > 2 and parts[1].isdigit() else uid
 
 
-def all_groups(fates: Fates, samples: Samples) -> Iterator[GroupRow]:
+def all_groups(statuses: EndedGroups, samples: Samples) -> Iterator[GroupRow]:
     """In the order in which they ended; validations, and groups of which only rollouts are known, come last."""
     known: set[str] = set()
-    for group in fates.groups:
+    for group in statuses.groups:
         found = samples.of(group.group_id, group.step) if group.group_id is not None else None
         if found is None:
             yield group
@@ -159,9 +159,9 @@ def all_groups(fates: Fates, samples: Samples) -> Iterator[GroupRow]:
 
 
 def of_samples(found: KeptGroup) -> GroupRow:
-    """What is known of a group whose fate is not."""
+    """What is known of a group whose status is not."""
     known = (found.reward, found.rollouts, found.length, found.cut, True)
-    return GroupRow(found.step, found.group_id, found.uid, found.domain, found.fate, found.reason, None, *known)
+    return GroupRow(found.step, found.group_id, found.uid, found.domain, found.status, found.reason, None, *known)
 
 
 class GroupPage(NamedTuple):

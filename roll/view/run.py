@@ -21,7 +21,7 @@ from roll.core.record.run_identity import DATABASE
 from roll.reports.learning_curve import REWARD
 from roll.reports.verdict import CUT, STEP_S, Curve, Verdict, verdict, with_best
 from roll.view.content import Pieces, content, first_rollout, pieces
-from roll.view.groups import Fates, GroupPage, GroupQuery, GroupRow, all_groups, page, prompt_of
+from roll.view.groups import EndedGroups, GroupPage, GroupQuery, GroupRow, all_groups, page, prompt_of
 from roll.view.journal import list_of, mapping, number, shown, text, whole
 from roll.view.lanes import Lanes
 from roll.view.metrics import Metrics, panels, thinned
@@ -46,7 +46,7 @@ class RunReader:
         self.folder = folder
         self._curving, self._grouping, self._tracing = RLock(), RLock(), RLock()
         self.metrics = Metrics(folder)
-        self.fates = Fates(folder)
+        self.statuses = EndedGroups(folder)
         self.samples = Samples(folder)
         self.lanes = Lanes(folder)
         self._members: Members | None = None
@@ -77,7 +77,7 @@ class RunReader:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def look(self, *journals: Metrics | Fates | Samples) -> None:
+    def look(self, *journals: Metrics | EndedGroups | Samples) -> None:
         for journal in journals:
             try:
                 journal.look()
@@ -149,9 +149,9 @@ class RunReader:
 
     def groups(self) -> list[GroupRow]:
         with self._grouping:
-            self.look(self.fates, self.samples)
+            self.look(self.statuses, self.samples)
             owners = self._of_members(lambda members: members.owners())
-            found = all_groups(self.fates, self.samples)
+            found = all_groups(self.statuses, self.samples)
             if not owners:
                 return list(found)
             return [group._replace(explorer="" if group.group_id is None else owners.get(group.group_id, "")) for group in found]
@@ -160,11 +160,11 @@ class RunReader:
         return page(self.groups(), selection)
 
     def funnel(self) -> dict[str, object]:
-        """Fates with their reasons, as the journal has them; what is under way, as the summary says."""
+        """EndedGroups with their reasons, as the journal has them; what is under way, as the summary says."""
         with self._grouping:
-            self.look(self.fates)
-            fates = [[fate, reason, count] for (fate, reason), count in sorted(self.fates.counts.items())]
-            return {"counts": _counts(self.summary), "fates": fates}
+            self.look(self.statuses)
+            statuses = [[status, reason, count] for (status, reason), count in sorted(self.statuses.counts.items())]
+            return {"counts": _counts(self.summary), "statuses": statuses}
 
     def content(self, key: str) -> dict[str, object] | None:
         """The rollouts of a group at a step; None if they were not written down, or are there no more."""
@@ -195,7 +195,7 @@ class RunReader:
             self.look(self.samples)
             wanted = prompt_of(uid)
             groups = [group for group in self.samples.groups.values() if prompt_of(group.uid) == wanted]
-        return [{"key": g.key, "step": g.step, "fate": g.fate, "reward": g.reward, "length": g.length} for g in groups]
+        return [{"key": g.key, "step": g.step, "status": g.status, "reward": g.reward, "length": g.length} for g in groups]
 
     def picture(self, begin: float | None, end: float | None, width: int) -> dict[str, object]:
         with self._tracing:
@@ -219,7 +219,7 @@ class RunReader:
     def _events(self, summary: Mapping[str, object]) -> list[dict[str, str]]:
         """What the user should know, the gravest first."""
         found = [{"level": "error", "text": shown(problem)} for problem in self.problems.values()]
-        for journal in (self.metrics, self.fates, self.samples):
+        for journal in (self.metrics, self.statuses, self.samples):
             if lost := journal.damaged + journal.left_out:
                 what = f"{journal.damaged:,} lines are no rows, {journal.left_out:,} rows too many"
                 found.append({"level": "error", "text": f"{lost:,} rows of a journal are left out: {what}"})

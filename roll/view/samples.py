@@ -39,7 +39,7 @@ class KeptGroup(NamedTuple):
     """None for a validation."""
     uid: str
     domain: str
-    fate: str
+    status: str
     reason: str
     file: str
     samples: list[Kept]
@@ -162,9 +162,9 @@ class Samples:
         self._count += 1
         key = key_of(step, group_id, uid)
         if key not in self.groups:
-            fate, _, reason = shown(row.get("fate")).partition(": ")
+            status, _, reason = shown(row.get("status")).partition(": ")
             domain = intern(shown(row.get("domain")))
-            self.groups[key] = KeptGroup(step, group_id, uid, domain, intern(fate), intern(reason), file, [])
+            self.groups[key] = KeptGroup(step, group_id, uid, domain, intern(status), intern(reason), file, [])
             if group_id is not None:
                 self._of_group.setdefault(group_id, []).append(key)
         if self.groups[key].file == file:
@@ -180,7 +180,7 @@ class Samples:
                 self._of_group[group.group_id].remove(key)
 
     def of(self, group_id: int, step: int) -> KeptGroup | None:
-        """What is known of a group at a step. The journal of fates may count the steps of a dropped group differently by one."""
+        """Returns what is known of a group at a step. groups.jsonl may count the steps of a dropped group differently by one."""
         keys = self._of_group.get(group_id, [])
         exact = key_of(step, group_id, "")
         return self.groups[exact if exact in keys else keys[-1]] if keys else None

@@ -36,7 +36,7 @@ def test_a_program_as_it_is_is_played_and_trained(name, tmp_path):
     make_model(tmp_path / "model", [each for episode in played for each in episode.lessons], agent.player)
     run = train(name, tmp_path / "model", tmp_path)
     summary = json.loads((run / "summary.json").read_text())
-    trained = [row for row in rows(run / "groups.jsonl") if row["fate"] == "trained"]
+    trained = [row for row in rows(run / "groups.jsonl") if row["status"] == "trained"]
     rewards = [reward for row in trained for reward in row["rewards"]]
     assert summary["status"] == "finished" and len(rewards) >= LEAST
     assert max(rewards) == 1.0 and len({*rewards}) > 1

@@ -31,7 +31,7 @@ def test_a_program_is_played_and_trained_with_another_engine(engine, tmp_path):
     infer = {"strategy_name": engine, "strategy_config": {"python": python}}
     run = train(NAME, tmp_path / "model", tmp_path, actor_infer={"device_mapping": "list(range(1,2))", "strategy_args": infer})
     summary = json.loads((run / "summary.json").read_text())
-    trained = [row for row in rows(run / "groups.jsonl") if row["fate"] == "trained"]
+    trained = [row for row in rows(run / "groups.jsonl") if row["status"] == "trained"]
     rewards = [reward for row in trained for reward in row["rewards"]]
     assert summary["status"] == "finished" and not summary["environment_failures"]
     assert len(rewards) == 2 * 12 and max(rewards) == 1.0 and len({*rewards}) > 1

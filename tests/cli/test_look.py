@@ -51,13 +51,13 @@ def test_samples_are_the_newest_first_with_prompt_and_reference(run, capsys):
 
 def test_samples_are_chosen_and_sorted(run, capsys):
     lines(run / "samples.jsonl", [sample(3, 6, 2, reward=0.0, response="longer", response_ids=[1, 2, 3])])
-    lines(run / "samples.jsonl", [sample(9, 6, 2, fate="dropped: equal", domain="code", uid="code/0/x")])
+    lines(run / "samples.jsonl", [sample(9, 6, 2, status="dropped: equal", domain="code", uid="code/0/x")])
     options = ("--step", "2:3", "--reward", "0", "--sort", "length", "--descending", "--json")
     rows = [json.loads(line) for line in said(capsys, "show", run, "samples", *options)]
     assert [(row["step"], row["group_id"], row["index"]) for row in rows] == [(3, 6, 2), (2, 3, 1), (3, 6, 1)]
     assert len(said(capsys, "show", run, "samples", "--last", 0, "--json")) == 10
     (row,) = map(
-        json.loads, said(capsys, "show", run, "samples", "--fate", "dropped", "--reason", "equal", "--domain", "code", "--json")
+        json.loads, said(capsys, "show", run, "samples", "--status", "dropped", "--reason", "equal", "--domain", "code", "--json")
     )
     assert row["step"] == 9
     assert said(capsys, "show", run, "samples", "--step", "77") == ["no such rollout was written down"]
@@ -119,7 +119,7 @@ def test_a_folder_of_runs_names_them(run, tmp_path, capsys, command):
 def test_what_a_model_wrote_does_not_steer_the_terminal(run, capsys):
     lines(
         run / "samples.jsonl",
-        [sample(9, 6, 2, response=HOSTILE, prompt=HOSTILE, fate=HOSTILE, finish_reason=HOSTILE, uid=HOSTILE)],
+        [sample(9, 6, 2, response=HOSTILE, prompt=HOSTILE, status=HOSTILE, finish_reason=HOSTILE, uid=HOSTILE)],
     )
     for options in ((), ("--full",), ("--json",)):
         told = "\n".join(said(capsys, "show", run, "samples", "--step", "9", *options))

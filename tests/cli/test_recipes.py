@@ -180,7 +180,7 @@ def test_a_calculator_stands_between_the_policy_and_its_environment(forks, tmp_p
     forks.run([*command, f"pretrain={made / 'model'}"], tmp_path, environment(), tmp_path / "log.txt")
     run = tmp_path / "output" / "calculator_embedded"
     assert sum(row.get("env/Products/tool_success_counter", 0) for row in rows(run / "metrics.jsonl")) > 0
-    trained = [sample["trajectory"]["turns"] for sample in rows(run / "samples.jsonl") if sample["fate"] == "trained"]
+    trained = [sample["trajectory"]["turns"] for sample in rows(run / "samples.jsonl") if sample["status"] == "trained"]
     for turn, following in itertools.chain.from_iterable(map(itertools.pairwise, trained)):
         if asked := re.fullmatch(r"<calculator>(\d+) \* (\d+)</calculator>", turn["action"]):
             assert following["observation"].startswith(str(int(asked[1]) * int(asked[2])))
@@ -197,7 +197,7 @@ def test_an_agent_calls_its_tool(shop, forks, tmp_path):
     steps = [row for row in rows(run / "metrics.jsonl") if "env/Shop/tool_calls" in row]
     assert len(steps) == 2 and all(step["env/Shop/tool_calls"] > 0 for step in steps)
     prices: dict[tuple[str, str], str] = {}
-    for sample in (sample for sample in rows(run / "samples.jsonl") if sample["fate"] == "trained"):
+    for sample in (sample for sample in rows(run / "samples.jsonl") if sample["status"] == "trained"):
         turns = sample["trajectory"]["turns"]
         for turn, following in itertools.pairwise(turns):
             if asked := re.search(r'"item": "(\w+)"', turn["action"]):

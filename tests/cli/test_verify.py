@@ -14,12 +14,12 @@ from roll.cli.verify import main, read_run, violations
 from roll.core.record.run_identity import identify, write_identity
 
 
-def group(group_id, step, *, fate="trained", start=None, lag=0):
-    trained = fate == "trained"
+def group(group_id, step, *, status="trained", start=None, lag=0):
+    trained = status == "trained"
     return {
         "group_id": group_id,
         "prompt_uid": f"sums/{group_id // 4}/{group_id % 4}",
-        "fate": fate,
+        "status": status,
         "reason": "" if trained else "filter_std",
         "step": step,
         "start_version": step - 1 if start is None else start,
@@ -27,10 +27,10 @@ def group(group_id, step, *, fate="trained", start=None, lag=0):
     }
 
 
-def sample(group_id, step, version, fate="trained"):
+def sample(group_id, step, version, status="trained"):
     return {
         "step": step,
-        "fate": fate,
+        "status": status,
         "group_id": group_id,
         "index": 0,
         "versions": [[0, 2, version, 0]],
@@ -44,7 +44,7 @@ class Folder:
 
     def __init__(self, path):
         self.path = path
-        self.groups = [group(0, 1), group(1, 1), group(2, 2), group(4, 2, fate="dropped"), group(3, 2)]
+        self.groups = [group(0, 1), group(1, 1), group(2, 2), group(4, 2, status="dropped"), group(3, 2)]
         self.groups += [group(5, 3, start=1, lag=1), group(6, 3)]
         self.samples = [sample(0, 1, 0), sample(5, 3, 1), sample(None, 2, 2, "validation")]
         self.metrics = [{"step": step, "time/step_s": 1.0} for step in (1, 2, 3)]
@@ -198,15 +198,15 @@ def change(name, position, **values):
 
 def reuse(group_id, step, **values):
     """Group 5, of version 1, may be trained again by step 3 as well as by step 2: the bound is 1."""
-    return group(group_id, step, fate="trained") | {"fate": "reused", "start_version": 1, "lag": step - 2} | values
+    return group(group_id, step, status="trained") | {"status": "reused", "start_version": 1, "lag": step - 2} | values
 
 
 @pytest.fixture
 def reusing(folder):
     """Step 2 trains group 5 in the place of group 3, which never was, and step 3 trains it again."""
     folder.max_reuse = 2
-    folder.groups = [group(0, 1), group(1, 1), group(2, 2), group(4, 2, fate="dropped"), group(5, 2, start=1)]
-    folder.groups += [reuse(5, 3), group(6, 3), group(3, 3, fate="dropped")]
+    folder.groups = [group(0, 1), group(1, 1), group(2, 2), group(4, 2, status="dropped"), group(5, 2, start=1)]
+    folder.groups += [reuse(5, 3), group(6, 3), group(3, 3, status="dropped")]
     folder.samples[1] = sample(5, 3, 1)
     folder.counts = {
         "admitted": 7, "trained": 5, "reused": 1, "buffered": 0, "in_flight": 0, "dropped": {"filter_std": 2},
@@ -270,7 +270,7 @@ BROKEN_REUSES = {
     "steps trained different numbers of groups": lambda f: f.groups.__delitem__(5),
     "summary.json counts 2 reused, groups.jsonl 1": lambda f: f.counts.update(reused=2),
     "has other numbers of uses than groups.jsonl: of groups [5]": lambda f: f.buffer[0].update(uses=2),
-    "buffers groups that had met their fate: [5]": lambda f: f.buffer[0].pop("uses"),
+    "buffers groups that had ended: [5]": lambda f: f.buffer[0].pop("uses"),
     "step-2 counts 1 reused groups, groups.jsonl 0 up to step 2": lambda f: f.accounts.update(reused=1),
 }
 
@@ -282,8 +282,8 @@ def test_each_broken_promise_about_reuses_is_named(reusing, says):
 
 
 BROKEN = {
-    "group 0 has 2 fates": change("groups", 1, group_id=0),
-    "fate 'dropped' with the reason ''": change("groups", 0, fate="dropped"),
+    "group 0 has 2 statuses": change("groups", 1, group_id=0),
+    "status 'dropped' with the reason ''": change("groups", 0, status="dropped"),
     "steps trained different numbers of groups": change("groups", 4, step=3),
     "steps without groups: [2]": lambda f: [change("groups", i, step=1)(f) for i in (2, 4)],
     "has steps twice": change("metrics", 1, step=1),
@@ -297,13 +297,13 @@ BROKEN = {
     "has tokens of versions [3], not of 1 to 2": change("samples", 1, versions=[[0, 2, 3, 0]]),
     "a validation of version 2 has tokens of [1]": change("samples", 2, versions=[[0, 2, 1, 0]]),
     "counts 5 trained groups, groups.jsonl 4 up to step 2": lambda f: f.accounts.update(trained=5),
-    "buffers groups that had met their fate: [3]": lambda f: f.buffer.append({"group_id": 3}),
+    "buffers groups that had ended: [3]": lambda f: f.buffer.append({"group_id": 3}),
     "buffer.jsonl is not what was saved": lambda f: setattr(f, "listed", {"buffer.jsonl": "0" * 64}),
     "samples.jsonl: rows before step-2 were changed or lost": lambda f: f.digests.update(samples="0" * 64),
     "FileNotFoundError": lambda f: setattr(f, "listed", {"trainer/model.safetensors": "0" * 64}),
     "do not balance": lambda f: f.counts.update(admitted=8),
     "summary.json counts 5 trained": lambda f: f.counts.update(trained=5, admitted=6),
-    "a finished run has groups without a fate": lambda f: f.counts.update(in_flight=1, admitted=8),
+    "a finished run has groups without a terminal status": lambda f: f.counts.update(in_flight=1, admitted=8),
 }
 
 

@@ -65,7 +65,7 @@ def trained(model: Path, folder: Path, env: dict[str, Any]) -> tuple[list[float]
     run = folder / "output" / "sums"
     assert json.loads((run / "summary.json").read_text())["status"] == "finished"
     assert run_command(["verify", str(run)]) == 0
-    rewards = [each for row in read_rows(run / "groups.jsonl") if row["fate"] == "trained" for each in row["rewards"]]
+    rewards = [each for row in read_rows(run / "groups.jsonl") if row["status"] == "trained" for each in row["rewards"]]
     return rewards, [row for row in read_rows(run / "metrics.jsonl") if "time/step_s" in row]
 
 

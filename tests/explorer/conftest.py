@@ -40,7 +40,7 @@ class Run(NamedTuple):
         return [json.loads(line) for line in (self.run_dir / f"{name}.jsonl").read_text().splitlines()]
 
     def trained_samples(self) -> list[dict[str, Any]]:
-        return [row for row in self.rows("samples") if row["fate"] == "trained"]
+        return [row for row in self.rows("samples") if row["status"] == "trained"]
 
     def steps(self) -> list[dict[str, Any]]:
         return [row for row in self.rows("metrics") if "actor_train/optimiser_steps" in row]

@@ -28,10 +28,10 @@ def test_a_coordinator_that_is_killed_costs_its_groups_at_most(lab, make_config,
     run = lab.start(config, RayBackend(lab.inventory))
     assert run.summary["status"] == "finished", run.summary["reason"]
     assert run.summary["environment_worker_deaths"] == 1
-    groups, fates = run.summary["groups"], run.rows("groups")
+    groups, statuses = run.summary["groups"], run.rows("groups")
     assert groups["trained"] == 2 * config.groups_per_step
     assert groups["admitted"] == groups["trained"] + sum(groups["dropped"].values())
-    assert sorted(row["group_id"] for row in fates) == list(range(groups["admitted"]))
+    assert sorted(row["group_id"] for row in statuses) == list(range(groups["admitted"]))
     assert "environment_worker_died" not in groups["dropped"]
     assert [row["val/errors"] for row in run.rows("metrics") if "val/errors" in row] == [0.0, 0.0]
 

@@ -20,11 +20,13 @@ VALIDATION = {"val_env_manager": {"num_env_groups": 2, "group_size": 2}, "val_ba
 
 def check(run, config):
     """What holds for every finished run."""
-    groups, fates = run.summary["groups"], run.rows("groups")
-    trained = [row for row in fates if row["fate"] == "trained"]
+    groups, statuses = run.summary["groups"], run.rows("groups")
+    trained = [row for row in statuses if row["status"] == "trained"]
     assert groups["trained"] == len(trained) == config.max_steps * config.groups_per_step
     assert groups["admitted"] == groups["trained"] + sum(groups["dropped"].values())
-    assert sorted(row["group_id"] for row in fates) == list(range(groups["admitted"])), "each group has exactly one fate"
+    assert sorted(row["group_id"] for row in statuses) == list(range(groups["admitted"])), (
+        "each group has exactly one terminal status"
+    )
     assert all(0 <= row["lag"] <= run.summary["staleness"]["bound"] for row in trained)
     for sample in run.trained_samples():
         own = [i for start, stop, *_ in sample["versions"] for i in range(start, stop)]

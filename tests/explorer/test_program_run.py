@@ -75,7 +75,7 @@ def test_programs_that_fail_cost_their_groups_and_say_why(lab, of_programs, tmp_
     assert run.summary["status"] == "finished", run.summary["reason"]
     assert run.summary["environment_failures"].keys() == {"exit"}
     assert list(violations(read_run(run.run_dir))) == []
-    assert {row["reason"] for row in run.rows("groups") if row["fate"] == "dropped"} == {"environment_failure"}
+    assert {row["reason"] for row in run.rows("groups") if row["status"] == "dropped"} == {"environment_failure"}
     assert "chosen to fail" in caplog.text
 
 

@@ -225,17 +225,17 @@ def check_accounts(run_dir: Path, validated: tuple[int, ...] | None = (0, 6, 12)
     assert (summary["status"], summary["reason"], summary["steps"]) == ("finished", "", STEPS)
 
     rows = read_json_lines(run_dir / "groups.jsonl")
-    trained = [row for row in rows if row["fate"] == "trained"]
-    dropped = [row for row in rows if row["fate"] == "dropped"]
+    trained = [row for row in rows if row["status"] == "trained"]
+    dropped = [row for row in rows if row["status"] == "dropped"]
     assert len(trained) + len(dropped) == len(rows)
     assert all(row["reason"] for row in dropped)
-    assert max(Counter(row["group_id"] for row in rows).values()) == 1, "a group has two fates"
+    assert max(Counter(row["group_id"] for row in rows).values()) == 1, "a group has two statuses"
     served = [row for row in rows if row["reason"] not in GIVEN_BACK]
-    assert max(Counter(row["prompt_uid"] for row in served).values()) == 1, "a prompt has two fates"
+    assert max(Counter(row["prompt_uid"] for row in served).values()) == 1, "a prompt has two statuses"
     assert Counter(row["step"] for row in trained) == dict.fromkeys(range(1, STEPS + 1), BATCH)
     assert all(0 <= row["lag"] <= 1 for row in trained)
 
-    # The order of prompts is fixed, and at the end every prompt that was taken has met its fate: whole epochs, then a part.
+    # The order of prompts is fixed, and at the end every prompt that was taken has ended: whole epochs, then a part.
     epochs = Counter(int(row["prompt_uid"].split("/")[1]) for row in served)
     whole, part = divmod(len(served), PROMPTS)
     assert whole, "the run is too short to complete an epoch"

@@ -118,7 +118,7 @@ def changed(rows):
 
 
 @pytest.mark.parametrize("damage", [lost, changed])
-def test_the_fates_of_groups_cannot_be_done_without_and_a_start_that_is_refused_changes_nothing(in_process, tmp_path, damage):
+def test_the_statuses_of_groups_cannot_be_done_without_and_a_start_that_is_refused_changes_nothing(in_process, tmp_path, damage):
     assert in_process("max_steps=4")[0] == 0
     journal = tmp_path / "output/run/groups.jsonl"
     journal.write_bytes(b"".join(damage(journal.read_bytes().splitlines(keepends=True))))
@@ -130,7 +130,7 @@ def test_the_fates_of_groups_cannot_be_done_without_and_a_start_that_is_refused_
     assert contents(tmp_path / "output") == before
 
 
-def test_the_newest_checkpoint_that_the_fates_of_groups_reach_is_found(in_process, accounts, tmp_path):
+def test_the_newest_checkpoint_that_the_statuses_of_groups_reach_is_found(in_process, accounts, tmp_path):
     assert in_process("max_steps=4")[0] == 0
     run_dir = tmp_path / "output/run"
     position = json.loads((run_dir / "checkpoints/step-2/pipeline.json").read_text())["record"]["groups"]

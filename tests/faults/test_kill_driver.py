@@ -1,4 +1,4 @@
-"""`kill -9` of the driver at any moment, then resume: every step is done, every prompt has one fate, nothing is trained twice."""
+"""`kill -9` of the driver at any moment, then resume: every step is done, every prompt ends once, nothing is trained twice."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_killed_run_leaves_its_figures_and_its_trace(launch):
     assert summary["status"] == "failed" and f"process {run.process.pid}" in summary["reason"]
     assert summary["steps"] > running["steps"] and summary["staleness"]["histogram"] and summary["groups"]["trained"]
     events = json.loads(gzip.decompress((run.dir / "trace/trace-0001.json.gz").read_bytes()))["traceEvents"]
-    groups = {event["id"]: event["args"]["fate"] for event in events if (event["ph"], event["name"]) == ("b", "group")}
+    groups = {event["id"]: event["args"]["status"] for event in events if (event["ph"], event["name"]) == ("b", "group")}
     assert {"trained", "live"} <= set(groups.values())
     assert [event["name"] for event in events].count("step 1") == 1
     assert main([str(run.dir)]) == 0

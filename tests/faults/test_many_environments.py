@@ -63,7 +63,7 @@ def test_twenty_kinds_of_environments_have_their_shares_to_the_group_after_a_kil
         numbers = sorted(int(number) for _, its, number in served if its == tag)
         assert numbers == list(range(played[tag])), "an environment is lost, or was played twice"
         assert abs(played[tag] - len(served) * count / sum(GROUPS.values())) <= 1
-    trained = Counter(row["prompt_uid"].split("/")[1] for row in rows if row["fate"] == "trained")
+    trained = Counter(row["prompt_uid"].split("/")[1] for row in rows if row["status"] == "trained")
     assert trained.total() == STEPS * BATCH
 
     assert {tag: found["episodes"] for tag, found in summary["tags"].items()} == {

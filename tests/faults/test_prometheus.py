@@ -98,7 +98,7 @@ def test_no_series_is_lost_and_no_group_counted_twice_when_a_run_is_killed_and_r
     assert prometheus.number(f"count(last_over_time({TRAINED}[10m]))") == 1
     served, accounted = prometheus.number(f"max_over_time({TRAINED}[10m])"), resumed.summary()["groups"]["trained"]
     assert before < served <= accounted
-    assert accounted == sum(row["fate"] == "trained" for row in read_json_lines(resumed.dir / "groups.jsonl"))
+    assert accounted == sum(row["status"] == "trained" for row in read_json_lines(resumed.dir / "groups.jsonl"))
 
 
 def test_a_port_that_another_process_has_is_refused_before_a_worker_starts(launch):

@@ -50,10 +50,10 @@ def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
     options = {"max_reuse": max_reuse, "order": "newest" if newest and policy == "drop" else "fifo"}
     admission = Admission(batch, ratio, max_steps=12, policy=policy, extra_groups=extra, **options)
     depth = PipelineDepth(deepest_pipeline(ratio, 1, max_reuse)) if adaptive else PipelineDepth(ratio, ratio)
-    fates = itertools.count()
+    statuses = itertools.count()
 
-    def fate(_):
-        if next(fates) == falls_back_at:
+    def status(_):
+        if next(statuses) == falls_back_at:
             admission.go_synchronous()
         return rng.choice([None, None, None, "filter_mean_low", "reward_error"])
 
@@ -61,7 +61,7 @@ def test_staleness_is_bounded_and_nothing_is_lost_whatever_happens(
         admission,
         depth,
         duration=lambda _: rng.lognormvariate(0, heavy_tail),
-        fate=fate,
+        status=status,
         train_s=lambda _: rng.expovariate(1.0),
         publish_s=lambda _: rng.expovariate(2.0),
         slots=slots,
@@ -153,7 +153,7 @@ def test_a_selection_is_what_its_definition_says_though_it_looks_at_ready_groups
         AgainstItsDefinition(batch, ratio, max_steps=8, policy=policy, extra_groups=extra, max_reuse=max_reuse),
         PipelineDepth(ratio, ratio),
         duration=lambda _: rng.lognormvariate(0, 1.5),
-        fate=lambda _: rng.choice([None, None, None, "reward_error"]),
+        status=lambda _: rng.choice([None, None, None, "reward_error"]),
         train_s=lambda _: rng.expovariate(1.0),
         publish_s=lambda _: rng.expovariate(2.0),
         slots=10**9,
@@ -193,7 +193,7 @@ def test_with_weights_every_k_steps_and_no_more_ahead_a_task_is_sampled_by_a_ver
         admission,
         depth,
         duration=lambda _: rng.lognormvariate(0, 1.5),
-        fate=lambda _: rng.choice([None, None, "filter_std"]) if drops else None,
+        status=lambda _: rng.choice([None, None, "filter_std"]) if drops else None,
         train_s=lambda _: rng.expovariate(1.0),
         publish_s=lambda _: rng.expovariate(2.0),
         slots=slots,
@@ -353,7 +353,7 @@ def test_nothing_starts_that_the_run_could_not_train():
 
 
 @pytest.mark.parametrize("move", ["drop", "complete", "train"])
-def test_a_group_has_one_fate(move):
+def test_a_group_has_one_terminal_status(move):
     admission = Admission(1, 0, max_steps=2)
     group = admission.start().group_id
     admission.complete(group)

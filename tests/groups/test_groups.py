@@ -153,7 +153,7 @@ def test_leased_groups_stay_until_they_are_trained_and_each_has_one_row_in_the_j
         late = await s.start()
         await s.groups.drop(late.group_id, "filter_std")
         assert (s.tasks.learnt, s.tasks.settled) == (["d/0/0", "d/0/1", "d/0/2"], 1), "what came of each task, once"
-        rows = [(row["group_id"], row["fate"], row["reason"], row["step"], row["lag"]) for row in s.journal.rows]
+        rows = [(row["group_id"], row["status"], row["reason"], row["step"], row["lag"]) for row in s.journal.rows]
         assert rows == [(0, "trained", "", 1, 0), (1, "trained", "", 1, 0), (2, "dropped", "filter_std", 1, None)]
         assert [(row.pop("rewards"), row.pop("tokens")) for row in s.journal.rows] == [([1.0], 2)] * 3
         events = json.loads(f"[{','.join(piece.text for piece in s.trace.files()[0].pieces)}]")
@@ -288,7 +288,7 @@ def test_groups_that_can_no_longer_be_trained_are_dropped_by_name_and_their_roll
     run(main)
 
 
-def test_dropping_is_idempotent_and_a_fate_is_final():
+def test_dropping_is_idempotent_and_a_status_is_final():
     async def main():
         s = Setting()
         group, other, dropped = await s.finished(), await s.finished(), await s.start()
@@ -410,10 +410,10 @@ def test_a_step_that_lacks_fresh_groups_trains_some_again_and_each_use_is_a_row_
             "admitted": 3, "trained": 3, "reused": 1, "buffered": 0, "in_flight": 0, "dropped": {},
         }  # fmt: skip
         assert [(row["group_id"], row["uses"]) for row in s.groups.buffered()] == [(1, 1), (2, 1)], "0 was trained twice"
-        rows = [(row["group_id"], row["fate"], row["step"], row["lag"]) for row in s.journal.rows]
+        rows = [(row["group_id"], row["status"], row["step"], row["lag"]) for row in s.journal.rows]
         assert rows == [(0, "trained", 1, 0), (1, "trained", 1, 0), (0, "reused", 2, 1), (2, "trained", 2, 1)]
         events = json.loads(f"[{','.join(piece.text for piece in s.trace.files()[0].pieces)}]")
-        shown = [e["args"]["fate"] for e in events if (e["ph"], e["name"], e["id"]) == ("b", "group", 0)]
+        shown = [e["args"]["status"] for e in events if (e["ph"], e["name"], e["id"]) == ("b", "group", 0)]
         assert shown == ["trained", "reused"]
         assert second.group_id == 1
 

@@ -59,7 +59,7 @@ def test_any_two_intervals_keep_the_bound_and_the_run_ends(
         admission,
         depth,
         duration=lambda _: rng.lognormvariate(0, 1.0),
-        fate=lambda _: rng.choice([None, None, None, "reward_error"]),
+        status=lambda _: rng.choice([None, None, None, "reward_error"]),
         train_s=lambda _: rng.expovariate(1.0),
         publish_s=lambda _: rng.expovariate(4.0),
         slots=slots,

@@ -30,7 +30,7 @@ def simulate(
     depth: PipelineDepth,
     *,
     duration: Callable[[int], float],
-    fate: Callable[[int], str | None] = lambda _: None,
+    status: Callable[[int], str | None] = lambda _: None,
     train_s: Callable[[int], float] = lambda _: 1.0,
     score_s: Callable[[int], float] = lambda _: 0.0,
     ahead: bool = False,
@@ -41,7 +41,7 @@ def simulate(
     weights: VirtualWeights | None = None,
     first_step: int = 0,
 ) -> Outcome:
-    """`duration(group)` seconds of rollout on one of `slots` slots; `fate(group)`: a reason to drop it when it is done;
+    """`duration(group)` seconds of rollout on one of `slots` slots; `status(group)`: a reason to drop it when it is done;
     `score_s(step)`, then `train_s(step)`; `ahead`: the next step is leased and scored while a step trains; `on_arrival`: a step
     takes its groups as they come (and trains them when it has all); `publish_s(step)` after it; `pauses(version)`: no rollout
     finishes for so long after a publication. Without `weights` every step is published, and served by all engines at once."""
@@ -118,7 +118,7 @@ def simulate(
             running -= 1
             weights.group_ended(value)
             if value in admission.live:
-                reason = fate(value)
+                reason = status(value)
                 if reason is None:
                     admission.complete(value)
                 else:

@@ -270,7 +270,7 @@ def test_journals_write_any_text(tmp_path: Path) -> None:
     samples = SampleLog(tmp_path, 1)
     assert samples.record(1, [broken_group()]) == 1
     assert next(iter(read_journal(tmp_path / "samples.jsonl")))["response"] == HALF
-    GroupLog(tmp_path).write(group_id=1, prompt_uid=HALF, fate="dropped", reason=HALF, step=1, start_version=0, lag=None)
+    GroupLog(tmp_path).write(group_id=1, prompt_uid=HALF, status="dropped", reason=HALF, step=1, start_version=0, lag=None)
     assert next(iter(GroupLog(tmp_path).rows()))["prompt_uid"] == HALF
 
 

@@ -90,9 +90,9 @@ def mend(host: Host, kind: str) -> None:
 def nothing_is_lost(folder: Path) -> None:
     rows = read_json_lines(folder / "groups.jsonl")
     assert max(Counter(row["group_id"] for row in rows).values()) == 1, "a group has two ends"
-    trained = Counter(row["step"] for row in rows if row["fate"] == "trained")
+    trained = Counter(row["step"] for row in rows if row["status"] == "trained")
     assert trained == dict.fromkeys(range(1, STEPS + 1), BATCH)
-    assert all(row["reason"] for row in rows if row["fate"] != "trained")
+    assert all(row["reason"] for row in rows if row["status"] != "trained")
     groups = json.loads((folder / "summary.json").read_text())["groups"]
     assert (groups["buffered"], groups["in_flight"]) == (0, 0)
     assert groups["admitted"] == len(rows)

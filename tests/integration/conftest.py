@@ -40,7 +40,7 @@ class Run(NamedTuple):
         return [json.loads(line) for line in (self.run_dir / f"{name}.jsonl").read_text().splitlines()]
 
     def trained_samples(self) -> list[dict[str, Any]]:
-        return [row for row in self.rows("samples") if row["fate"] == "trained"]
+        return [row for row in self.rows("samples") if row["status"] == "trained"]
 
     def steps(self) -> list[dict[str, Any]]:
         """Rows of metrics.jsonl that speak of a trained step (validations have rows of their own)."""
@@ -145,22 +145,24 @@ def run_finished(config: RLVRConfig) -> Run:
 
 
 def check_accounts(run: Run, config: RLVRConfig) -> None:
-    """What holds for every finished run: all that was admitted has one fate, written down, and staleness is bounded."""
+    """Checks a finished run: each admitted group has one terminal status, written down, and staleness is bounded."""
     assert list(violations(read_run(run.run_dir))) == []
     groups, staleness, rows = run.summary["groups"], run.summary["staleness"], run.rows("groups")
-    fates = [row for row in rows if row["fate"] != "reused"]
-    trained = [row for row in rows if row["fate"] != "dropped"]
-    assert groups["reused"] == len(rows) - len(fates)
+    statuses = [row for row in rows if row["status"] != "reused"]
+    trained = [row for row in rows if row["status"] != "dropped"]
+    assert groups["reused"] == len(rows) - len(statuses)
     assert groups["trained"] == len(trained) - groups["reused"]
     assert len(trained) == config.max_steps * config.rollout_batch_size
     assert groups["admitted"] == groups["trained"] + groups["buffered"] + groups["in_flight"] + sum(groups["dropped"].values())
     assert groups["buffered"] == groups["in_flight"] == 0, "what a finished run leaves behind is dropped by name"
-    assert sorted(row["group_id"] for row in fates) == list(range(groups["admitted"])), "each group has exactly one fate"
-    assert len({row["prompt_uid"] for row in fates}) == len(fates), "a prompt of an epoch is served once"
-    dropped = [row["reason"] for row in fates if row["fate"] == "dropped"]
+    assert sorted(row["group_id"] for row in statuses) == list(range(groups["admitted"])), (
+        "each group has exactly one terminal status"
+    )
+    assert len({row["prompt_uid"] for row in statuses}) == len(statuses), "a prompt of an epoch is served once"
+    dropped = [row["reason"] for row in statuses if row["status"] == "dropped"]
     assert {reason: dropped.count(reason) for reason in set(dropped)} == groups["dropped"]
     assert all(0 <= row["lag"] <= staleness["bound"] for row in trained)
-    assert all(row["lag"] is None for row in fates if row["fate"] == "dropped")
+    assert all(row["lag"] is None for row in statuses if row["status"] == "dropped")
     assert staleness["max"] <= staleness["bound"]
     histogram = {int(lag): count for lag, count in staleness["histogram"].items()}
     assert sum(histogram.values()) == len(trained) * config.num_return_sequences_in_group

@@ -73,7 +73,7 @@ def test_the_group_filter_drops_with_its_reason_and_other_prompts_come_instead(l
     for sample in run.trained_samples():
         groups.setdefault(sample["group_id"], []).append(sample["finish_reason"])
     assert len(groups) == 8 and all(reasons.count("length") <= 3 for reasons in groups.values())
-    assert {row["fate"] for row in run.rows("samples")} == {"trained", "dropped: cut_off"}
+    assert {row["status"] for row in run.rows("samples")} == {"trained", "dropped: cut_off"}
 
 
 def test_the_database_has_the_samples_of_every_group_that_was_rolled_out(lab, make_config, tmp_path):
@@ -128,7 +128,7 @@ def test_each_process_runs_the_stages_of_its_own_half(lab, make_config):
     assert "counted" in trainer and "length_penalty" not in trainer
     assert "length_penalty" in explorer and "counted" not in explorer
     samples = [json.loads(line) for line in (runs[0].prepared.run_dir / "samples.jsonl").read_text().splitlines()]
-    assert all("length_penalty" in sample["reward_parts"] for sample in samples if sample["fate"] == "trained")
+    assert all("length_penalty" in sample["reward_parts"] for sample in samples if sample["status"] == "trained")
 
 
 def test_a_stage_given_in_python_may_stand_in_the_trainers_half(make_config):
@@ -184,7 +184,7 @@ def test_a_function_in_the_place_of_the_judgement(make_config):
     config = make_config()
     assert RLVRPipeline(config, local=True, stages=stages).run()["status"] == "finished"
     rows = [json.loads(line) for line in (Path(config.run_dir) / "groups.jsonl").read_text().splitlines()]
-    assert {reward for row in rows if row["fate"] == "trained" for reward in row["rewards"]} == {0.5}
+    assert {reward for row in rows if row["status"] == "trained" for reward in row["rewards"]} == {0.5}
     assert [row["group_id"] for row in rows if row["reason"] == "the second"] == [1]
 
 
@@ -255,7 +255,7 @@ def test_a_stage_that_fails_drops_its_group_with_a_reason(lab, make_config, capl
 
 def test_a_stage_that_fails_is_left_out_and_what_it_had_changed_undone(lab, make_config):
     run = lab.run(make_config({"flow.stages": [flaky("skip")]}))
-    rewards = {row["group_id"]: row["rewards"] for row in run.rows("groups") if row["fate"] == "trained"}
+    rewards = {row["group_id"]: row["rewards"] for row in run.rows("groups") if row["status"] == "trained"}
     assert {2, 5} < set(rewards) and run.summary["stage_errors"] == {"flaky": {"skip": {"RuntimeError": 2}}}
     for group, found in rewards.items():
         assert (77.0 not in found) and (found == [0.25, 1.25, 2.25, 3.25]) == (group not in (2, 5))

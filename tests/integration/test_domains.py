@@ -49,7 +49,7 @@ def test_three_domains_have_their_rewards_and_shares_and_a_resumed_run_goes_on_i
         domains = Counter(uid.split("/")[0] for uid in in_order[:count])
         assert domains == {domain: share * count for domain, share in SHARES.items()}, "exact, at every moment"
     for run in (whole, parts):
-        trained = [row["prompt_uid"] for row in run.rows("groups") if row["fate"] == "trained"]
+        trained = [row["prompt_uid"] for row in run.rows("groups") if row["status"] == "trained"]
         assert sorted(trained) == sorted(in_order[:24]), "none twice, none left out"
 
     for domain in SHARES:

@@ -17,7 +17,7 @@ def ten_rows(material, tmp_path):
 def test_a_run_of_two_epochs_trains_each_prompt_twice(make_config, lab, ten_rows):
     run = lab.run_local(make_config(ten_rows, max_steps=500, total_epochs=2.0))
     assert (run.summary["status"], run.summary["steps"]) == ("finished", 5), "2 x 10 prompts in batches of 4"
-    trained = [row["prompt_uid"] for row in run.rows("groups") if row["fate"] == "trained"]
+    trained = [row["prompt_uid"] for row in run.rows("groups") if row["status"] == "trained"]
     assert sorted(Counter(uid.split("/")[1] for uid in trained).items()) == [("0", 10), ("1", 10)]
     assert len(set(trained)) == 20
     assert "max_steps: 5" in (run.run_dir / "config.yaml").read_text()

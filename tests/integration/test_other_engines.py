@@ -76,7 +76,7 @@ def test_a_run_whose_engine_starts_empty_samples_from_the_trainers_weights(
     assert evaluated.summary["status"] == "finished", evaluated.summary["reason"]
     assert [row["model"] for row in evaluated.summary["evaluation"]] == ["pretrain", "step-1", "step-2"]
     greedy, again = (
-        {(row["step"], row["prompt_uid"]): row["response_ids"] for row in each.rows("samples") if row["fate"] == "validation"}
+        {(row["step"], row["prompt_uid"]): row["response_ids"] for row in each.rows("samples") if row["status"] == "validation"}
         for each in (run, evaluated)
     )
     assert greedy.keys() == again.keys() and len(greedy) == 3 * 16

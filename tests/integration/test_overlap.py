@@ -91,7 +91,7 @@ def test_a_run_that_is_stopped_leaves_the_step_that_is_ahead_to_the_one_that_res
     run = finished(
         lab, make_config({**AHEAD, "actor_train.worker_cls": None}, max_steps=4, save_steps=1, resume_from_checkpoint=True)
     )
-    third = {row["group_id"] for row in run.rows("groups") if row["step"] == 3 and row["fate"] == "trained"}
+    third = {row["group_id"] for row in run.rows("groups") if row["step"] == 3 and row["status"] == "trained"}
     assert third <= ahead
 
 

@@ -151,9 +151,9 @@ def test_a_group_that_cannot_be_rewarded_is_dropped_and_counted_never_rewarded_w
     # Both attempts at each of a group's four samples.
     assert run.summary["reward_errors"] == {"sums: ConnectionError: the judge is away": failed * 4 * 2}
     assert all(int(row["prompt_uid"].rpartition("/")[2]) % 4 for row in run.trained_samples())
-    fates = {row["prompt_uid"]: row for row in run.rows("groups")}
-    for uid, row in fates.items():
-        assert (row["fate"] == "dropped") == (int(uid.rpartition("/")[2]) % 4 == 0)
+    statuses = {row["prompt_uid"]: row for row in run.rows("groups")}
+    for uid, row in statuses.items():
+        assert (row["status"] == "dropped") == (int(uid.rpartition("/")[2]) % 4 == 0)
 
 
 @pytest.mark.parametrize("policy", ["retry", "drop_sample", "drop_group"])
@@ -267,7 +267,7 @@ def test_a_judge_that_recovers_costs_nothing_but_a_second_attempt(lab, make_conf
 def test_data_of_several_epochs_serves_every_row_once_an_epoch(lab, make_config):
     """20 steps of 4 prompts on 64 rows: one epoch and a quarter."""
     run = lab.run(make_config(max_steps=20))
-    rows = [row["prompt_uid"].split("/") for row in run.rows("groups") if row["fate"] == "trained"]
+    rows = [row["prompt_uid"].split("/") for row in run.rows("groups") if row["status"] == "trained"]
     by_epoch = {epoch: [uid for _, e, uid in rows if e == epoch] for epoch in ("0", "1")}
     assert sorted(map(int, by_epoch["0"])) == list(range(64))
     assert len(by_epoch["1"]) == len(set(by_epoch["1"])) == 16
@@ -379,7 +379,7 @@ def test_the_folder_of_a_run(lab, make_config, with_validation, pictures):
     assert [(row["step"], row["index"]) for row in run.trained_samples()] == [
         (s, i) for s in (1, 2, 3, 4) for i in (*range(4),) * 2
     ]
-    assert {row["fate"] for row in run.rows("samples")} == {"trained", "validation"}
+    assert {row["status"] for row in run.rows("samples")} == {"trained", "validation"}
     assert all(row["advantage"] is not None for row in run.trained_samples())
     assert all(row["memory/driver_rss_mb"] > 10 for row in run.steps()), "workers in this process have no memory of their own"
     assert (run.run_dir / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
@@ -438,7 +438,7 @@ def test_the_trace_has_every_step_version_validation_and_group(lab, make_config,
         tokens, judged_s = (groups[row["group_id"]].pop(name) for name in ("tokens_by_version", "judged_s"))
         assert len(judged_s) == len(row["rewards"]) and min(judged_s) >= 0
         assert groups[row["group_id"]] == {name: value for name, value in row.items() if name not in ("rewards", "tokens")}
-        assert row["fate"] == "dropped" or min(map(int, tokens)) == row["step"] - 1 - row["lag"]
+        assert row["status"] == "dropped" or min(map(int, tokens)) == row["step"] - 1 - row["lag"]
     assert len(groups) == run.summary["groups"]["admitted"]
 
 
@@ -507,7 +507,7 @@ def test_an_interrupted_run_ends_after_its_step_with_a_checkpoint_and_is_continu
     config = make_config(changes, resume_from_checkpoint=True)
     resumed = lab.start(config, LocalBackend())
     assert resumed.summary["status"] == "finished" and resumed.summary["resumed_from_step"] == 2
-    trained = [row for row in resumed.rows("groups") if row["fate"] == "trained"]
+    trained = [row for row in resumed.rows("groups") if row["status"] == "trained"]
     assert len(trained) == len({row["prompt_uid"] for row in trained}) == 24
     assert [row["step"] for row in resumed.steps()] == [1, 2, 3, 4, 5, 6]
 

@@ -69,7 +69,7 @@ def assert_equals_the_loop(run, config, loss, batch_size):
     for name, tensor in weights.items():
         assert torch.equal(tensor, expected[name]), f"{name} differs by {(tensor - expected[name]).abs().max():.3g}"
     assert sum((weights[name] - start[name]).norm() for name in weights) > 1, "the comparison means nothing if nothing was learnt"
-    assert [row["prompt_uid"] for row in run.rows("groups") if row["fate"] == "trained"] == uids
+    assert [row["prompt_uid"] for row in run.rows("groups") if row["status"] == "trained"] == uids
 
 
 def deterministic(make_config, changes, **more):

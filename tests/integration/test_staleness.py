@@ -29,7 +29,7 @@ def assert_figures_follow_from_the_samples(run, staleness):
 @pytest.mark.parametrize("depth", ["auto", "full"])
 @pytest.mark.parametrize("ratio", [0, 0.5, 1, 2, 4])
 def test_staleness_is_bounded_by_the_ratio_and_every_group_is_accounted_for(lab, make_config, ratio, depth):
-    """`lab.run` checks the accounts, the fates by id, each group's lag, the histogram and the version spans."""
+    """`lab.run` checks the accounts, the statuses by id, each group's lag, the histogram and the version spans."""
     config = make_config(
         slow_judge(lab),
         max_steps=STEPS,
@@ -104,7 +104,7 @@ def test_a_trainer_that_is_faster_than_its_judge_trains_groups_again_within_the_
     changes |= {"async_generation_ratio": 4, "async_pipeline_depth": 1.0, "max_reuse": 2, "save_steps": 4}
     changes |= {"groups_database": f"sqlite:///{tmp_path}/groups.db"} if groups == "in a database" else {}
     run = lab.run(make_config(changes, max_steps=8, rollout_log_per_step=16))
-    uses = Counter(row["group_id"] for row in run.rows("groups") if row["fate"] != "dropped")
+    uses = Counter(row["group_id"] for row in run.rows("groups") if row["status"] != "dropped")
     reused = run.summary["groups"]["reused"]
     assert max(uses.values()) == 2 and reused == uses.total() - len(uses) > 0
     assert run.steps()[-1]["scheduler/reused_groups"] == reused
@@ -114,5 +114,5 @@ def test_a_trainer_that_is_faster_than_its_judge_trains_groups_again_within_the_
     again = lab.start(config, LocalBackend())
     assert again.summary["status"] == "finished" and list(violations(read_run(again.run_dir))) == []
     assert again.summary["resumed_from_step"] == 4
-    before = [row for row in run.rows("groups") if row["step"] <= 4 and row["fate"] != "dropped"]
-    assert [row for row in again.rows("groups") if row["step"] <= 4 and row["fate"] != "dropped"] == before
+    before = [row for row in run.rows("groups") if row["step"] <= 4 and row["status"] != "dropped"]
+    assert [row for row in again.rows("groups") if row["step"] <= 4 and row["status"] != "dropped"] == before

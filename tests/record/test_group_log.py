@@ -32,7 +32,7 @@ def test_a_row_has_what_produced_the_sample(tmp_path):
     assert read(tmp_path) == [
         {
             "step": 4,
-            "fate": "trained",
+            "status": "trained",
             "prompt": "0 + 1 =",
             "response": "answer 0",
             "ground_truth": "1",
@@ -121,7 +121,7 @@ def test_advantages_and_mask_stand_token_by_token_where_they_differ(tmp_path):
     assert second["loss_mask"] == [False, True] and "advantages" not in second
 
 
-def test_dropped_groups_and_validation_are_written_with_their_fate(tmp_path):
+def test_dropped_groups_and_validation_are_written_with_their_status(tmp_path):
     log = SampleLog(tmp_path, per_step=3)
     for group in groups(4, 2):
         log.record_dropped(1, group, "filter_std")
@@ -130,8 +130,8 @@ def test_dropped_groups_and_validation_are_written_with_their_fate(tmp_path):
     for version in (1, 2):
         log.record_validation(version, [sample for group in groups(5, 2) for sample in group.samples])
     log.close()
-    told = [(row["step"], row["fate"], row["prompt_uid"], row["index"]) for row in read(tmp_path)]
-    assert len(told) == 4 + 1 + 8 + 2 and [fate for _, fate, *_ in told[:4]] == ["dropped: filter_std"] * 4
+    told = [(row["step"], row["status"], row["prompt_uid"], row["index"]) for row in read(tmp_path)]
+    assert len(told) == 4 + 1 + 8 + 2 and [status for _, status, *_ in told[:4]] == ["dropped: filter_std"] * 4
     assert len({uid for _, _, uid, _ in told[:4]}) == 2 and told[4] == (1, "trained", "row0", 0)
     assert told[-2:] == [(2, "dropped: filter_mean_low", "row0", i) for i in (0, 1)], "what waits is written at the end"
     first, second = ({uid for step, _, uid, _ in told[5:13] if step == version} for version in (1, 2))
@@ -152,19 +152,19 @@ def rows_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def fate(group_id, fate="trained", reason=""):
-    return dict(group_id=group_id, prompt_uid=f"p{group_id}", fate=fate, reason=reason, step=1, start_version=0, lag=1)
+def ended(group_id, status="trained", reason=""):
+    return dict(group_id=group_id, prompt_uid=f"p{group_id}", status=status, reason=reason, step=1, start_version=0, lag=1)
 
 
-def test_a_group_has_one_fate_also_across_a_restart(tmp_path):
+def test_a_group_has_one_terminal_status_also_across_a_restart(tmp_path):
     log = GroupLog(tmp_path)
-    log.write(**fate(0))
-    log.write(**fate(1, "dropped", "difficulty_mask"))
+    log.write(**ended(0))
+    log.write(**ended(1, "dropped", "difficulty_mask"))
     log.close()
     log = GroupLog(tmp_path)
     with pytest.raises(ValueError, match="group 1"):
-        log.write(**fate(1))
-    assert [(row["group_id"], row["fate"], row["reason"]) for row in log.rows()] == [
+        log.write(**ended(1))
+    assert [(row["group_id"], row["status"], row["reason"]) for row in log.rows()] == [
         (0, "trained", ""),
         (1, "dropped", "difficulty_mask"),
     ]
@@ -172,16 +172,22 @@ def test_a_group_has_one_fate_also_across_a_restart(tmp_path):
 
 def test_a_group_whose_rollouts_are_known_has_their_rewards(tmp_path):
     log = GroupLog(tmp_path)
-    log.write(**fate(0), rewards=[1.0, None], tokens=7)
-    log.write(**fate(1))
+    log.write(**ended(0), rewards=[1.0, None], tokens=7)
+    log.write(**ended(1))
     log.close()
     first, second = rows_of(tmp_path / "groups.jsonl")
     assert (first["rewards"], first["tokens"]) == ([1.0, None], 7) and not {"rewards", "tokens"} & second.keys()
 
 
 def test_only_a_group_that_was_trained_is_reused_also_across_a_restart(tmp_path):
-    def row(group_id, fate, step):
-        return {"group_id": group_id, "prompt_uid": "p", "fate": fate, "reason": "x" * (fate == "dropped"), "step": step} | others
+    def row(group_id, status, step):
+        return {
+            "group_id": group_id,
+            "prompt_uid": "p",
+            "status": status,
+            "reason": "x" * (status == "dropped"),
+            "step": step,
+        } | others
 
     others = {"start_version": 0, "lag": 0}
     log = GroupLog(tmp_path)
@@ -194,24 +200,24 @@ def test_only_a_group_that_was_trained_is_reused_also_across_a_restart(tmp_path)
     for group_id in (1, 2):
         with pytest.raises(ValueError, match=f"group {group_id} .* was not trained before"):
             log.write(**row(group_id, "reused", 3))
-    with pytest.raises(ValueError, match="has met its fate before"):
+    with pytest.raises(ValueError, match="has ended before"):
         log.write(**row(0, "trained", 3))
-    assert [row["fate"] for row in log.rows()] == ["trained", "dropped", "reused", "reused"]
+    assert [row["status"] for row in log.rows()] == ["trained", "dropped", "reused", "reused"]
     log.close()
 
 
 def test_groups_after_the_checkpoint_may_end_anew(tmp_path):
     log = GroupLog(tmp_path)
-    log.write(**fate(0))
+    log.write(**ended(0))
     position = log.journal.position()
-    log.write(**fate(1))
+    log.write(**ended(1))
     assert log.rewind(position) == 1
-    log.write(**fate(1, "dropped", "stale"))
-    assert [row["fate"] for row in rows_of(tmp_path / "groups.jsonl")] == ["trained", "dropped"]
-    assert [row["fate"] for row in rows_of(tmp_path / "groups.rolled-back.jsonl")] == ["trained"]
+    log.write(**ended(1, "dropped", "stale"))
+    assert [row["status"] for row in rows_of(tmp_path / "groups.jsonl")] == ["trained", "dropped"]
+    assert [row["status"] for row in rows_of(tmp_path / "groups.rolled-back.jsonl")] == ["trained"]
 
 
 @pytest.mark.parametrize(("what", "reason"), [("dropped", ""), ("trained", "stale"), ("lost", "")])
 def test_a_drop_needs_a_reason(tmp_path, what, reason):
     with pytest.raises(ValueError, match="trained, or dropped for a reason"):
-        GroupLog(tmp_path).write(**fate(0, what, reason))
+        GroupLog(tmp_path).write(**ended(0, what, reason))

@@ -45,14 +45,14 @@ def test_a_row_a_name_in_microseconds_since_the_start(tmp_path):
     ]
 
 
-def test_a_group_has_a_track_with_its_phases_and_its_fate(tmp_path):
+def test_a_group_has_a_track_with_its_phases_and_its_status(tmp_path):
     trace = Trace(tmp_path, clock := Clock())
     for second, phase in enumerate(["rollout", "buffered", "training"]):
         clock.now = 100.0 + second
         trace.enter_phase(7, phase)
     trace.enter_phase(8, "rollout")
     clock.now = 105.0
-    trace.end_group(7, {"fate": "trained", "lag": 1, "tokens_by_version": {3: 20, 4: 2}})
+    trace.end_group(7, {"status": "trained", "lag": 1, "tokens_by_version": {3: 20, 4: 2}})
     write(trace)
     _, borders = read(tmp_path / "trace-0001.json.gz")
     track = [(e["ph"], e["name"], e["ts"]) for e in borders if (e["cat"], e["id"]) == ("group", 7)]
@@ -64,15 +64,15 @@ def test_a_group_has_a_track_with_its_phases_and_its_fate(tmp_path):
         ("e", "group", 5e6),
     ]
     facts = {e["id"]: e["args"] for e in borders if (e["ph"], e["name"]) == ("b", "group")}
-    assert facts[7] == {"group_id": 7, "fate": "trained", "lag": 1, "tokens_by_version": {"3": 20, "4": 2}}
-    assert facts[8] == {"group_id": 8, "fate": "live"}, "what is under way is shown, too"
+    assert facts[7] == {"group_id": 7, "status": "trained", "lag": 1, "tokens_by_version": {"3": 20, "4": 2}}
+    assert facts[8] == {"group_id": 8, "status": "live"}, "what is under way is shown, too"
 
 
 def filled(trace, clock, groups):
     for group in range(groups):
         trace.enter_phase(group, "rollout")
         clock.now += 1.0
-        trace.end_group(group, {"fate": "trained"})
+        trace.end_group(group, {"status": "trained"})
         yield group
 
 
@@ -82,7 +82,7 @@ def test_no_group_is_lost_between_files_of_bounded_size(tmp_path):
     for group in filled(trace, clock, 100):
         if group % 7 == 0:
             write(trace)
-    trace.end_group(1000, {"fate": "dropped"})
+    trace.end_group(1000, {"status": "dropped"})
     write(trace)
     files = sorted(tmp_path.iterdir())
     assert len(files) > 3 and files[0].name == "trace-0001.json.gz"
@@ -93,7 +93,7 @@ def test_no_group_is_lost_between_files_of_bounded_size(tmp_path):
         facts = [e["args"] for e in borders if (e["ph"], e["name"]) == ("b", "group")]
         opened, closed = (Counter(e["id"] for e in borders if e["ph"] == ph) for ph in "be")
         assert opened == closed, "a file is a trace by itself"
-        ends.update(fact["group_id"] for fact in facts if fact["fate"] != "live")
+        ends.update(fact["group_id"] for fact in facts if fact["status"] != "live")
     assert ends == dict.fromkeys([*range(100), 1000], 1)
 
 

@@ -93,14 +93,14 @@ def broken_promises(schedule: Schedule, folder: Path) -> list[str]:
 
 
 def lost_tasks(run_dir: Path) -> list[str]:
-    """Every task that was drawn has met a fate, of a run that was started again, too; or it is the first that a longer run draws,
+    """Every task that was drawn has ended, of a run that was started again, too; or it is the first that a longer run draws,
     where the trainer has died after the last checkpoint."""
-    fates = [json.loads(line)["prompt_uid"] for line in (run_dir / "groups.jsonl").read_text().splitlines()]
+    statuses = [json.loads(line)["prompt_uid"] for line in (run_dir / "groups.jsonl").read_text().splitlines()]
     saved = sorted(run_dir.glob("checkpoints/step-*/pipeline.json"), key=lambda file: int(file.parent.name.removeprefix("step-")))
-    fates += json.loads(saved[-1].read_text())["cursor"]["returned"] if saved else []
-    numbers = {int(uid.rpartition("/")[2]) for uid in fates}
+    statuses += json.loads(saved[-1].read_text())["cursor"]["returned"] if saved else []
+    numbers = {int(uid.rpartition("/")[2]) for uid in statuses}
     missing = sorted(set(range(max(numbers, default=-1) + 1)) - numbers)
-    return [f"the tasks {missing[:5]} were drawn and have no fate"] if missing else []
+    return [f"the tasks {missing[:5]} were drawn and have no status"] if missing else []
 
 
 def after_the_end(summary: dict) -> list[str]:

@@ -54,7 +54,7 @@ def test_a_schedule_replays_exactly(memory_folder):
         folder = memory_folder / place
         assert broken_promises(schedule, folder) == []
         journals.append([(folder / "run" / f"{name}.jsonl").read_text() for name in ("groups", "metrics")])
-    assert journals[0] == journals[1], "every fate and every figure, to the last digit of a second"
+    assert journals[0] == journals[1], "every status and every figure, to the last digit of a second"
 
 
 def test_a_schedule_that_breaks_a_promise_can_be_opened_in_the_pages_time_view(memory_folder, tmp_path, monkeypatch):

@@ -120,7 +120,7 @@ def test_dropped_groups_that_are_shorter_make_no_step_of_training_shorter(memory
     _, run_dir, simulation = predicted(memory_folder, replace(COSTS, train_s=0.0, train_tokens_per_s=80.0), ratio=0.0)
     groups = run_dir / "groups.jsonl"
     rows = [json.loads(line) for line in groups.read_text().splitlines()]
-    dropped = [{**row, "fate": "dropped", "tokens": row["tokens"] // 2} for row in rows if row.get("tokens")]
+    dropped = [{**row, "status": "dropped", "tokens": row["tokens"] // 2} for row in rows if row.get("tokens")]
     groups.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *dropped]))
     found = calibrated(run_dir, simulation.config)
     assert found.response_tokens.mean == pytest.approx(TOKENS * 3 / 4, rel=0.05)

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from run_files import fate, lines, make_run, sample
+from run_files import ended, lines, make_run, sample
 from sqlalchemy import NullPool, create_engine, text
 
 from roll.core.data.sample import Prompt, Sample, VersionSpan
@@ -162,7 +162,7 @@ def with_explorers(folder):
                 await explore(second, 1)
 
     run(playing())
-    lines(folder / "groups.jsonl", [fate(0, 1), fate(1, 1), fate(4, 2, "dropped", "equal")])
+    lines(folder / "groups.jsonl", [ended(0, 1), ended(1, 1), ended(4, 2, "dropped", "equal")])
     own = make_run(folder / "explorers/first", steps=1)
-    lines(own / "samples-000000000000900.jsonl", [sample(2, 4, 0, fate="dropped: equal")])
+    lines(own / "samples-000000000000900.jsonl", [sample(2, 4, 0, status="dropped: equal")])
     return folder

@@ -23,13 +23,13 @@ def metric(step, **more):
     return row | {"staleness/mean": 1.0, "throughput/response_tokens_per_s": 10.0} | more
 
 
-def fate(group_id, step, what="trained", reason="", uid=None, **more):
-    row = {"group_id": group_id, "prompt_uid": uid or f"math/0/row{group_id}", "fate": what, "reason": reason, "step": step}
+def ended(group_id, step, what="trained", reason="", uid=None, **more):
+    row = {"group_id": group_id, "prompt_uid": uid or f"math/0/row{group_id}", "status": what, "reason": reason, "step": step}
     return row | {"start_version": 0, "lag": 0 if what == "trained" else None} | more
 
 
 def sample(step, group_id, index, reward=1.0, uid=None, **more):
-    row = {"step": step, "fate": "trained", "prompt": "1+1=", "response": "2!", "ground_truth": "2", "reward": reward}
+    row = {"step": step, "status": "trained", "prompt": "1+1=", "response": "2!", "ground_truth": "2", "reward": reward}
     row |= {"finish_reason": "stop", "group_id": group_id, "index": index, "prompt_uid": uid or f"math/0/row{group_id}"}
     row |= {"domain": "math", "tag": "math", "versions": [[0, 1, 3, 0], [1, 2, 4, 1]], "response_ids": [5, 6]}
     return row | {"behaviour_logprobs": [-0.5, -1.0], "trainer_logprobs": [-0.5, -2.0], "advantage": 0.25} | more
@@ -67,8 +67,8 @@ def make_run(folder: Path, steps: int = 4, groups: int = 2, status: str = "finis
         first = (step - 1) * (groups + 1)
         lines(folder / "metrics.jsonl", [metric(step)])
         rewards = [{"rewards": [1.0, i / groups], "tokens": 4} for i in range(groups)]
-        lines(folder / "groups.jsonl", [fate(first + i, step, **rewards[i]) for i in range(groups)])
-        lines(folder / "groups.jsonl", [fate(first + groups, step, "dropped", "equal")])
+        lines(folder / "groups.jsonl", [ended(first + i, step, **rewards[i]) for i in range(groups)])
+        lines(folder / "groups.jsonl", [ended(first + groups, step, "dropped", "equal")])
         lines(folder / "samples.jsonl", [sample(step, first, 0), sample(step, first, 1, reward=0.0)])
     lines(folder / "metrics.jsonl", [{"step": steps, "val_correct/all/mean": 0.75}])
     trace(

@@ -8,7 +8,7 @@ import pages
 import pytest
 from database_party import with_explorers
 from pages import expect, opened, served
-from run_files import HOSTILE, fate, lines, make_run, metric, sample
+from run_files import HOSTILE, ended, lines, make_run, metric, sample
 
 from roll.view.page import report
 from roll.view.runs import Runs
@@ -133,7 +133,7 @@ def test_half_a_line_is_waited_for(browser, tmp_path):
         page.wait_for_selector(".facts b")
         with (folder / "metrics.jsonl").open("a") as file:
             file.write(text[:20])
-        lines(folder / "groups.jsonl", [fate(99, 5)])
+        lines(folder / "groups.jsonl", [ended(99, 5)])
         assert page.locator(".facts b").first.inner_text() == "4 of 10"
         with (folder / "metrics.jsonl").open("a") as file:
             file.write(text[20:])
@@ -151,7 +151,7 @@ def hostile_run(folder):
     lines(
         folder / "metrics.jsonl", [metric(2, **{HOSTILE: 1.0, f"env/{HOSTILE}/success": 1.0, f"eval/{HOSTILE}/all/avg@1": 0.5})]
     )
-    lines(folder / "groups.jsonl", [fate(7, 2, HOSTILE, HOSTILE, uid=HOSTILE)])
+    lines(folder / "groups.jsonl", [ended(7, 2, HOSTILE, HOSTILE, uid=HOSTILE)])
     lines(folder / "samples.jsonl", [sample(2, 7, 0, **texts), sample(2, 7, 1, **texts | {"response": "<b>" + "x" * 1_000_000})])
     summary = {
         "status": HOSTILE,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from database_party import B, with_explorers
-from run_files import HOSTILE, fate, lines, make_run, metric, sample, trace
+from run_files import HOSTILE, ended, lines, make_run, metric, sample, trace
 
 from roll.core.distributed.processes import Process
 from roll.reports.verdict import Curve
@@ -112,11 +112,11 @@ def test_groups_are_joined_filtered_sorted_and_paged(tmp_path):
     assert (first.key, first.reward, first.length, first.kept, first.cut) == ("2/3", 0.5, 2.0, True, 0.0)
     rows = run.page(GroupQuery(reward_from=0.75, sort="step", descending=True, offset=1, limit=2)).rows
     assert [(row.step, row.group_id) for row in rows] == [(3, 7), (2, 4)]
-    dropped = run.page(GroupQuery(fate="dropped", reason="equal", prompt="row2")).rows
+    dropped = run.page(GroupQuery(status="dropped", reason="equal", prompt="row2")).rows
     assert [row.group_id for row in dropped] == [2] and dropped[0].reward is None
     by_reward = run.page(GroupQuery(sort="reward", limit=500)).rows
     assert [row.reward for row in by_reward][-1] is None, "what has no reward comes last"
-    assert run.funnel()["fates"] == [["dropped", "equal", 4], ["trained", "", 8]]
+    assert run.funnel()["statuses"] == [["dropped", "equal", 4], ["trained", "", 8]]
 
 
 def test_links_select_and_nonsense_is_refused():
@@ -130,12 +130,12 @@ def test_links_select_and_nonsense_is_refused():
 def test_old_journals_take_reward_and_length_from_the_rollouts_and_validations_are_groups_too(tmp_path):
     folder = make_run(tmp_path / "run", steps=1)
     (folder / "groups.jsonl").write_text("")
-    lines(folder / "groups.jsonl", [fate(0, 1), fate(1, 1), fate(6, 2, "dropped", "equal", uid="train/Lake/6")])
-    lines(folder / "samples.jsonl", [sample(0, None, 0, uid="validation/3", fate="validation", reward=None)])
-    lines(folder / "samples.jsonl", [sample(1, 6, 0, uid="train/Lake/6", fate="dropped: equal", reward=0.25)])
+    lines(folder / "groups.jsonl", [ended(0, 1), ended(1, 1), ended(6, 2, "dropped", "equal", uid="train/Lake/6")])
+    lines(folder / "samples.jsonl", [sample(0, None, 0, uid="validation/3", status="validation", reward=None)])
+    lines(folder / "samples.jsonl", [sample(1, 6, 0, uid="train/Lake/6", status="dropped: equal", reward=0.25)])
     rows = {row.key: row for row in RunReader(folder).page(GroupQuery()).rows}
     assert rows["1/0"].reward == 0.5 and rows["1/0"].rollouts == 2 and rows["1/1"].reward is None
-    assert rows["0/validation/3"].fate == "validation" and rows["0/validation/3"].reward is None
+    assert rows["0/validation/3"].status == "validation" and rows["0/validation/3"].reward is None
     assert rows["2/6"].kept and rows["2/6"].reward == 0.25, "the two journals count a drop differently by one"
 
 
@@ -275,7 +275,7 @@ def test_journals_that_are_too_long_are_bounded_and_say_so(tmp_path, monkeypatch
     run = RunReader(folder)
     run.page(GroupQuery())
     run.curves(["critic/score/mean"])
-    assert (len(run.fates.groups), run.fates.left_out, run.samples.left_out, run.metrics.left_out > 0) == (3, 9, 5, True)
+    assert (len(run.statuses.groups), run.statuses.left_out, run.samples.left_out, run.metrics.left_out > 0) == (3, 9, 5, True)
     assert sum("left out" in event["text"] for event in run.status()["events"]) == 3
 
 

@@ -11,7 +11,7 @@ import tracemalloc
 
 import httpx
 import pytest
-from run_files import HOSTILE, fate, lines, make_run, metric, sample
+from run_files import HOSTILE, ended, lines, make_run, metric, sample
 
 from roll.view import server
 from roll.view.runs import MOST_OPEN, Runs
@@ -138,7 +138,7 @@ def test_paths_lead_nowhere_else(folder, tmp_path):
 
 
 def test_files_of_a_run_that_are_links_are_not_read(folder, tmp_path):
-    secret = lines(tmp_path / "secret.jsonl", [metric(77), fate(1, 77), sample(77, 1, 0)])
+    secret = lines(tmp_path / "secret.jsonl", [metric(77), ended(1, 77), sample(77, 1, 0)])
     for name in ("metrics.jsonl", "groups.jsonl", "samples.jsonl", "summary.json", "config.yaml"):
         (folder / "one" / name).unlink()
         (folder / "one" / name).symlink_to(secret)
@@ -164,7 +164,7 @@ def test_what_makes_no_sense_is_one_line(folder):
 def test_hostile_text_is_data_and_a_hostile_run_harms_no_other(folder):
     names = {HOSTILE: 1.0, "__proto__": 2.0, "critic/score/mean": 1e308}
     lines(folder / "one/metrics.jsonl", [metric(9, **names), {"step": 10**30}, {"step": -5, "a": 10**400}])
-    lines(folder / "one/groups.jsonl", [fate(1, 9, HOSTILE, HOSTILE, uid=HOSTILE, rewards=[1e308, 1e308, HOSTILE], tokens=-1)])
+    lines(folder / "one/groups.jsonl", [ended(1, 9, HOSTILE, HOSTILE, uid=HOSTILE, rewards=[1e308, 1e308, HOSTILE], tokens=-1)])
     lines(
         folder / "one/samples.jsonl",
         [sample(9, 1, HOSTILE, reward=HOSTILE, uid=HOSTILE, prompt={"a": [1]}, response="x" * 10**6)],

@@ -1,8 +1,5 @@
-"""The built-in policy losses by family, and their look-up by name. Their declarations for a configuration are in
-`roll.core.configs.losses`.
-
-In the formulas: ℓ log-prob, ℓ_a that of the anchor policy, r = exp(ℓ − ℓ_a), A advantage, sg stop-gradient, |y| the trained
-tokens of a sequence, Σ_y a sum over them.
+"""The built-in policy losses by family, and their look-up by name. The formula of each stands with its declaration in
+`roll.core.configs.losses`, in the same symbols; here are sources, reasons and code.
 """
 
 from __future__ import annotations
@@ -60,26 +57,26 @@ def try_policy_loss(name: str, args: PolicyLossArgs) -> PolicyLoss:
 @built_in("reinforce")
 @built_in("vanilla")
 def vanilla(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """REINFORCE: −A·ℓ. No off-policy correction. Group Policy Gradient (arXiv 2504.02546) differs by its advantage,
+    """REINFORCE. No off-policy correction. Group Policy Gradient (arXiv 2504.02546) differs by its advantage,
     `adv_estimator: gpg`."""
     return -inputs.advantages * inputs.logprobs, {}
 
 
 @built_in("opmd")
 def opmd(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """Online policy mirror descent, the simple form (Trinity-RFT, arXiv 2505.17826): −A·ℓ / (1 + τ), A = R − mean."""
+    """Online policy mirror descent, the simple form (Trinity-RFT, arXiv 2505.17826), for A = R − mean."""
     return -inputs.advantages * inputs.logprobs / (1 + args.opmd_tau), {}
 
 
 @built_in("asymre")
 def asymre(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """Asymmetric REINFORCE (arXiv 2506.20520): −(A − δV)·ℓ. A baseline below the mean (δV < 0) leans on the good samples."""
+    """Asymmetric REINFORCE (arXiv 2506.20520). A baseline below the mean leans on the good samples."""
     return -(inputs.advantages - args.asymre_baseline_shift) * inputs.logprobs, {}
 
 
 @built_in("kimi15")
 def kimi15(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """Kimi k1.5's mirror descent, per token (arXiv 2501.12599): −A·ℓ + τ/2·(ℓ − ℓ_a)²."""
+    """Kimi k1.5's mirror descent, per token (arXiv 2501.12599)."""
     penalty = inputs.log_ratio.square() * (args.kimi15_tau / 2)
     return -inputs.advantages * inputs.logprobs + penalty, {"kimi15_penalty": penalty.detach().sum()}
 
@@ -88,8 +85,7 @@ def kimi15(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, 
 
 
 def _clipped(inputs: LossInputs, ratio: Tensor, low: float, high: float, dual: float | None) -> tuple[Tensor, dict[str, Tensor]]:
-    """−min(r·A, clip(r, 1−low, 1+high)·A). With `dual` (arXiv 1912.09729), where A < 0: −max(min(...), dual·A), so one bad token
-    cannot dominate."""
+    """Returns PPO's clipped surrogate. With `dual` (arXiv 1912.09729) one bad token cannot dominate."""
     advantages = inputs.advantages
     loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
     clipped_low = inputs.count((ratio < 1 - low) & (advantages < 0))
@@ -111,7 +107,7 @@ def _of_sequence(log_ratios: Tensor, mask: Tensor) -> Tensor:
 
 @built_in("ppo")
 def ppo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO's clipped surrogate (arXiv 1707.06347, eq. 7): −min(r·A, clip(r, 1−low, 1+high)·A)."""
+    """PPO's clipped surrogate (arXiv 1707.06347, eq. 7)."""
     return _clipped(inputs, inputs.ratio, args.pg_clip_low, args.pg_clip_high, args.dual_clip_c)
 
 
@@ -124,7 +120,7 @@ def decoupled_ppo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dic
 
 @built_in("gspo")
 def gspo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """GSPO (arXiv 2507.18071): −min(s·A, clip(s)·A), s = exp(1/|y|·Σ_y log r) the length-normalised ratio of the sequence.
+    """GSPO (arXiv 2507.18071): ppo with the length-normalised ratio of the sequence.
 
     As GSPO-token (eq. 13): the same value and gradient where A is one number per sequence, and right where it is not."""
     ratio = _of_sequence(inputs.log_ratio, inputs.mask)
@@ -133,7 +129,7 @@ def gspo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Te
 
 @built_in("gmpo")
 def gmpo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """GMPO (arXiv 2507.20673): −A·exp(1/|y|·Σ_y c), c = log r clipped at +high where A > 0, at −low where A < 0."""
+    """GMPO (arXiv 2507.20673): the geometric mean of clipped ratios."""
     log_ratio, advantages = inputs.log_ratio, inputs.advantages
     above, below = torch.full_like(log_ratio, args.gmpo_clip_high), torch.full_like(log_ratio, -args.gmpo_clip_low)
     clipped = torch.where(advantages > 0, torch.minimum(log_ratio, above), log_ratio)
@@ -146,7 +142,7 @@ def gmpo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Te
 
 @built_in("sapo")
 def sapo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """SAPO (arXiv 2511.20347): −(4/τ)·σ(τ·(r − 1))·A, τ by the sign of A: a smooth gate instead of a clip.
+    """SAPO (arXiv 2511.20347): a smooth gate instead of a clip.
 
     The gradient's weight, 4·σ·(1 − σ)·r, is 1 on policy and fades on both sides."""
     advantages = inputs.advantages
@@ -160,7 +156,7 @@ def sapo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Te
 
 @built_in("tis")
 def tis(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """Truncated importance sampling: −sg(clip(r, lower, upper))·A·ℓ."""
+    """Truncated importance sampling."""
     ratio = inputs.ratio.detach()
     weight = ratio.clamp(args.tis_lower_bound, args.tis_upper_bound)
     low, high = inputs.count(ratio < args.tis_lower_bound), inputs.count(ratio > args.tis_upper_bound)
@@ -170,9 +166,9 @@ def tis(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Ten
 
 @built_in("topr")
 def topr(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """Tapered off-policy REINFORCE (arXiv 2503.14286): −w₊·A·ℓ where the score is positive, else −w₋·sg(clip(R, 0, 1))·A·ℓ.
+    """Tapered off-policy REINFORCE (arXiv 2503.14286).
 
-    R is the ratio of the whole *sequence*, as in the paper (a bad response that the policy has left behind stops pushing), or
+    The ratio is that of the whole *sequence*, as in the paper (a bad response that the policy has left behind stops pushing), or
     of the token, as in ROLL. The split is by the raw score: a centred advantage may have the other sign."""
     log_ratio = inputs.log_ratio.detach()
     per_sequence = args.topr_ratio_level == "sequence"
@@ -190,7 +186,7 @@ def topr(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Te
 
 @built_in("cispo")
 def cispo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """CISPO (MiniMax-M1, arXiv 2506.13585, eq. 4): −sg(clip(r, 1−low, 1+high))·A·ℓ. No token loses its gradient to the clip,
+    """CISPO (MiniMax-M1, arXiv 2506.13585, eq. 4). No token loses its gradient to the clip,
     unless `cispo_use_unified_mask`: then those that PPO would clip (A > 0 above, A < 0 below) do."""
     ratio, advantages = inputs.ratio.detach(), inputs.advantages
     low, high = 1 - args.cispo_epsilon_low, 1 + args.cispo_epsilon_high
@@ -210,8 +206,8 @@ def cispo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, T
 
 @built_in("vespo")
 def vespo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """VESPO (arXiv 2602.10693): −sg(φ(W))·A·ℓ, φ(W) = W^k·e^(λ·(1 − W)), W = Π_y r the ratio of the sequence; k, λ by the
-    sign of A. φ(1) = 1, and φ fades both for responses left behind (W → 0) and for run-away ones (W → ∞)."""
+    """VESPO (arXiv 2602.10693). Its weight φ is 1 on policy, and fades both for responses left behind (W → 0) and for run-away
+    ones (W → ∞)."""
     log_w = sequence_sum(inputs.log_ratio.detach(), inputs.mask).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     rise = bounded_exp(args.vespo_k_pos * log_w + args.vespo_lambda_pos * (1 - log_w.exp()))
     fall = bounded_exp(args.vespo_k_neg * log_w + args.vespo_lambda_neg * (1 - log_w.exp()))
@@ -223,15 +219,15 @@ def vespo(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, T
 
 
 def _masked(inputs: LossInputs, out: Tensor, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """−M·sg(min(r, cap))·A·ℓ, M = 0 where `out`."""
+    """Returns the loss without the tokens in `out`."""
     weight = inputs.ratio.detach().clamp(max=args.dppo_ratio_cap).masked_fill(out, 0.0)
     return -weight * inputs.advantages * inputs.logprobs, {"clipfrac": inputs.count(out)}
 
 
 @built_in("dppo_tv")
 def dppo_tv(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """DPPO, binary total variation (arXiv 2602.04879): −M·sg(min(r, cap))·A·ℓ; M leaves out tokens already pushed too far:
-    p − p_a > high where A > 0, p_a − p > low elsewhere. A rare token may so rise by a large ratio, a likely one may not."""
+    """DPPO, binary total variation (arXiv 2602.04879): leaves out tokens already pushed too far. A rare token may so rise by a
+    large ratio, a likely one may not."""
     moved = inputs.logprobs.detach().exp() - inputs.anchor_logprobs.exp()
     out = torch.where(inputs.advantages > 0, moved > args.dppo_tv_delta_high, -moved > args.dppo_tv_delta_low)
     return _masked(inputs, out, args)
@@ -239,8 +235,8 @@ def dppo_tv(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str,
 
 @built_in("dppo_kl")
 def dppo_kl(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """DPPO, binary KL (arXiv 2602.04879): as dppo_tv, with the distance KL(Bernoulli(p_a) ‖ Bernoulli(p)) =
-    p_a·log(p_a/p) + (1 − p_a)·log((1 − p_a)/(1 − p)), and only tokens that moved the way of A left out."""
+    """DPPO, binary KL (arXiv 2602.04879): as dppo_tv, with the distance KL(Bernoulli(p_a) ‖ Bernoulli(p)), and only tokens that
+    moved the way of A left out."""
     logprobs, anchor = inputs.logprobs.detach(), inputs.anchor_logprobs
     p, p_a = logprobs.exp(), anchor.exp()
     rest, rest_a = (1 - p).clamp(min=SMALLEST_PROBABILITY), (1 - p_a).clamp(min=SMALLEST_PROBABILITY)
@@ -275,7 +271,7 @@ def _mask_outliers(batch: TokenBatch, args: PolicyLossArgs) -> TokenBatch:
 
 @built_in("m2po", prepare=_mask_outliers)
 def m2po(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
-    """M2PO (arXiv 2510.01161, eq. 5): −M·r·A, r to the behaviour policy, averaged over all tokens, masked ones included.
+    """M2PO (arXiv 2510.01161, eq. 5): the ratio is to the behaviour policy, averaged over all tokens, masked ones included.
 
     M bounds the second moment of log r over the *whole optimiser batch*, so it is made before the batch is cut, with the
     log-probs of the step's first weights, and stands in the advantages as zeros."""

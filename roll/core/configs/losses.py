@@ -1,9 +1,9 @@
 """The built-in policy losses: name, knobs, traits and formula of each. A new one is an entry here and a function of its name in
 `roll.core.algorithms.pg_variants`.
 
-In the formulas ℓ is the log-prob of a token under the current weights, r the ratio to the anchor policy a, A the advantage, sg
-stop-gradient, y a whole sequence. The loss of a token is minimised. The train/infer correction is here, too: weights and filters
-for the distance to the behaviour policy.
+In the formulas ℓ is the log-prob of a token under the current weights, r = exp(ℓ − ℓ_a) the ratio to the anchor policy a, A the
+advantage, p = e^ℓ, sg stop-gradient, y the trained tokens of a sequence. The loss of a token is minimised. The train/infer
+correction is here, too: weights and filters for the distance to the behaviour policy.
 """
 
 from __future__ import annotations

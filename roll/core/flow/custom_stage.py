@@ -72,7 +72,7 @@ class CustomStage(AnyStage):
     async def process(self, item: Any) -> object:
         explorer = self.explorer if isinstance(item, SampleGroup) else None
         if explorer is not None and not explorer.groups.is_live(item.group_id):
-            return None  # it has met its fate meanwhile
+            return None  # it has ended meanwhile
         result = await self._despite_errors(item)
         if explorer is not None and isinstance(result, Drop):
             await explorer.drop(item, result.reason, result.detail)

@@ -1,4 +1,4 @@
-"""Admission: decides which groups may start and which the trainer takes, and counts their fates. Pure: no clock, no I/O.
+"""Admission: decides which groups may start and which the trainer takes, and counts their statuses. Pure: no clock, no I/O.
 
 With B groups a step and ratio α, a group may start under policy version v only while
 
@@ -141,7 +141,7 @@ class Admission:
         self.ratio = 0.0
         self.reuse.max_reuse = 1
 
-    # -- fates ----------------------------------------------------------------------------------------------------------
+    # -- statuses ----------------------------------------------------------------------------------------------------------
 
     def complete(self, group_id: int) -> None:
         """Moves a complete group to the buffer."""

@@ -1,4 +1,4 @@
-"""The groups of a run, with their contents and states. One owner, from the moment of admission to the one fate.
+"""The groups of a run, with their contents and states. One owner, from the moment of admission to the one terminal status.
 
     start ──▶ in flight ──complete──▶ buffered ──lease──▶ leased ──trained──▶ (journal)
                   └──────────────── drop(reason) ───────────────────────▶ (journal)
@@ -6,7 +6,7 @@
 A group that was trained may be leased and trained again (`max_reuse`); each such use is a row of the journal, too.
 
 `Admission` decides about the groups; here are their samples, the tasks that are still to be served, and the journal with the
-fate of each. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where no
+status of each. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where no
 other process can intervene; `roll.topologies.sql.groups.SqlGroups` keeps them in a database that several processes share. After
 each change the accounts must balance.
 """
@@ -99,7 +99,7 @@ class Groups(OneProcess):
         return None if task.cancelled() else task.result()
 
     async def complete(self, group: SampleGroup) -> None:
-        """Buffers a complete group, which can be trained. One that has met its fate already keeps it."""
+        """Buffers a complete group, which can be trained. One that has ended already keeps it."""
         async with self._transaction():
             if not self.is_live(group.group_id):
                 return
@@ -111,7 +111,7 @@ class Groups(OneProcess):
             self._changed()
 
     async def drop(self, group_id: int, reason: str, detail: str = "") -> None:
-        """The group will not be trained; its ticket is free again. One that has met its fate already keeps it. `detail`: more of
+        """The group will not be trained; its ticket is free again. One that has ended already keeps it. `detail`: more of
         the reason, for people. Raises `NoProgress` if too many groups are dropped."""
         async with self._transaction():
             if self.is_live(group_id):
@@ -159,8 +159,8 @@ class Groups(OneProcess):
             self._leased_ids -= frozenset(lease.group_ids)
             for group in lease.groups:
                 oldest = min(sample.oldest_version for sample in group.samples)
-                fate = "trained" if group.group_id in first else "reused"
-                self._ended(group, fate, "", lease.step + 1, lease.step - oldest)
+                status = "trained" if group.group_id in first else "reused"
+                self._ended(group, status, "", lease.step + 1, lease.step - oldest)
             self._source.settle()
             self._let_go()
             self._changed()
@@ -245,11 +245,11 @@ class Groups(OneProcess):
     def _completed(self, group: SampleGroup) -> None:
         """Records that the group has its samples."""
 
-    def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
-        """Records that the group has met its fate, or was trained again (`reused`). Steps count from 1."""
-        row: JsonObject = {"prompt_uid": group.prompt.uid, "fate": fate, "reason": reason, "step": step}
+    def _ended(self, group: SampleGroup, status: str, reason: str, step: int, lag: int | None) -> None:
+        """Records that the group has ended, or was trained again (`reused`). Steps count from 1."""
+        row: JsonObject = {"prompt_uid": group.prompt.uid, "status": status, "reason": reason, "step": step}
         row |= {"start_version": group.start_version, "lag": lag}
-        if fate != "reused":
+        if status != "reused":
             self._source.ended(group)
         if self._journal is not None:
             rewards = [sample.reward for sample in group.samples if sample.begins_rollout]

@@ -17,7 +17,7 @@ class TaskSource(Protocol):
     def next(self) -> Prompt: ...
 
     def ended(self, group: SampleGroup) -> None:
-        """Called when the group of a task has met its fate; its samples may have rewards. For sources that learn from them."""
+        """Called when the group of a task has ended; its samples may have rewards. For sources that learn from them."""
         return
 
     def settle(self) -> None:

@@ -299,7 +299,7 @@ def check_state(state: Any, step: int) -> None:
 
 
 def resumable(store: CheckpointStore, config: PPOConfig) -> Checkpoint | None:
-    """Returns the checkpoint that `resume_from_checkpoint` names, if the run can go on from it: with the fates of its groups at
+    """Returns the checkpoint that `resume_from_checkpoint` names, if the run can go on from it: with its ended groups at
     that time, if it is the run's own. Raises `ValueError`."""
 
     def check(found: Checkpoint) -> None:

@@ -1,4 +1,4 @@
-"""Log of groups: `groups.jsonl` has the fate of each, `samples.jsonl` some groups of every step, whole, with the versions
+"""Log of groups: `groups.jsonl` has the status of each, `samples.jsonl` some groups of every step, whole, with the versions
 and log-probs that produced them.
 
 There, a group is written with all its responses, so that they can be compared. Which groups is drawn by seed: uniform, without
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class GroupLog:
-    """`groups.jsonl`: the fate of every group, in the order in which they ended, and each further use of one that was trained."""
+    """`groups.jsonl`: the terminal status of every group, as they ended, and each further use of one that was trained."""
 
     def __init__(self, run_dir: Path) -> None:
         self.journal = JournalFile(run_dir / GROUPS)
@@ -41,7 +41,7 @@ class GroupLog:
         *,
         group_id: int,
         prompt_uid: str,
-        fate: str,
+        status: str,
         reason: str,
         step: int,
         start_version: int,
@@ -49,24 +49,24 @@ class GroupLog:
         rewards: Sequence[float | None] = (),
         tokens: int = 0,
     ) -> None:
-        """`fate`: trained or dropped, or reused: trained once more; `reason`: why it was dropped, else empty; `step`: the one
+        """`status`: trained or dropped, or reused: trained once more; `reason`: why it was dropped, else empty; `step`: the one
         that trained it, or that was running when it was dropped; `lag`: version it trained minus the version of its oldest
         token, None if dropped; `rewards` and response `tokens` of its rollouts, where there are any.
 
-        Raises `ValueError` for a second fate of a group, a reuse of one that was not trained, an unknown fate, or a drop without
+        Raises `ValueError` for a second end of a group, a reuse of one that was not trained, an unknown status, or a drop without
         a reason."""
         who = f"group {group_id} (prompt {prompt_uid})"
-        if fate == "reused" and not self._ended.get(group_id):
+        if status == "reused" and not self._ended.get(group_id):
             raise ValueError(f"{who} is reused, and was not trained before")
-        if fate != "reused" and group_id in self._ended:
-            raise ValueError(f"{who} has met its fate before; now {fate} again")
-        if fate not in ("trained", "reused", "dropped") or (fate == "dropped") != bool(reason):
-            raise ValueError(f"{who}: a fate is trained, or dropped for a reason; not {fate!r} with the reason {reason!r}")
+        if status != "reused" and group_id in self._ended:
+            raise ValueError(f"{who} has ended before; now {status} again")
+        if status not in ("trained", "reused", "dropped") or (status == "dropped") != bool(reason):
+            raise ValueError(f"{who}: a status is trained, or dropped for a reason; not {status!r} with the reason {reason!r}")
         self.journal.append(
             {
                 "group_id": group_id,
                 "prompt_uid": prompt_uid,
-                "fate": fate,
+                "status": status,
                 "reason": reason,
                 "step": step,
                 "start_version": start_version,
@@ -74,7 +74,7 @@ class GroupLog:
             }
             | ({"rewards": list(rewards), "tokens": tokens} if rewards else {})
         )
-        self._ended[group_id] = fate != "dropped"
+        self._ended[group_id] = status != "dropped"
 
     def rows(self) -> Iterator[JsonObject]:
         return self.journal.rows()
@@ -96,7 +96,7 @@ class GroupLog:
         for row in self.journal.rows():
             if not isinstance(group_id := row.get("group_id"), int):
                 raise ValueError(f"{self.journal.path} has a row whose group_id is {group_id!r}: not a journal of this package")
-            trained[group_id] = row.get("fate") != "dropped"
+            trained[group_id] = row.get("status") != "dropped"
         return trained
 
 
@@ -205,12 +205,12 @@ def _trained(batch: TokenBatch, row: int, sample: Sample) -> dict[str, object]:
     return figures
 
 
-def as_row(step: int, fate: str, group_id: int | None, sample: Sample) -> dict[str, object]:
-    """Returns a row with the most readable fields first. `fate`: trained, dropped with the reason, or validation."""
+def as_row(step: int, status: str, group_id: int | None, sample: Sample) -> dict[str, object]:
+    """Returns a row with the most readable fields first. `status`: trained, dropped with the reason, or validation."""
     prompt = sample.prompt
     row: JsonObject = {
         "step": step,
-        "fate": fate,
+        "status": status,
         "prompt": prompt.text,
         "response": sample.response_text,
         "ground_truth": prompt.ground_truth,

@@ -30,7 +30,7 @@ class PatientFile:
         self._error: OSError | RuntimeError | None = None
 
     def append(self, line: bytes) -> None:
-        """Hands the line to the operating system, or to the thread if that does not answer.
+        """Hands the line, or several, to the operating system, or to the thread if that does not answer.
 
         Raises `OSError`, naming the file, if this line or one before cannot be written; then nothing of it stays. Raises
         `RuntimeError` if another process writes there, too."""

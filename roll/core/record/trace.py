@@ -148,12 +148,12 @@ class Trace:
         self._groups.setdefault(group_id, []).append((phase, self._clock()))
 
     def note(self, group_id: int, **facts: object) -> None:
-        """Adds facts about a group that has a track, to be shown with its fate."""
+        """Adds facts about a group that has a track, to be shown with its terminal status."""
         if group_id in self._groups:
             self._notes.setdefault(group_id, {}).update(facts)
 
     def end_group(self, group_id: int, facts: Mapping[str, object]) -> None:
-        """The group has met its fate; `facts` about it are shown with it. One of which this process has done nothing has no
+        """The group has ended; `facts` about it are shown with it. One of which this process has done nothing has no
         track here."""
         if phases := self._groups.pop(group_id, None):
             facts = {**facts, **self._notes.pop(group_id, {})}
@@ -163,7 +163,7 @@ class Trace:
         """Returns the full files and the newest in its present state, with live groups and `open_spans` drawn up to now."""
         self._seal()
         now = self._clock()
-        live = [_Track(group_id, tuple(phases), now, {"fate": "live"}) for group_id, phases in self._groups.items()]
+        live = [_Track(group_id, tuple(phases), now, {"status": "live"}) for group_id, phases in self._groups.items()]
         return [*self.full, self._file([*(self._bar(span) for span in open_spans), *live])]
 
     def written(self, files: Sequence[TraceFile]) -> None:

@@ -30,7 +30,7 @@ ROWS = 200
 """So many are held in memory."""
 
 
-class Fate(NamedTuple):
+class Ended(NamedTuple):
     """What a journal says of a group that has ended."""
 
     state: str
@@ -90,9 +90,9 @@ def check_copy(file: Path, contract: Mapping[str, object]) -> None:
             check_contract(run, contract)
 
 
-def differs(connection: Connection, seq: int, journal: Mapping[int, Fate]) -> str:
+def differs(connection: Connection, seq: int, journal: Mapping[int, Ended]) -> str:
     """Why the database is not the one that a checkpoint belongs to; empty if it is. `seq`: the number of the last change that
-    the checkpoint knows; `journal`: the fates that its journal has. Raises as a damaged database does."""
+    the checkpoint knows; `journal`: the statuses that its journal has. Raises as a damaged database does."""
     if connection.dialect.name == "sqlite":
         problem = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
         if problem != "ok":
@@ -102,11 +102,13 @@ def differs(connection: Connection, seq: int, journal: Mapping[int, Fate]) -> st
         return EMPTY
     if run.seq < seq:
         return f"it has {run.seq} changes, the checkpoint knows {seq}"
-    stored = {row.id: Fate(row.state, row.step) for row in connection.execute(select(groups.c.id, groups.c.state, groups.c.step))}
-    for group_id, fate in journal.items():
-        if stored.get(group_id) != fate:
+    stored = {
+        row.id: Ended(row.state, row.step) for row in connection.execute(select(groups.c.id, groups.c.state, groups.c.step))
+    }
+    for group_id, status in journal.items():
+        if stored.get(group_id) != status:
             other = stored[group_id].said if group_id in stored else "is unknown"
-            return f"group {group_id} {other} there, and {fate.said} in groups.jsonl"
+            return f"group {group_id} {other} there, and {status.said} in groups.jsonl"
     return ""
 
 

@@ -19,7 +19,7 @@ from roll.topologies.sql.database import Database
 from roll.topologies.sql.joining import Member
 from roll.topologies.sql.news import Book, News, Peers, check_part, read_book, read_news
 from roll.topologies.sql.outage import Outage
-from roll.topologies.sql.rows import Fate, fate_of, outline
+from roll.topologies.sql.rows import EndedGroup, ended_group, outline
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class FollowingGroups(Groups):
         self._fetched: dict[int, SampleGroup | PackingError] = {}
         """Contents of groups that a step may take."""
         self._statements: list[Executable] = []
-        self._fates: list[Fate] = []
+        self._ended_groups: list[EndedGroup] = []
         """Rows for the journal, once they are committed."""
         self._ahead: set[int] = set()
         """Groups that have ended after the last change that is known here: a look is not of one moment."""
@@ -79,7 +79,7 @@ class FollowingGroups(Groups):
             self.ended = run.status, run.reason
         self.known = run.seq if known is None else known
         self._ahead = {row.id for row in news.groups if row.seq > self.known and not self.is_live(row.id)}
-        self._write_fates()
+        self._write_ended()
 
     def _check(self, news: News, seq: int) -> None:
         """`seq`: the number of the last change that is in the news. Raises `TakenBack`, `Expelled`, `DatabaseFailed`."""
@@ -107,15 +107,15 @@ class FollowingGroups(Groups):
             admission.drop(row.id, row.reason)
             self._forget(row.id, row.reason)
         if row.id not in admission.live:
-            self._fates.append(fate_of(row, self._live.pop(row.id)))
+            self._ended_groups.append(ended_group(row, self._live.pop(row.id)))
 
-    def _write_fates(self) -> None:
-        fates, self._fates = self._fates, []
-        for fate in fates:
-            super()._ended(*fate)
+    def _write_ended(self) -> None:
+        ended_groups, self._ended_groups = self._ended_groups, []
+        for ended in ended_groups:
+            super()._ended(*ended)
 
     def _book(self, connection: Connection, journaled: int | None) -> Book:
-        """`journaled`: the number of the last change whose fates the journal has; None: there is no journal."""
+        """`journaled`: the number of the last change whose statuses the journal has; None: there is no journal."""
         return read_book(connection, self._member.task_set, journaled)
 
     def _adopt(self, book: Book, known: int | None = None) -> None:
@@ -130,8 +130,8 @@ class FollowingGroups(Groups):
         self.branch, self.known = book.run.branch, book.run.seq if known is None else known
         self._follow(book.run)
         ended = [row for row in book.ended if row.id not in self._ahead]
-        self._fates += [fate_of(row, outline(row)) for row in [*ended, *book.reused]]
-        self._write_fates()
+        self._ended_groups += [ended_group(row, outline(row)) for row in [*ended, *book.reused]]
+        self._write_ended()
 
     def _follow(self, run: Row[object]) -> None:
         admission = self.admission

@@ -28,7 +28,7 @@ from roll.topologies.sql.admittance import BEAT_S, check_one_machine
 from roll.topologies.sql.following import FollowingGroups
 from roll.topologies.sql.news import News
 from roll.topologies.sql.outage import outlasting
-from roll.topologies.sql.rows import Fate
+from roll.topologies.sql.rows import EndedGroup
 from roll.topologies.sql.tables import members, runs
 
 logger = logging.getLogger(__name__)
@@ -150,13 +150,13 @@ class SqlGroups(FollowingGroups):
             except BaseException:
                 self._stale = True
                 self._leased, self._leased_ids = leased
-                self._fates.clear()
+                self._ended_groups.clear()
                 await self._database.rollback()
                 raise
             finally:
                 self._statements = []
                 self.changes.notify()
-        self._write_fates()
+        self._write_ended()
 
     def _begin(self, connection: Connection) -> News:
         """Every transaction begins by taking its number, which locks out all others."""
@@ -208,10 +208,10 @@ class SqlGroups(FollowingGroups):
     def _completed(self, group: SampleGroup) -> None:
         self._statements.append(rows.completed(group, self._seq))
 
-    def _ended(self, group: SampleGroup, fate: str, reason: str, step: int, lag: int | None) -> None:
-        ended = Fate(group, fate, reason, step, lag)
+    def _ended(self, group: SampleGroup, status: str, reason: str, step: int, lag: int | None) -> None:
+        ended = EndedGroup(group, status, reason, step, lag)
         self._statements.append(rows.ended(ended, self._seq))
-        self._fates.append(ended)
+        self._ended_groups.append(ended)
 
     async def observe_step(self, wait_s: float, train_s: float, slack_s: float, reused: float, ess: float | None) -> None:
         self.depth.observe(wait_s, train_s, slack_s, reused, ess)

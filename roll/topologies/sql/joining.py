@@ -170,8 +170,8 @@ def give_back(connection: Connection, group_id: int, seq: int) -> None:
 def _drop(connection: Connection, rows: Sequence[Row[object]], reason: str, seq: int) -> None:
     version = connection.execute(select(runs.c.version)).scalar_one()
     for row in rows:
-        fate = {"seq": seq, "state": "dropped", "reason": reason, "step": version + 1, "lag": None, "ended_at": time.time()}
-        connection.execute(update(groups).where(groups.c.id == row.id).values(fate))
+        status = {"seq": seq, "state": "dropped", "reason": reason, "step": version + 1, "lag": None, "ended_at": time.time()}
+        connection.execute(update(groups).where(groups.c.id == row.id).values(status))
         give_back(connection, row.id, seq)
 
 

@@ -45,7 +45,7 @@ class Book:
     last_id: int
     task: Row[Any] | None
     ended: Sequence[Row[Any]]
-    """The groups whose fates the journal lacks."""
+    """The groups whose statuses the journal lacks."""
     reused: Sequence[Row[Any]]
     """The reuses that it lacks."""
     trained: Sequence[Row[Any]]
@@ -71,7 +71,7 @@ def read_news(connection: Connection, task_set: str, known: int) -> News:
 
 
 def read_book(connection: Connection, task_set: str, after: int | None) -> Book:
-    """`after`: the number of the last change whose fates the journal has."""
+    """`after`: the number of the last change whose statuses the journal has."""
     live = select(groups).where(groups.c.state.in_([state.value for state in GroupState])).order_by(groups.c.id)
     reasons = select(groups.c.reason, func.count()).where(groups.c.state == "dropped").group_by(groups.c.reason)
     ended = select(groups).where(groups.c.ended_at.is_not(None), groups.c.seq > (after or 0)).order_by(groups.c.seq, groups.c.id)

@@ -79,9 +79,9 @@ REUSED = "reused"
 """No state of a group, which was trained before: a use that is a row of its own."""
 
 
-class Fate(NamedTuple):
+class EndedGroup(NamedTuple):
     group: SampleGroup
-    fate: str
+    status: str
     reason: str
     step: int
     lag: int | None
@@ -160,11 +160,18 @@ def content(connection: Connection, group_id: int) -> SampleGroup | PackingError
         return error
 
 
-def ended(fate: Fate, seq: int) -> Executable:
-    if fate.fate == REUSED:
-        return insert(reuses).values(group_id=fate.group.group_id, step=fate.step, seq=seq, lag=fate.lag)
-    row = {"seq": seq, "state": fate.fate, "reason": fate.reason, "step": fate.step, "lag": fate.lag, "ended_at": time.time()}
-    return update(groups).where(groups.c.id == fate.group.group_id).values(row)
+def ended(group: EndedGroup, seq: int) -> Executable:
+    if group.status == REUSED:
+        return insert(reuses).values(group_id=group.group.group_id, step=group.step, seq=seq, lag=group.lag)
+    row = {
+        "seq": seq,
+        "state": group.status,
+        "reason": group.reason,
+        "step": group.step,
+        "lag": group.lag,
+        "ended_at": time.time(),
+    }
+    return update(groups).where(groups.c.id == group.group.group_id).values(row)
 
 
 def outline(row: Row[object]) -> SampleGroup:
@@ -172,8 +179,8 @@ def outline(row: Row[object]) -> SampleGroup:
     return SampleGroup(row.id, row.start_version, Prompt(row.prompt_uid, [], "", row.domain, row.domain, ""))
 
 
-def fate_of(row: Row[object], group: SampleGroup) -> Fate:
-    return Fate(group, row.state, row.reason, row.step, row.lag)
+def ended_group(row: Row[object], group: SampleGroup) -> EndedGroup:
+    return EndedGroup(group, row.state, row.reason, row.step, row.lag)
 
 
 def superfluous(step: int, oldest: int | None) -> list[Select[tuple[int]]]:

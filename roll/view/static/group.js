@@ -29,7 +29,7 @@ export class Group {
       return fill(this.node, back, el("p", { class: "bad" }, error.message));
     }
     this.mode.value = link().get("colour") ?? "version";
-    const facts = [["step", group.step], ["group", group.group_id], ["fate", group.fate + (group.reason ? `: ${group.reason}` : "")], ["domain", group.domain], ["prompt", group.uid], ["rollouts", group.rollouts]];
+    const facts = [["step", group.step], ["group", group.group_id], ["status", group.status + (group.reason ? `: ${group.reason}` : "")], ["domain", group.domain], ["prompt", group.uid], ["rollouts", group.rollouts]];
     this.strips = [];
     this.last = null;
     this.scale = largest(group.samples);
@@ -81,7 +81,7 @@ export class Group {
     const runs = (await ask("runs")).slice(0, 8).map((run) => run.name);
     const { places, total } = await ask("prompt", { uid: group.uid, run: [...new Set([this.run, ...runs])].slice(0, 8) });
     const others = places.filter((place) => place.run !== this.run || place.key !== group.key);
-    fill(this.elsewhere, others.length === 0 ? el("p", { class: "soft" }, "Its text was written down here alone.") : table(["run", "step", "fate", "reward", "length", ""], others.map((place) => [el("bdi", {}, place.run), figure(place.step), place.fate, figure(place.reward), figure(place.length), el("a", { href: linked({ run: place.run, group: place.key }, []) }, "open")])), total > places.length && el("p", { class: "soft" }, `${figure(total)} in all`));
+    fill(this.elsewhere, others.length === 0 ? el("p", { class: "soft" }, "Its text was written down here alone.") : table(["run", "step", "status", "reward", "length", ""], others.map((place) => [el("bdi", {}, place.run), figure(place.step), place.status, figure(place.reward), figure(place.length), el("a", { href: linked({ run: place.run, group: place.key }, []) }, "open")])), total > places.length && el("p", { class: "soft" }, `${figure(total)} in all`));
   }
 
   // To the next or previous one of the table that was open last.

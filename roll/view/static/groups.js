@@ -1,12 +1,12 @@
-// What became of the groups: fates with reasons, rewards, and a table that the server filters, sorts and pages.
+// What became of the groups: statuses with reasons, rewards, and a table that the server filters, sorts and pages.
 
 import { el, figure, fill, share, table } from "./dom.js";
 import { go, link, linked, note } from "./link.js";
 import { ask } from "./source.js";
 
 const LIMIT = 50;
-const FILTERS = ["step_from", "step_to", "domain", "fate", "reason", "explorer", "prompt", "reward_from", "reward_to", "kept"];
-const COLUMNS = [["step", "step"], ["group_id", "group"], ["reward", "reward"], ["uid", "prompt"], ["domain", "domain"], ["explorer", "explorer"], ["fate", "fate"], ["reason", "reason"], ["lag", "lag"], ["rollouts", "rollouts"], ["length", "length"], ["cut", "cut off"], ["kept", "text"]];
+const FILTERS = ["step_from", "step_to", "domain", "status", "reason", "explorer", "prompt", "reward_from", "reward_to", "kept"];
+const COLUMNS = [["step", "step"], ["group_id", "group"], ["reward", "reward"], ["uid", "prompt"], ["domain", "domain"], ["explorer", "explorer"], ["status", "status"], ["reason", "reason"], ["lag", "lag"], ["rollouts", "rollouts"], ["length", "length"], ["cut", "cut off"], ["kept", "text"]];
 const NUMBERS = new Set(["step", "group_id", "lag", "reward", "rollouts", "length", "cut"]);
 
 // The keys of the rows that were shown last: the group view goes on among them.
@@ -53,15 +53,15 @@ export class Groups {
     this.drawRows(asked);
   }
 
-  drawFunnel({ counts, fates }, asked) {
-    const most = Math.max(counts.admitted ?? 0, ...fates.map(([, , count]) => count), 1);
+  drawFunnel({ counts, statuses }, asked) {
+    const most = Math.max(counts.admitted ?? 0, ...statuses.map(([, , count]) => count), 1);
     const bar = (label, count, change, on) => {
       const mark = el("i");
       mark.style.width = `${(100 * (count ?? 0)) / most}%`;
-      return el("button", { class: on ? "on" : "", disabled: !change, onclick: () => change && this.filter(on ? { fate: null, reason: null } : change) }, el("span", {}, label), el("b", {}, figure(count)), mark);
+      return el("button", { class: on ? "on" : "", disabled: !change, onclick: () => change && this.filter(on ? { status: null, reason: null } : change) }, el("span", {}, label), el("b", {}, figure(count)), mark);
     };
     fill(this.funnel, bar("admitted", counts.admitted), bar("in flight", counts.in_flight), bar("buffered", counts.buffered),
-      fates.map(([fate, reason, count]) => bar(reason ? `${fate}: ${reason}` : fate, count, { fate, reason: reason || null }, asked.fate === fate && (asked.reason ?? "") === reason)));
+      statuses.map(([status, reason, count]) => bar(reason ? `${status}: ${reason}` : status, count, { status, reason: reason || null }, asked.status === status && (asked.reason ?? "") === reason)));
   }
 
   drawBins(histogram, asked) {

@@ -20,7 +20,7 @@ const ANSWERS = {
   prompt: (data, { uid, run }) => {
     const places = [run].flat().flatMap((name) =>
       Object.values(data.group[name]).filter((group) => promptOf(group.uid) === promptOf(uid))
-        .map((group) => ({ run: name, key: group.key, step: group.step, fate: group.fate, ...means(group) })));
+        .map((group) => ({ run: name, key: group.key, step: group.step, status: group.status, ...means(group) })));
     return { prompt: promptOf(uid), total: places.length, places };
   },
   groups: (data, params) => selected(data.groups[params.run], params),
@@ -46,7 +46,7 @@ function selected({ rows, domains, explorers }, params) {
   const number = (name) => (params[name] === undefined || params[name] === "" ? null : Number(params[name]));
   const [from, to, low, high] = ["step_from", "step_to", "reward_from", "reward_to"].map(number);
   const same = (row, name) => !params[name] || row[name] === params[name];
-  const wide = rows.filter((row) => (from === null || row.step >= from) && (to === null || row.step <= to) && ["domain", "fate", "reason", "explorer"].every((name) => same(row, name))
+  const wide = rows.filter((row) => (from === null || row.step >= from) && (to === null || row.step <= to) && ["domain", "status", "reason", "explorer"].every((name) => same(row, name))
     && (!params.prompt || row.uid.includes(params.prompt)) && (!params.kept || row.kept));
   const found = wide.filter((row) => (low === null || (row.reward !== null && row.reward >= low)) && (high === null || (row.reward !== null && row.reward <= high)));
   const by = params.sort || "step";

@@ -19,10 +19,10 @@ export class Status {
   async load() {
     const found = await ask("newest", { run: this.run });
     if (!found) return;
-    const { key, step, fate, reason, prompt, ground_truth, sample } = found;
+    const { key, step, status, reason, prompt, ground_truth, sample } = found;
     const said = sample.turns.length ? sample.turns.flatMap((turn, i) => [i > 0 && ["saw", turn.observation], ["did", turn.action]]).filter(Boolean) : [["response", sample.response]];
     const texts = [["prompt", prompt], ground_truth && ["reference", ground_truth], ...said].filter(Boolean);
-    fill(this.newest, el("h3", {}, "Newest rollout "), el("p", {}, el("span", { class: "tag" }, `step ${figure(step)}`), el("span", { class: "tag" }, el("bdi", {}, fate + (reason ? `: ${reason}` : ""))), el("span", { class: "tag reward" }, `reward ${figure(sample.reward)}`), el("span", { class: "tag" }, "ended: ", el("bdi", {}, sample.finish_reason)), el("a", { href: linked({ group: key }, ["run"]) }, "its group")),
+    fill(this.newest, el("h3", {}, "Newest rollout "), el("p", {}, el("span", { class: "tag" }, `step ${figure(step)}`), el("span", { class: "tag" }, el("bdi", {}, status + (reason ? `: ${reason}` : ""))), el("span", { class: "tag reward" }, `reward ${figure(sample.reward)}`), el("span", { class: "tag" }, "ended: ", el("bdi", {}, sample.finish_reason)), el("a", { href: linked({ group: key }, ["run"]) }, "its group")),
       el("dl", {}, texts.map(([label, text]) => [el("dt", {}, label), el("dd", {}, el("pre", {}, el("bdi", {}, text)))])));
   }
 

@@ -1,4 +1,4 @@
-"""A checkpoint's copy of the database: what is restored from it goes on with every group, and each has one fate."""
+"""A checkpoint's copy of the database: what is restored from it goes on with every group, and each has one terminal status."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from database_party import B, Party, explore, run
 
 from roll.core.errors import DatabaseDamaged, DatabaseFailed, TakenBack
 from roll.topologies.sql.connecting import open_engine, reading
-from roll.topologies.sql.copying import EMPTY, Fate, differs, restore_copy, write_copy
+from roll.topologies.sql.copying import EMPTY, Ended, differs, restore_copy, write_copy
 
 AT = 1
 """The step of the checkpoint."""
@@ -60,7 +60,7 @@ def test_what_was_buffered_at_the_checkpoint_is_trained_and_what_was_in_flight_i
         async with party.trainer((AT, known)) as trainer, party.joined("explorer") as explorer:
             assert [group.group_id for group in (await trainer.lease(1)).groups] == [2, 3]
             assert (await explorer.start()).prompt.uid == "d/0/4", "the prompt that was in flight"
-            assert [(row["group_id"], row["fate"]) for row in trainer._journal.rows] == [(4, "dropped")]
+            assert [(row["group_id"], row["status"]) for row in trainer._journal.rows] == [(4, "dropped")]
 
     run(main())
 
@@ -141,7 +141,7 @@ def test_a_database_that_is_not_the_checkpoints_is_known(make_party, tmp_path, c
     known = asyncio.run(until_checkpoint(party, tmp_path))
     party.change(change)
     with reading(party.address) as connection:
-        found = differs(connection, known, {0: Fate("trained", 1), 1: Fate("trained", 1)})
+        found = differs(connection, known, {0: Ended("trained", 1), 1: Ended("trained", 1)})
     assert found.startswith(why) and bool(found) == bool(why)
 
 

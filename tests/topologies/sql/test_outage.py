@@ -55,10 +55,10 @@ async def whole_run(party, steps=STEPS):
 
 
 def is_whole(party, trainer, steps=STEPS):
-    """Every group has one fate, in the table and in the journal, and every task was served once."""
+    """Every group has one terminal status, in the table and in the journal, and every task was served once."""
     stored = dict(party.rows("SELECT id, state FROM groups"))
-    fates = {row["group_id"]: row["fate"] for row in trainer._journal.rows}
-    assert len(fates) == len(trainer._journal.rows) and fates == stored
+    statuses = {row["group_id"]: row["status"] for row in trainer._journal.rows}
+    assert len(statuses) == len(trainer._journal.rows) and statuses == stored
     assert list(stored.values()).count("trained") == steps * B and set(stored) == set(range(len(stored)))
     tasks = [uid for (uid,) in party.rows("SELECT prompt_uid FROM groups WHERE state = 'trained'")]
     assert len(set(tasks)) == len(tasks)

@@ -24,7 +24,7 @@ def test_what_an_explorer_completes_a_trainer_of_another_process_trains_to_the_l
             assert [group.to_json() for group in lease.groups] == [group.to_json() for group in made]
             await trainer.trained(lease)
             rows = trainer._journal.rows
-            assert [(row["group_id"], row["fate"], row["step"], row["lag"]) for row in rows] == [
+            assert [(row["group_id"], row["status"], row["step"], row["lag"]) for row in rows] == [
                 (0, "trained", 1, 0),
                 (1, "trained", 1, 0),
             ]
@@ -189,7 +189,7 @@ def test_groups_are_trained_again_where_fresh_ones_lack_and_every_process_counts
                 await explorer.start()
             assert not explorer.admission.may_start()
             await trainer.trained(again)
-            rows = [(row["group_id"], row["fate"], row["step"], row["lag"]) for row in trainer._journal.rows]
+            rows = [(row["group_id"], row["status"], row["step"], row["lag"]) for row in trainer._journal.rows]
             assert rows == [(0, "trained", 1, 0), (1, "trained", 1, 0), (0, "reused", 2, 1), (2, "trained", 2, 1)]
             assert party.rows("SELECT group_id, step, lag FROM reuses") == [(0, 2, 1)]
             await explorer.until(lambda: explorer.admission.reuse.done == 1)
@@ -227,11 +227,13 @@ def test_a_trainer_that_goes_on_from_a_checkpoint_takes_later_reuses_back(make_p
                 assert again.admission.places == step * B and again.admission.reuse.under_way == 0
                 for number in range(step, 4):
                     await again.trained(await again.lease(number))
-                rows = [(row["group_id"], row["fate"], row["step"]) for row in again._journal.rows]
-                assert rows == [(i, fate, number) for number, fate, ids in goes_on[step] for i in ids]
+                rows = [(row["group_id"], row["status"], row["step"]) for row in again._journal.rows]
+                assert rows == [(i, status, number) for number, status, ids in goes_on[step] for i in ids]
                 reuses = party.rows("SELECT group_id, step FROM reuses ORDER BY 2, 1")
                 before = [(0, 2), (1, 2)] if step > 1 else []
-                assert reuses == before + [(i, number) for number, fate, ids in goes_on[step] if fate == "reused" for i in ids]
+                assert reuses == before + [
+                    (i, number) for number, status, ids in goes_on[step] if status == "reused" for i in ids
+                ]
 
     goes_on = {
         1: [(2, "trained", (2, 3)), (3, "reused", (0, 1)), (4, "reused", (2, 3))],  # 2 and 3 are there already
@@ -408,10 +410,10 @@ def test_what_a_look_has_seen_of_a_later_change_is_not_told_to_the_journal_twice
             await explorer.drop(group.group_id, "filter")
             news = await trainer._database.outside(trainer._news)
             trainer._learn(news, known=before)
-            assert [row["fate"] for row in trainer._journal.rows] == ["dropped"]
+            assert [row["status"] for row in trainer._journal.rows] == ["dropped"]
             trainer._stale = True  # as after a transaction that was lost
             await trainer.set_published(1)
-            assert [row["fate"] for row in trainer._journal.rows] == ["dropped"] and trainer.known > before
+            assert [row["status"] for row in trainer._journal.rows] == ["dropped"] and trainer.known > before
             await trainer.leave()
 
     run(main())
@@ -477,15 +479,15 @@ def test_whatever_explorers_and_trainers_come_and_go_every_task_and_every_group_
         party = make_party(float(max_reuse))
         party.max_reuse = max_reuse
         await asyncio.gather(trainer(party), explorer(party, "a"), explorer(party, "b"))
-        fates = party.rows("SELECT prompt_uid, state, reason FROM groups")
-        taught = [uid for uid, state, _ in fates if state == "trained"]
+        statuses = party.rows("SELECT prompt_uid, state, reason FROM groups")
+        taught = [uid for uid, state, _ in statuses if state == "trained"]
         uses = Counter(uid for uids in trained_at.values() for uid in uids)
         assert len(taught) == len(set(taught)) and uses.total() == STEPS * B
         assert set(taught) == set(uses) and max(uses.values()) <= max_reuse
         assert party.rows("SELECT count(*) FROM reuses") == [(STEPS * B - len(taught),)]
         assert max_reuse > 1 or len(taught) == STEPS * B
         # Each task that was drawn has one group that was trained, filtered or is left over; lost ones were given back.
-        ends = [uid for uid, state, reason in fates if not (state == "dropped" and reason in ("explorer_lost", "rolled_back"))]
+        ends = [uid for uid, state, reason in statuses if not (state == "dropped" and reason in ("explorer_lost", "rolled_back"))]
         assert len(ends) == len(set(ends))
         ((cursor,),) = party.rows("SELECT cursor FROM tasks")
         cursor = json.loads(cursor)
