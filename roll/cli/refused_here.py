@@ -20,6 +20,7 @@ from roll.plan.rules.addresses import FREE, listening_at
 from roll.platform.ports import check_listening
 from roll.prepare.beginning import beginning
 from roll.reports.receivers import receivers_of
+from roll.reports.spans import INSTALL, check_installed
 
 MOST_READ = 4 * GIB
 """A larger checkpoint is read by the start alone: it takes minutes."""
@@ -86,6 +87,11 @@ def _operated(config: PPOConfig) -> Iterator[Note]:
             check_listening(*listening_at(address))
         except ValueError as error:
             yield Note("metrics_address", address, f"{error}; fix: {FREE}")
+    if config.otlp_endpoint is not None:
+        try:
+            check_installed()
+        except ValueError as error:
+            yield Note("otlp_endpoint", config.otlp_endpoint, f"{error}; fix: {INSTALL}")
     for receiver in () if config.only_explores else receivers_of(config.on_event):
         try:
             receiver.check()

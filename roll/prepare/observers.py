@@ -27,6 +27,8 @@ from roll.reports.learning_curve import LearningCurve
 from roll.reports.live_display import LiveDisplay
 from roll.reports.notices import Notices
 from roll.reports.receivers import receivers_of
+from roll.reports.rows import process_labels
+from roll.reports.spans import SpanExport
 from roll.reports.trackers import Trackers
 from roll.reports.verdict import Curves
 from roll.reports.warnings import Warnings, table
@@ -36,24 +38,28 @@ if TYPE_CHECKING:  # most runs serve no figures
 
 
 class RunObservers:
-    """What one run is shown by. Reports and onlookers share the page of its figures."""
+    """What one run is shown by. Reports and onlookers share the page of its figures, and what exports its spans."""
 
     _page: MetricsPage | None = None
+    _spans: SpanExport | None = None
 
     def reports(self, prepared: Prepared, inventory: Inventory, backend: Backend) -> Observers:
         """Raises `TrackerError`, having changed no file, and `OSError`."""
-        made = run_observers(prepared, inventory, backend)
-        if prepared.config.metrics_address is None:
-            return made
-        from roll.reports.prometheus.page import MetricsPage
+        made, config = run_observers(prepared, inventory, backend), prepared.config
+        if config.metrics_address is not None:
+            from roll.reports.prometheus.page import MetricsPage
 
-        self._page = MetricsPage(prepared.config, prepared.run_dir, prepared.lock, made.note)
-        return made._replace(reports=(*made.reports, self._page))
+            self._page = MetricsPage(config, prepared.run_dir, prepared.lock, made.note)
+        if config.otlp_endpoint is not None:
+            self._spans = SpanExport(config.otlp_endpoint, process_labels(config))
+        return made._replace(reports=(*made.reports, *filter(None, (self._page, self._spans))))
 
     def onlookers(
         self, flow: Flow, clusters: Mapping[str, Cluster], run_dir: Path, reports: Reports
     ) -> list[Coroutine[object, object, None]]:
         more = []
+        if self._spans is not None:
+            self._spans.follow(reports.record.files.trace)
         if self._page is not None and "actor_infer" in clusters:
             from roll.reports.prometheus.engine_watch import watch_engines
 

@@ -40,6 +40,7 @@ from roll.prepare.beginning import beginning
 from roll.prepare.observers import RunObservers
 from roll.prompts.chat_template import set_variables
 from roll.reports.receivers import receivers_of
+from roll.reports.spans import INSTALL, check_installed
 from roll.strategies.infer.installed_engine import engine_package, engine_problems
 from roll.strategies.installed_backend import backend_problems
 from roll.strategies.model_folder import open_classifier, open_model
@@ -180,6 +181,8 @@ class Preparation:
         self.collect("weights_address", config.weights_address, partial(serving.check_serving, config), serving.FIX)
         if (address := config.metrics_address) is not None:
             self.collect("metrics_address", address, partial(check_listening, *listening_at(address)), FREE)
+        if config.otlp_endpoint is not None:
+            self.collect("otlp_endpoint", config.otlp_endpoint, check_installed, INSTALL)
         for receiver in () if config.only_explores else receivers_of(config.on_event):
             self.collect(f"on_event.{receiver.event}", receiver.to, receiver.check, "export it, or name another")
         self.collect.raise_if_any()

@@ -60,6 +60,7 @@ CHOSEN: Mapping[str, Any] = {
     "keep_best": None,
     "early_stopping": None,
     "metrics_address": None,
+    "otlp_endpoint": None,
     "on_event": OnEventConfig(),
     "logging_steps": NEVER,
     "deterministic": False,

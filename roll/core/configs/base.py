@@ -169,6 +169,10 @@ class BaseConfig:
         "Where Prometheus fetches the figures of the run, :port of this machine alone, or host:port; port 0: any that is free, "
         "which is told. null: nowhere.",
     )
+    otlp_endpoint: str | None = option(
+        None,
+        "Where spans of groups, steps and weight updates are sent by OpenTelemetry, e.g. http://127.0.0.1:4318. null: nowhere.",
+    )
     on_event: OnEventConfig = option(OnEventConfig(), "Commands and webhooks, e.g. {failed: [mail, -s, failed, me@example.org]}.")
     rollout_log_per_step: int | Literal["all"] = option(
         8,

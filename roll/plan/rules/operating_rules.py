@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from string import Template
 
@@ -16,6 +17,8 @@ def operating_problems(config: PPOConfig) -> Iterator[Problem]:
             listening_at(address)
         except ValueError as error:
             yield Problem("metrics_address", address, str(error), ":9400, or host:port of this machine")
+    if (endpoint := config.otlp_endpoint) is not None and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", endpoint):
+        yield Problem("otlp_endpoint", endpoint, "is no address", "http://host:4318")
     for event in ("finished", "failed", "alarm", "best"):
         if (to := getattr(config.on_event, event)) is not None:
             yield from _told(f"on_event.{event}", to)

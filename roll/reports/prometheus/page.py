@@ -19,10 +19,7 @@ from roll.core.workers.infer_interface import EngineStats
 from roll.plan.rules.addresses import listening_at
 from roll.reports.prometheus.accounts import Accounts
 from roll.reports.prometheus.series import Families, accounts, of_accounts, of_engines, of_metrics, of_progress, of_summary
-from roll.reports.rows import OfRows
-
-PROCESS = {"both": "driver", "train": "trainer", "bench": "bench"}
-"""Mode -> the label of a process. Explorers have names of their own."""
+from roll.reports.rows import OfRows, process_labels
 
 
 class MetricsPage(OfRows, Collector):
@@ -33,8 +30,7 @@ class MetricsPage(OfRows, Collector):
         """Listens from the beginning of the run."""
         assert config.metrics_address is not None
         self._at, self._note = listening_at(config.metrics_address), note
-        process = PROCESS.get(config.mode, config.explorer_name)
-        self._families = Families({"run": config.exp_name, "process": process})
+        self._families = Families(process_labels(config))
         self._accounts = Accounts(run_dir, lock) if config.trains else None
         """None where another process keeps them."""
         self._progress: RunProgress | None = None
