@@ -44,9 +44,12 @@ class TrackedRun:
 
 
 class TensorBoardTracker:
+    CUTS = True
+    """Takes back the last step, too, whose validation may be made again: it is told anew what the run knows of it."""
+
     def __init__(self, run: TrackedRun, **kwargs: object) -> None:
         tensorboard = load("tensorboard", "torch.utils.tensorboard")
-        defaults = {"log_dir": str(run.run_dir / "tensorboard"), "purge_step": run.last_step + 1}
+        defaults = {"log_dir": str(run.run_dir / "tensorboard"), "purge_step": max(run.last_step, 0)}
         self._writer = tensorboard.SummaryWriter(**(defaults | kwargs))
 
     def log(self, step: int, metrics: Mapping[str, object]) -> None:

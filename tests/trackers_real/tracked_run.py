@@ -18,9 +18,10 @@ def main() -> None:
     name, kwargs, folder = sys.argv[1], json.loads(sys.argv[2]), Path(sys.argv[3])
     resumed, first, last = map(int, sys.argv[4:7])
     run = Trackers([name], folder, "my_run", CONFIG, {name: kwargs}, resumed)
+    run.on_run_begin(max(resumed, 0), [{"step": n, "loss": 1 / n} for n in range(1, resumed + 1)])
     for step in range(first, last + 1):
         run.on_step(step, {"loss": 1 / step, "wide/@name": float(step), "staleness/histogram": {"0": 2.0}})
-        if step % 2 == 0 and step - 1 > resumed:
+        if step % 2 == 0:
             run.on_validation(step - 1, {"accuracy": step / 10})  # a validation ends while later steps train
     if sys.argv[7] == "kill":
         while not run.all[0]._jobs.empty():
