@@ -50,8 +50,9 @@ class Graph:
 
 def graph_of(flow: Flow, config: PPOConfig) -> Graph:
     halves = [list(half) for half in _halves(flow)]
-    devices = flow.devices.table.devices
-    locks = _locks(devices)
+    table = flow.devices.table
+    devices = table.devices
+    locks = _locks({role: used for role, used in devices.items() if role not in table.free})
     places = {TITLES[half[0].name]: [_place(stage, devices, locks) for stage in half] for half in halves}
     edges = [edge for half in halves for edge in _channels(half)]
     names = {node.name for half in places.values() for place in half for node in place}

@@ -186,12 +186,13 @@ class RolePlan:
     arithmetic: str
     shares_with: tuple[str, ...]
     """Roles with which it takes turns, because they need some of the same devices."""
+    overlaps: tuple[str, ...]
+    """Roles that work at the same time on some of its devices."""
 
 
 def role_plans(config: PPOConfig) -> list[RolePlan]:
     """The roles that a run starts. `device_mapping` must be readable and the sizes must divide (`check_config`)."""
     roles = config.roles()
-    devices = {name: set(role.devices) for name, role in roles.items()}
     plans = []
     for name, role in roles.items():
         tensor, pipeline, context = (_size(role, names) for names in (TENSOR, PIPELINE, CONTEXT))
@@ -206,7 +207,8 @@ def role_plans(config: PPOConfig) -> list[RolePlan]:
                 context=context,
                 data=data,
                 arithmetic=_arithmetic(name, role.world_size, tensor, pipeline, context, data),
-                shares_with=tuple(other for other in roles if other != name and devices[other] & devices[name]),
+                shares_with=config.on_devices_of(name, at_once=False),
+                overlaps=config.on_devices_of(name, at_once=True),
             )
         )
     return plans

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from roll.core.configs.arguments import CACHE_BYTES, FSDP2Config, cpu_cache_tokens
@@ -22,7 +22,6 @@ CONTEXT, GRAPHS = 600 * MIB, 1024 * MIB
 """What a process that sleeps keeps on a device, about: CUDA's context and the libraries' workspaces, and an engine's graphs."""
 SHARED = "shared_memory"
 _WITHOUT_GRAPHS = ("enforce_eager", "disable_cuda_graph")
-_SHARES = ("gpu_memory_utilization", "mem_fraction_static")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,8 @@ class DeviceMemory:
     devices: tuple[int, ...]
     roles: tuple[str, ...]
     bytes: int
-    """Peak on one of these devices: the role whose turn it is, and what the other roles leave there."""
+    """Peak on one of these devices: the role whose turn it is, what the other roles leave there, and the engines if they work at
+    the same time."""
 
 
 def host_memory(
@@ -197,7 +197,8 @@ class RoleMemories:
             return self._cpu_engine(role, worker, model, element)
         (served,) = memory.engine_weights(model, element, shadow=False, tensor=role.tensor)
         given = worker.strategy_args.strategy_config
-        share = next((given[name] for name in _SHARES if isinstance(given.get(name), (int, float))), engine.memory_share)
+        asked = given.get(engine.share_argument)
+        share = asked if isinstance(asked, (int, float)) else engine.memory_share
         asleep = (0, 0 if _drops_weights(self.config, role) else served.bytes) if self.accelerators else (served.bytes, 0)
         if self.device_bytes is None:
             return RoleMemory(role.role, (served,), (), *asleep, note=f"and KV cache up to {share:g} of the device")
@@ -226,10 +227,15 @@ def device_memory(roles: Sequence[RolePlan], memories: Sequence[RoleMemory]) -> 
     by_roles: dict[tuple[str, ...], list[int]] = {}
     for device in sorted({device for role in roles for device in role.devices}):
         by_roles.setdefault(tuple(role.role for role in roles if device in role.devices), []).append(device)
-    return [
-        DeviceMemory(tuple(devices), names, max(_turn(of_role, names, name) for name in names))
-        for names, devices in by_roles.items()
-    ]
+    beside = {role.role for role in roles if role.role == "actor_infer" and role.overlaps}
+    return [DeviceMemory(tuple(devices), names, _peak(of_role, names, beside)) for names, devices in by_roles.items()]
+
+
+def _peak(of_role: Mapping[str, RoleMemory], names: Sequence[str], beside: Collection[str]) -> int:
+    """`beside`: the roles that are awake all the time."""
+    in_turn = [name for name in names if name not in beside]
+    most = max((_turn(of_role, in_turn, name) for name in in_turn), default=0)
+    return most + sum(of_role[name].awake for name in names if name in beside)
 
 
 def _turn(of_role: Mapping[str, RoleMemory], names: Sequence[str], active: str) -> int:

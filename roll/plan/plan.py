@@ -237,7 +237,10 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
     if config.async_generation_ratio > 0 and any(
         role.role == "actor_train" and "actor_infer" in role.shares_with for role in roles
     ):
-        yield "actor_train and actor_infer share devices: they take turns, and asynchrony gains only where rewards are slow"
+        yield (
+            "actor_train and actor_infer share devices: they take turns, and asynchrony gains only where rewards are slow; "
+            "sharing: overlap lets both work at the same time"
+        )
 
 
 def _long_responses(config: PPOConfig, derived: Derived) -> Iterator[str]:

@@ -80,6 +80,7 @@ def picture(roles: Sequence[RolePlan], device_count: int, nodes: int) -> Iterato
         cells = [(SHARED if users[span[0]] > 1 else USED) if span[0] in role.devices else FREE for span in spans]
         cells = [cell * len(name) for cell, name in zip(cells, header, strict=True)]
         turns = f", in turn with {' and '.join(role.shares_with)}" if role.shares_with else ""
+        turns += f", at the same time as {' and '.join(role.overlaps)}" if role.overlaps else ""
         yield f"  {role.role:<{INDENT}}{line(cells)}   {role.strategy}, {role.arithmetic}{turns}"
 
 

@@ -37,15 +37,29 @@ def inspect_packages(module: str, distributions: list[str], needs: list[str]) ->
 
 
 def inspect_interpreter(python: str | None, module: str, distributions: list[str], needs: list[str]) -> dict[str, Any]:
-    """`inspect_packages` in another interpreter; None is this one. `ValueError` if it cannot be run, or is no path."""
+    """Does as `inspect_packages` in another interpreter; None is this one. Raises `ValueError` if it cannot be run, is no path,
+    or would find the module only by the PYTHONPATH of this one."""
     if python is None:
         return inspect_packages(module, distributions, needs)
     if not isinstance(python, str):
         raise ValueError("must be the path of a Python interpreter")
     question = json.dumps([module, distributions, needs])
+    seen, path = _answer(python, question, environment()), os.environ.get("PYTHONPATH")
+    lacks = [module] if seen["folder"] is None else seen["missing"]
+    if lacks and path:
+        there = _answer(python, question, environment() | {"PYTHONPATH": path})
+        if there["folder"] is not None and not set(lacks) & set(there["missing"]):
+            raise ValueError(
+                f"{python} finds {', '.join(lacks)} by PYTHONPATH alone, which its processes do not get: write the folders of "
+                f"{path} into a .pth file in its site-packages"
+            )
+    return seen
+
+
+def _answer(python: str, question: str, variables: dict[str, str]) -> dict[str, Any]:
     program = [python, "-c", Path(__file__).read_text("utf-8"), question]
     try:
-        answer = subprocess.run(program, env=environment(), capture_output=True, text=True, timeout=60, check=True).stdout
+        answer = subprocess.run(program, env=variables, capture_output=True, text=True, timeout=60, check=True).stdout
         seen: dict[str, Any] = json.loads(answer)
     except OSError as error:
         raise ValueError(f"{python}: {error.strerror}") from error

@@ -23,7 +23,7 @@ from roll.core.configs.problems import ConfigError, Problem
 from roll.core.distributed.backend import Ref, WorkerHandle, WorkerSpec
 from roll.core.distributed.devices import Inventory, Placement, detect, visible_devices
 from roll.core.distributed.machine import ProcessMemory
-from roll.core.errors import BackendLost, WorkerDied, boundary
+from roll.core.errors import BackendLost, NodeLost, WorkerDied, boundary
 from roll.platform import ray_nodes, stacks
 from roll.platform.child import same_imports
 from roll.platform.exchange import Calls
@@ -277,7 +277,11 @@ class RayBackend:
     def free_port(self, node: int) -> int:
         if self._private or self._node(node).id == ray.get_runtime_context().get_node_id():
             return free_port()
-        found: int = ray.get(ray_nodes.task_on(self._node(node).id, free_port).remote(), timeout=ray_nodes.OTHER_NODE_S)
+        there = self._node(node)
+        try:
+            found: int = ray.get(ray_nodes.task_on(there.id, free_port).remote(), timeout=ray_nodes.OTHER_NODE_S)
+        except RayError as error:  # it has gone since Ray was asked
+            raise NodeLost(f"{there} names no free port ({type(error).__name__})") from error
         return found
 
     def driver_address(self) -> str:

@@ -20,6 +20,7 @@ from roll.plan.memory import Model
 from roll.plan.model_shape import shape_of
 from roll.plan.plan import Plan, make_plan, model_folders
 from roll.plan.rules.validation import check_config
+from roll.plan.sharing import C, with_sharing
 from roll.prepare.fitting import read_model_folder
 from roll.prepare.packaged import missing_model
 from roll.prompts.hub import cached, is_hub_name, where_from
@@ -69,12 +70,22 @@ def check(config: PPOConfig, machine: Machine, device_memory: int | None = None)
     fit = models_here(config)
     remarks += [*fit.warnings, *fit.remarks]
     there = device_memory or min(machine.accelerators, default=None)
+    config, divided = with_sharing(config, models, accelerators, there)
+    remarks += divided
     plan = make_plan(config, devices, models, accelerators, there)
     remarks += _devices_here(plan, machine, devices // config.num_nodes)
     remarks += _memory_here(plan, machine, there)
     remarks += [] if accelerators else _precision_here(config, machine)
     remarks += [line for key, chosen in engines(config) for line in engine_remarks(key, chosen, bool(machine.accelerators))]
     return Checked(plan, machine, tuple(fit.problems), tuple(remarks))
+
+
+def with_sharing_here(config: C, machine: Machine, accelerators: bool) -> tuple[C, list[str]]:
+    """Does as `with_sharing` for the models and the accelerators of this machine."""
+    if config.sharing == "turns":
+        return config, []
+    models = {folder: _model(folder)[0] for folder in model_folders(config)}
+    return with_sharing(config, models, accelerators, min(machine.accelerators, default=None))
 
 
 def _with_cache_of_environment(config: PPOConfig) -> PPOConfig:

@@ -12,10 +12,10 @@ from roll.core.configs.derived import Derived, derive
 from roll.core.configs.flow import CustomStageConfig
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Problem
-from roll.core.distributed.device_locks import DeviceLocks
 from roll.core.flow.custom_stage import CustomStage, names, singles
 from roll.core.flow.flow import Flow
 from roll.core.flow.stage import AnyStage
+from roll.core.pipeline.clusters import device_locks
 from roll.core.pipeline.run import Run
 from roll.core.pipeline.stages import NO_PARTS
 from roll.core.pipeline.topology import topology_of, with_custom
@@ -40,8 +40,7 @@ def _sides(kind: type[Run], config: PPOConfig, derived: Derived, custom: Sequenc
 
 
 def outline(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage]) -> Flow:
-    devices = {role: frozenset(worker.devices) for role, worker in config.roles().items()}
-    flow = Flow(Ledger(0.0), DeviceLocks(devices), time.monotonic)
+    flow = Flow(Ledger(0.0), device_locks(config), time.monotonic)
     for side in _sides(kind, config, derive(config), own):
         flow.join(side)
     return flow

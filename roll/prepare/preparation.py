@@ -20,6 +20,7 @@ from roll.core.configs.problems import Collector, ConfigError, Problem
 from roll.core.configs.worker import ActorInferConfig
 from roll.core.data.sample import Prompt
 from roll.core.distributed.devices import Inventory
+from roll.core.distributed.machine import this_machine
 from roll.core.errors import boundary
 from roll.core.flow.custom_stage import custom_stages
 from roll.core.groups.filters import GroupFilter
@@ -37,6 +38,7 @@ from roll.plan.rules.doubts import doubts
 from roll.plan.rules.validation import check_config
 from roll.platform.ports import check_listening
 from roll.prepare.beginning import beginning
+from roll.prepare.check import with_sharing_here
 from roll.prepare.observers import RunObservers
 from roll.prompts.chat_template import set_variables
 from roll.reports.receivers import receivers_of
@@ -67,11 +69,12 @@ class Preparation:
         if problems:
             raise ConfigError(problems)
         self._devices = inventory.count
+        config, divided = with_sharing_here(config, this_machine(), inventory.kind == "cuda")
         self.config = config
         self.derived = derive(config)
         self.run_dir = Path(self.derived.run_dir)
         self.collect = collect = Collector()
-        self.remarks: list[str] = []
+        self.remarks = divided
         self.warnings = [str(doubt) for doubt in doubts(config)]
         collect("output_dir", config.output_dir, partial(_check_writable, self.run_dir), "name a folder that can be written to")
         roles = config.configured_roles()

@@ -64,6 +64,7 @@ CHOSEN: Mapping[str, Any] = {
     "on_event": OnEventConfig(),
     "logging_steps": NEVER,
     "deterministic": False,
+    "sharing": "turns",
 }
 """Keys that say where and how a run is recorded, or how weights travel; a simulation has its own."""
 
@@ -224,6 +225,9 @@ def simulated(config: PPOConfig, folder: Path) -> Config:
         problems.append(Problem("mode", config.mode, "one half alone is not simulated", "both, and --explorers"))
     if isinstance(config, RLVRConfig) and config.total_epochs is not None:
         problems.append(Problem("total_epochs", config.total_epochs, "no prompts are read, so it says no steps", "max_steps"))
+    if config.sharing == "overlap":
+        message = "what two roles take from each other on one device is not simulated"
+        problems.append(Problem("sharing", config.sharing, message, "turns, or devices of their own"))
     if config.flow.stages:
         problems.append(Problem("flow.stages", len(config.flow.stages), "own stages take real time", "none"))
     if isinstance(config, RLVRConfig) and config.rollout is not None:

@@ -87,3 +87,11 @@ def test_an_exception_releases_the_devices_and_a_change_of_hands_sleeps_and_wake
             assert calls == ["infer sleeps", "infer wakes"]
 
     asyncio.run(asyncio.wait_for(main(), 5))
+
+
+def test_a_role_that_works_beside_all_others_neither_waits_nor_sleeps():
+    table = LockTable(DEVICES, frozenset({"infer"}))
+    train, infer = table.request("train"), table.request("infer")
+    assert train.granted and infer.granted and not table.conflict("train", "infer")
+    locks = DeviceLocks(DEVICES, frozenset({"infer"}))
+    assert not locks.shared("infer") and not locks.shared("train")

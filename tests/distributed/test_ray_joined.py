@@ -116,3 +116,29 @@ def test_what_answers():
         assert not await _answers("no-such-host.invalid:6379")
 
     asyncio.run(main())
+
+
+ASKS_A_LOST_NODE = """
+from roll.core.errors import NodeLost
+from roll.platform.ray_backend import RayBackend
+from roll.platform.ray_nodes import RayNode
+
+backend = RayBackend()
+backend._connect()
+backend._node = lambda number: RayNode("10.0.0.9", "ab" * 28, 0, 1, "lost")
+try:
+    backend.free_port(1)
+except NodeLost as error:
+    print(error)
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_node_that_goes_before_its_port_is_known_is_waited_for_like_one_that_is_gone():
+    """`NodeLost` has the restart of a trainer wait (`device_timeout`); any other error would end the run."""
+    with a_head(HERE) as (_, environment):
+        done = subprocess.run(
+            [sys.executable, "-c", ASKS_A_LOST_NODE], env=environment, capture_output=True, text=True, timeout=200, check=False
+        )
+    assert "lost (10.0.0.9) names no free port (TaskUnschedulableError)" in done.stdout, done.stderr[-2000:]

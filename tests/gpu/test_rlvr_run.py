@@ -41,3 +41,17 @@ def test_roles_take_turns_on_the_gpu(device: str, tmp_path: Path) -> None:
         assert row["actor_train/skipped_steps"] == 0
         assert abs(row["actor/train_infer_kl"]) <= 1e-2
         assert row["actor/train_infer_ratio_token_mean"] == pytest.approx(1, abs=2e-2)
+
+
+def test_roles_overlap_on_the_gpu(device: str, tmp_path: Path) -> None:
+    """The same device at the same time: rollouts go on while a step trains, no role moves to the host, and no token is more than
+    one version old."""
+    from pipeline_run import run_pipeline
+
+    subprocess.run([sys.executable, "examples/embedded/make_embedded.py"], cwd=ROOT, check=True, timeout=300)
+    changes = [f"max_steps={STEPS}", "sharing=overlap", "async_generation_ratio=1"]
+    run = run_pipeline(ROOT / "examples" / "config" / "rlvr_config.yaml", changes, tmp_path, local=True)
+
+    assert (run.summary["status"], run.summary["steps"]) == ("finished", STEPS)
+    assert run.summary["staleness"]["max"] == 1
+    assert "device_turns" not in run.summary or not run.summary["device_turns"]["count"]

@@ -121,3 +121,19 @@ def test_a_start_that_fails_lets_nobody_else_start_on_the_device(lab, on_one_dev
 def test_roles_on_devices_of_their_own_never_sleep(lab, make_config):
     log = run(lab, make_config(max_steps=2), Watched())
     assert not {what for what, _ in log} & TURNS.keys()
+
+
+def test_roles_that_overlap_on_one_device_never_sleep_and_the_engine_starts_first(lab, on_one_device):
+    log = of_both(run(lab, on_one_device(1, sharing="overlap"), Watched()))
+    assert [event for event in log if event[0] == "start"] == [("start", "actor_infer"), ("start", "actor_train")]
+    assert not {what for what, _ in log} & TURNS.keys()
+    training = [at for at, (what, _) in enumerate(log) if what == "train"]
+    assert any("generate" in [what for what, _ in log[a:b]] for a, b in itertools.pairwise(training))
+
+
+def test_overlap_trains_the_same_as_devices_of_their_own_do_without_a_ratio(lab, on_one_device):
+    shown = [
+        [row["actor_train/grad_norm"] for row in lab.start(on_one_device(0, exp_name=name, **changes), Watched()).steps()]
+        for name, changes in (("overlap", {"sharing": "overlap"}), ("apart", {"actor_infer.device_mapping": "1"}))
+    ]
+    assert shown[0] == shown[1] and len(shown[0]) == STEPS

@@ -18,6 +18,7 @@ WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
 WeightTransport = Literal["object_store", "shared_memory", "collective", "nccl", "checkpoint_dir"]
 TRANSPORTS_APART = ("object_store", "checkpoint_dir")
 """Transports between separate processes, an explorer and a trainer."""
+Sharing = Literal["turns", "overlap", "auto"]
 Mode = Literal["both", "explore", "train", "bench"]
 
 COUNT = Bounds(ge=1)
@@ -294,6 +295,13 @@ class BaseConfig:
     num_nodes: int = option(1, "Machines.", bounds=DEVICES)
     num_gpus_per_node: int | None = option(
         None, "Devices per machine; null means the accelerators found, else the CPU cores (at least 2).", bounds=DEVICES
+    )
+    sharing: Sharing = option(
+        "turns",
+        "What the engines and other roles do on devices that are both of theirs.\n"
+        "turns: one sleeps while the other works.\n"
+        "overlap: both work at the same time; the engines get the memory that the other roles leave.\n"
+        "auto: overlap if rollouts run ahead (async_generation_ratio) and the devices have memory for both, else turns.",
     )
     device_timeout: float | None = option(
         None,

@@ -228,7 +228,7 @@ def needed_on_accelerators(config: PPOConfig) -> dict[str, tuple[str, str]]:
     """Returns the engine arguments that must be true on accelerators, each with the reason and the alternative."""
     engine = engine_of(config.actor_infer.strategy_args.strategy_name)
     needed: dict[str, tuple[str, str]] = {}
-    if config.engines_share_devices:
+    if "actor_infer" in config.roles() and config.on_devices_of("actor_infer", at_once=False):
         why = "the engines take turns with other roles on their devices, and have to give the memory back meanwhile"
         needed |= dict.fromkeys(engine.sleep_arguments, (why, "devices that no other role has"))
     if engine.in_flight_argument is not None and config.weight_update_mode == "in_flight":

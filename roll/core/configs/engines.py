@@ -32,6 +32,8 @@ class EngineTraits:
     """It also ends an answer at the end tokens of the model's folder, regardless of the request."""
     memory_share: float | None = None
     """The share of a device's memory that it takes by default."""
+    share_argument: str = ""
+    """Its argument for another share."""
     sleep_arguments: tuple[str, ...] = ()
     """Its arguments that let it release its memory, including weights, while it sleeps on an accelerator."""
     drops_weights: bool = False
@@ -60,6 +62,7 @@ ENGINES: dict[str, EngineTraits] = {
         adapters="beside",
         largest_rank=512,
         memory_share=0.92,
+        share_argument="gpu_memory_utilization",
         sleep_arguments=("enable_sleep_mode",),
         drops_weights=True,
         cpu_cache_variable=CACHE_GIB,
@@ -69,6 +72,7 @@ ENGINES: dict[str, EngineTraits] = {
         package="roll.strategies.infer.sglang.arguments",
         ends_by_folder=True,
         memory_share=0.84,  # on a device of 80 GB, about, for it follows from the device
+        share_argument="mem_fraction_static",
         sleep_arguments=("enable_memory_saver", "enable_weights_cpu_backup"),
         in_flight_argument=(
             "disable_overlap_schedule",

@@ -202,12 +202,11 @@ class PPOConfig(BaseConfig, ABC):
         unused = {"reference": not self.uses_reference, "critic": not self.uses_critic}
         return {name: role for name, role in self.configured_roles().items() if not unused.get(name)}
 
-    @property
-    def engines_share_devices(self) -> bool:
-        """True if another role uses some of the engines' devices, in turns with them."""
-        roles = self.roles()
-        others = {device for name, role in roles.items() if name != "actor_infer" for device in role.devices}
-        return "actor_infer" in roles and not others.isdisjoint(self.actor_infer.devices)
+    def on_devices_of(self, name: str, at_once: bool) -> tuple[str, ...]:
+        """Returns the other roles on some of a role's devices: those that work `at_once` with it, or in turns (`sharing`)."""
+        roles, overlap = self.roles(), self.sharing == "overlap"
+        shared = [other for other in roles if other != name and set(roles[other].devices) & set(roles[name].devices)]
+        return tuple(other for other in shared if (overlap and "actor_infer" in (name, other)) == at_once)
 
     def model_folder(self, role: WorkerConfig) -> str:
         """Returns the folder of the role's initial Hugging Face checkpoint; empty if none is named."""

@@ -37,9 +37,11 @@ class Request:
 
 @dataclass(slots=True)
 class LockTable:
-    """The holders of devices and the waiting requests. `devices`: role -> the device indices it needs."""
+    """The holders of devices and the waiting requests. `devices`: role -> the device indices it needs; `free`: the roles that
+    work beside all others (`sharing: overlap`)."""
 
     devices: dict[str, frozenset[int]]
+    free: frozenset[str] = frozenset()
     held: dict[str, int] = field(default_factory=dict)
     """Role -> number of times it holds its devices."""
     waiting: list[Request] = field(default_factory=list)
@@ -66,8 +68,8 @@ class LockTable:
         return [holder for holder in self.held if self.conflict(holder, role)]
 
     def conflict(self, one: str, other: str) -> bool:
-        """True if these are two roles that use the same device."""
-        return one != other and bool(self.devices[one] & self.devices[other])
+        """True if these are two roles that use the same device in turns."""
+        return one != other and self.free.isdisjoint((one, other)) and not self.devices[one].isdisjoint(self.devices[other])
 
     def _grant(self) -> None:
         still_waiting: list[Request] = []
@@ -88,8 +90,8 @@ Turn = Callable[[], Awaitable[object]]
 class DeviceLocks:
     """Async face of the table. When the devices change hands, the role that had them sleeps and the new one wakes."""
 
-    def __init__(self, devices: dict[str, frozenset[int]]) -> None:
-        self.table = LockTable(devices)
+    def __init__(self, devices: dict[str, frozenset[int]], free: frozenset[str] = frozenset()) -> None:
+        self.table = LockTable(devices, free)
         self._change = asyncio.Condition()
         self._sleepers: dict[str, tuple[Turn, Turn]] = {}
         self._asleep: set[str] = set()
@@ -103,7 +105,7 @@ class DeviceLocks:
         self._sleepers[role] = (sleep, wake)
 
     def shared(self, role: str) -> bool:
-        """True if another role uses some of its devices."""
+        """True if another role uses some of its devices, in turns with it."""
         return any(self.table.conflict(other, role) for other in self.table.devices)
 
     @asynccontextmanager

@@ -80,8 +80,11 @@ def torch_indices(devices: Sequence[str]) -> list[int]:
     return [int(device.partition(":")[2] or 0) for device in devices]
 
 
-def place(device_mapping: tuple[int, ...], inventory: Inventory, devices_per_worker: int = 1) -> list[Placement]:
-    """Places one worker on each `devices_per_worker` consecutive entries of the mapping."""
+def place(
+    device_mapping: tuple[int, ...], inventory: Inventory, devices_per_worker: int = 1, at_once: int = 1
+) -> list[Placement]:
+    """Places one worker on each `devices_per_worker` consecutive entries of the mapping. `at_once`: number of workers that divide
+    the threads of a device."""
     groups = [device_mapping[i : i + devices_per_worker] for i in range(0, len(device_mapping), devices_per_worker)]
     placements = []
     for rank, devices in enumerate(groups):
@@ -89,7 +92,7 @@ def place(device_mapping: tuple[int, ...], inventory: Inventory, devices_per_wor
         if len(nodes) > 1:
             raise ValueError(f"worker {rank} would span nodes {sorted(nodes)}: devices {list(devices)} must be on one node")
         local = tuple(index % inventory.per_node for index in devices)
-        threads = inventory.threads_per_device * len(devices)
+        threads = max(1, inventory.threads_per_device * len(devices) // at_once)
         placements.append(Placement(rank, len(groups), tuple(devices), nodes.pop(), local, threads))
     return placements
 

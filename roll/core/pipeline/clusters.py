@@ -1,6 +1,7 @@
 """Starts the clusters of a run, and reports each one that is ready.
 
-All start at the same time, but for roles that share devices: each of them starts when those before it sleep, the engines first.
+All start at the same time, but for roles that share devices: each of them starts when those before it sleep, or are ready if
+they overlap, the engines first.
 An engine takes its share of a device's free memory, and measures the free memory, when it starts.
 """
 
@@ -46,6 +47,8 @@ async def start_clusters(
 
     async def start(role: str) -> Cluster:
         worker = config.roles().get(role)
+        if worker is not None and role != "actor_infer" and specs.keys() & config.on_devices_of(role, at_once=True):
+            await asyncio.wait(starting[:1])  # the engines
         ranks = worker.data_parallel_ranks if worker is not None and not isinstance(worker, ActorInferConfig) else None
         cluster = await Cluster.start(role, backend, specs[role], config.rpc_timeout, ranks, **limits)
         note(f"  {role} is ready: {_workers(len(cluster))} in {duration(monotonic() - began)}")
@@ -115,7 +118,8 @@ def watch_deaths(clusters: Mapping[str, Cluster]) -> list[Coroutine[object, obje
 
 def device_locks(config: PPOConfig) -> DeviceLocks:
     """Returns the locks of roles that share a device: they take turns, and a role that leaves frees its memory if it can."""
-    return DeviceLocks({role: frozenset(worker.devices) for role, worker in config.roles().items()})
+    held = {role: frozenset(worker.devices) for role, worker in config.roles().items()}
+    return DeviceLocks(held, frozenset({"actor_infer"} if config.sharing == "overlap" else ()))
 
 
 def _workers(count: int) -> str:

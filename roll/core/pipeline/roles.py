@@ -109,7 +109,7 @@ def train_specs(
     backend: Backend,
 ) -> list[WorkerSpec]:
     """Returns one worker per device, together the ranks of one data-parallel group."""
-    placements = place(worker.devices, inventory)
+    placements = place(worker.devices, inventory, at_once=1 + bool(config.on_devices_of(role, at_once=True)))
     first = placements[0].node
     address, port = backend.node_address(first), backend.free_port(first)
     environment = allocator(inventory.kind) | queues(inventory.kind, worker.strategy_args.options)
@@ -181,7 +181,8 @@ def infer_specs(
     model, chosen = worker.model_args, worker.strategy_args.options
     per_engine = chosen.devices_per_engine if isinstance(chosen, EngineArguments) else 1
     specs = []
-    for placement in place(worker.devices, inventory, per_engine):
+    at_once = 1 + bool(config.on_devices_of("actor_infer", at_once=True))
+    for placement in place(worker.devices, inventory, per_engine, at_once):
         options: dict[str, Any] = {
             "model_path": model_path,
             "max_running_requests": derived.requests_per_engine,

@@ -20,7 +20,7 @@ def schedule_problems(config: PPOConfig) -> Iterator[Problem]:
     """An evaluation has no schedule: its file may be that of a run of any mode, as `roll eval` finds it in the run's folder."""
     if config.only_evaluates:
         return
-    for rule in (_ahead, _tuning, _reuse, _fallback, _arrival, _halves, _silence, _transport):
+    for rule in (_ahead, _tuning, _reuse, _fallback, _arrival, _halves, _silence, _transport, _sharing):
         yield from rule(config)
 
 
@@ -221,3 +221,11 @@ def _transport(config: PPOConfig) -> Iterator[Problem]:
     elif transport == "shared_memory" and config.num_nodes > 1:
         fix = "object_store, or collective where many engines are on other nodes"
         yield Problem(key, transport, f"needs all roles on one machine: num_nodes is {config.num_nodes}", fix)
+
+
+def _sharing(config: PPOConfig) -> Iterator[Problem]:
+    if config.sharing != "overlap" or "actor_infer" not in config.roles():
+        return
+    if not config.on_devices_of("actor_infer", at_once=True):
+        fix = "turns, or the same device_mapping for both"
+        yield Problem("sharing", "overlap", "no other role has devices of the engines", fix)

@@ -180,3 +180,18 @@ def test_an_interpreter_is_looked_into_without_importing_anything(tmp_path: Any)
         inspect_interpreter(str(tmp_path / "no-python"), "torch", [], [])
     with pytest.raises(ValueError, match="is not a working Python interpreter"):
         inspect_interpreter("/bin/false", "torch", [], [])
+
+
+@pytest.mark.parametrize(
+    ("module", "needs", "told"), [("by_path_alone", [], "by_path_alone"), ("json", ["by_path_alone"], "by_path_alone")]
+)
+def test_an_interpreter_whose_packages_only_pythonpath_finds_is_refused_with_that_reason(
+    tmp_path, monkeypatch, module, needs, told
+):
+    """PYTHONPATH is this interpreter's, and another's processes start without it."""
+    (tmp_path / "by_path_alone").mkdir()
+    (tmp_path / "by_path_alone" / "__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ValueError, match=f"finds {told} by PYTHONPATH alone.*{tmp_path}.*pth"):
+        inspect_interpreter(sys.executable, module, [], needs)
+    assert inspect_interpreter(sys.executable, "no_such_module", [], [])["folder"] is None
