@@ -19,7 +19,7 @@ from tempfile import TemporaryFile
 from typing import Any
 from urllib.parse import urlsplit
 
-from roll.core.configs.base import OnEventConfig
+from roll.core.configs.watching import OnEventConfig
 
 MOST_SAID = 200
 """Characters of what a command that failed has said."""

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from roll.core.configs.agentic import AgenticConfig
-from roll.core.configs.base import OnEventConfig
 from roll.core.configs.derived import derive
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Collector, ConfigError, Problem
 from roll.core.configs.rlvr import RLVRConfig
+from roll.core.configs.watching import OnEventConfig
 from roll.core.data.sample import Prompt
 from roll.core.distributed.backend import WorkerSpec
 from roll.core.distributed.cluster import Cluster

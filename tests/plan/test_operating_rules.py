@@ -4,9 +4,8 @@ import sys
 
 import pytest
 
-from roll.core.configs.base import AlarmConfig, OnEventConfig
-from roll.core.configs.best_steps import KeepBestConfig
 from roll.core.configs.rlvr import RLVRConfig
+from roll.core.configs.watching import AlarmConfig, KeepBestConfig, OnEventConfig
 from roll.plan.rules.operating_rules import operating_problems
 from roll.reports.receivers import Receiver
 

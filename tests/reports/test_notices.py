@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from roll.core.configs.base import OnEventConfig
+from roll.core.configs.watching import OnEventConfig
 from roll.reports import notices
 from roll.reports.notices import FILE, Notices, end_of, events_of
 from roll.reports.receivers import NotDelivered, Receiver, receivers_of

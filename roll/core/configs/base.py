@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
-from roll.core.configs.best_steps import EarlyStoppingConfig, KeepBestConfig
 from roll.core.configs.device_mapping import MAX_DEVICES
-from roll.core.configs.fields import Bounds, option, required
+from roll.core.configs.fields import Bounds, option
 from roll.core.configs.flow import FlowConfig
 from roll.core.configs.staleness import GroupsOrder, StalenessPolicy
+from roll.core.configs.watching import AlarmConfig, EarlyStoppingConfig, KeepBestConfig, OnEventConfig
 
-AlarmAction = Literal["warn", "stop"]
 TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow", "none"]
 WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
 WeightTransport = Literal["object_store", "shared_memory", "collective", "nccl", "checkpoint_dir"]
@@ -26,33 +25,6 @@ DEVICES = Bounds(ge=1, le=MAX_DEVICES)
 PRETRAIN = "pretrain"
 """The name of the `pretrain` model among the models of an evaluation."""
 EVAL_STEPS = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlarmConfig:
-    """An alarm. It is raised once when a metric has left its range for long enough, and again only after the metric was back."""
-
-    metric: str = required("The metric, by its name in metrics.jsonl.")
-    above: float | None = option(None, "Values above this are out of range. NaN always is.")
-    below: float | None = option(None, "Values below this are out of range.")
-    for_steps: int = option(
-        1, "Values in a row that have to be out of range; those of a validation count by validations.", bounds=Bounds(ge=1)
-    )
-    action: AlarmAction = option(
-        "warn", "warn: the run goes on; stop: it ends after the step, with a checkpoint, status stopped and exit code 3."
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnEventConfig:
-    """Who is told of an event, as JSON: a command, as a list of words, or a webhook, as an address. `$NAME` in either is a
-    variable of the environment, in which secrets stay."""
-
-    finished: str | list[str] | None = option(None, "The run has ended in order.")
-    failed: str | list[str] | None = option(None, "The run has failed, or was stopped.")
-    alarm: str | list[str] | None = option(None, "An alarm was given.")
-    best: str | list[str] | None = option(None, "A checkpoint is the best so far (keep_best).")
-    timeout_s: float = option(10.0, "Seconds after which a command or a webhook is given up.", bounds=Bounds(gt=0))
 
 
 @dataclass(frozen=True, kw_only=True)
