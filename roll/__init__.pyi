@@ -12,8 +12,12 @@ from roll.core.configs.agentic import (
     PassRateMixtureConfig as PassRateMixtureConfig,
     RewardNormalizationConfig as RewardNormalizationConfig,
 )
-from roll.core.configs.base import AlarmConfig as AlarmConfig
-from roll.core.configs.best_steps import EarlyStoppingConfig as EarlyStoppingConfig, KeepBestConfig as KeepBestConfig
+from roll.core.configs.watching import (
+    AlarmConfig as AlarmConfig,
+    EarlyStoppingConfig as EarlyStoppingConfig,
+    KeepBestConfig as KeepBestConfig,
+    OnEventConfig as OnEventConfig,
+)
 from roll.core.configs.arguments import (
     CurriculumConfig as CurriculumConfig,
     DataArguments as DataArguments,

@@ -23,6 +23,7 @@ usage: roll <command> [options] [key=value ...]
   env check|play|audit   try an environment: contract, seeds, rewards, speed; watch a model play it; audit: what an
                          environment or a reward pays players that cannot do the task
   env add|list|prompts   packages of environments in interpreters of their own; their tasks as prompts
+  top [WHERE]            all runs of a folder on one screen: step, verdict, staleness, idle, best, warnings
   show RUN               how a run is doing; show RUN samples: what the model said; show RUN groups: its database
   ui                     a page in the browser over runs: curves, time, groups, tokens; --report: as one HTML file
   replay RUN             train its recorded steps again, bit for bit; or otherwise: --change key=value
@@ -38,9 +39,9 @@ roll <command> --help says more; roll --version.
 
 COMMANDS = {
     "demo": "train:demo", "init": "init:main", "check": "check:main", "simulate": "simulate:main", "train": "train:main",
-    "eval": "train:evaluate", "doctor": "doctor:main", "env": "env:main", "show": "show:main", "ui": "ui:main",
-    "replay": "replay:main", "explain": "explain:main",
-    "data": "kept:main", "diff": "show:diff", "verify": "verify:main", "export": "export:main", "completion": "completion:main",
+    "eval": "train:evaluate", "doctor": "doctor:main", "env": "env:main", "top": "top:main", "show": "show:main",
+    "ui": "ui:main", "replay": "replay:main", "explain": "explain:main", "diff": "show:diff", "verify": "verify:main",
+    "data": "kept:main", "export": "export:main", "completion": "completion:main",
 }  # fmt: skip
 """The module beside this one, and its function."""
 RUNS = ("demo", "train", "eval")

@@ -1,5 +1,5 @@
-"""What a run on this machine would be refused for that is known without a worker: trackers, the checkpoint that it goes on from,
-the database of its groups. Imports nothing heavy, and changes nothing."""
+"""What a run on this machine would be refused for that is known without a worker: trackers, the port of its figures, receivers of
+its notices, the checkpoint that it goes on from, the database of its groups. Imports nothing heavy, and changes nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from roll.core.configs.sizes import GIB
 from roll.core.errors import DatabaseError, Fixable
 from roll.core.record.checkpoint import Checkpoint
 from roll.core.record.run_identity import standing
+from roll.plan.rules.addresses import FREE, listening_at
+from roll.platform.ports import check_listening
 from roll.prepare.beginning import beginning
+from roll.reports.receivers import receivers_of
+from roll.reports.spans import INSTALL, check_installed
 
 MOST_READ = 4 * GIB
 """A larger checkpoint is read by the start alone: it takes minutes."""
@@ -24,6 +28,7 @@ MOST_READ = 4 * GIB
 
 def refused_here(config: PPOConfig) -> Iterator[Note]:
     yield from _trackers(config)
+    yield from _operated(config)
     if config.only_evaluates:
         yield from _evaluated(config)
     if config.resume_from_checkpoint is False:
@@ -74,6 +79,24 @@ def _trackers(config: PPOConfig) -> Iterator[Note]:
         if name != "none" and find_spec(name) is None:
             message = f"needs the package {name}, which is not installed; fix: pip install {name}, or leave it out"
             yield Note("track_with", config.track_with, message)
+
+
+def _operated(config: PPOConfig) -> Iterator[Note]:
+    if (address := config.metrics_address) is not None:
+        try:
+            check_listening(*listening_at(address))
+        except ValueError as error:
+            yield Note("metrics_address", address, f"{error}; fix: {FREE}")
+    if config.otlp_endpoint is not None:
+        try:
+            check_installed()
+        except ValueError as error:
+            yield Note("otlp_endpoint", config.otlp_endpoint, f"{error}; fix: {INSTALL}")
+    for receiver in () if config.only_explores else receivers_of(config.on_event):
+        try:
+            receiver.check()
+        except ValueError as error:
+            yield Note(f"on_event.{receiver.event}", receiver.to, f"{error}; fix: export it, or name another")
 
 
 def _is_large(config: PPOConfig) -> bool:

@@ -124,7 +124,7 @@ def facts(run_dir: Path) -> dict[str, Any]:
     alarms = [row["text"] for row in read_rows(run_dir / ALARMS)] if (run_dir / ALARMS).is_file() else []
     told |= {key: summary.get(key, ()) for key in ("warnings", "advice", "evaluation", "tags")} | {"alarms": alarms}
     if address is not None:
-        return told | {"database": _of_database(address, read_identity(run_dir))}
+        return told | {"database": of_database(address, read_identity(run_dir))}
     shown = (REWARD, CUT, "staleness/mean", STEP_S, WAIT_S)
     last = {key: run.metrics.last[key] for key in shown if key in run.metrics.last}
     return told | {"metrics": last, "groups": summary.get("groups")}
@@ -153,7 +153,7 @@ def _driver_lines(told: Mapping[str, Any]) -> Iterator[str]:
     yield from evaluation_lines(told["evaluation"])
 
 
-def _of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
+def of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
     from sqlalchemy import select
 
     from roll.topologies.sql.admittance import owner_of
@@ -181,7 +181,9 @@ def _of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
     trainers = [
         {"name": row.name, "state": state[row.name], "pid": row.pid, "host": row.host} for row in rows if row.role != "explorer"
     ]
+    owner = owner_of(run)
     return {
+        "run": owner.exp_name, "folder": owner.folder,
         "status": run.status, "reason": run.reason,
         "steps": uses // batch if batch else run.next_step, "max_steps": run.max_steps,
         "published": run.newest, "served_by_all": run.version,

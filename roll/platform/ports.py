@@ -48,6 +48,14 @@ def _is_free(port: int) -> bool:
     return True
 
 
+def check_listening(host: str, port: int) -> None:
+    """Raises `ValueError` if this process cannot listen there."""
+    try:
+        socket.create_server((host, port), family=family_of(host)).close()
+    except OSError as error:
+        raise ValueError(f"nothing can listen at {host}, port {port}: {error.strerror or error}") from error
+
+
 def family_of(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from roll.core.configs.plain import to_mapping
 from roll.core.distributed.backend import Backend
@@ -24,9 +25,46 @@ from roll.reports.invalid_actions import InvalidActions
 from roll.reports.keep_best import KeepBest, Retention
 from roll.reports.learning_curve import LearningCurve
 from roll.reports.live_display import LiveDisplay
+from roll.reports.notices import Notices
+from roll.reports.receivers import receivers_of
+from roll.reports.rows import process_labels
+from roll.reports.spans import SpanExport
 from roll.reports.trackers import Trackers
 from roll.reports.verdict import Curves
 from roll.reports.warnings import Warnings, table
+
+if TYPE_CHECKING:  # most runs serve no figures
+    from roll.reports.prometheus.page import MetricsPage
+
+
+class RunObservers:
+    """What one run is shown by. Reports and onlookers share the page of its figures, and what exports its spans."""
+
+    _page: MetricsPage | None = None
+    _spans: SpanExport | None = None
+
+    def reports(self, prepared: Prepared, inventory: Inventory, backend: Backend) -> Observers:
+        """Raises `TrackerError`, having changed no file, and `OSError`."""
+        made, config = run_observers(prepared, inventory, backend), prepared.config
+        if config.metrics_address is not None:
+            from roll.reports.prometheus.page import MetricsPage
+
+            self._page = MetricsPage(config, prepared.run_dir, prepared.lock, made.note)
+        if config.otlp_endpoint is not None:
+            self._spans = SpanExport(config.otlp_endpoint, process_labels(config))
+        return made._replace(reports=(*made.reports, *filter(None, (self._page, self._spans))))
+
+    def onlookers(
+        self, flow: Flow, clusters: Mapping[str, Cluster], run_dir: Path, reports: Reports
+    ) -> list[Coroutine[object, object, None]]:
+        more = []
+        if self._spans is not None:
+            self._spans.follow(reports.record.files.trace)
+        if self._page is not None and "actor_infer" in clusters:
+            from roll.reports.prometheus.engine_watch import watch_engines
+
+            more = [watch_engines(clusters["actor_infer"], self._page)]
+        return [*run_onlookers(flow, clusters, run_dir, reports), *more]
 
 
 def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) -> Observers:
@@ -48,7 +86,9 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
         alarms = Alarms(config.alarms if config.trains else (), run_dir, display)
         reports += [tags, Adviser(config, inventory.kind, not backend.isolated, curves), alarms]
     retention = Retention(prepared.checkpoints, best)
-    return Observers((*reports, display, picture), display.note, retention.spares)
+    receivers = () if config.only_explores else tuple(receivers_of(config.on_event))
+    notices = [Notices(receivers, config.exp_name, run_dir)] if receivers else []  # last: it tells what the others found
+    return Observers((*reports, display, picture, *notices), display.note, retention.spares)
 
 
 def _best_steps(prepared: Prepared) -> tuple[KeepBest | None, EarlyStopping | None]:

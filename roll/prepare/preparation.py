@@ -35,12 +35,16 @@ from roll.core.record.run_identity import RunIdentity, standing
 from roll.core.record.validation import ValidationSet
 from roll.core.weights.folder_files import CONFIG
 from roll.core.workers.infer_interface import sampling_params
+from roll.plan.rules.addresses import FREE, listening_at
 from roll.plan.rules.doubts import doubts
 from roll.plan.rules.validation import check_config
+from roll.platform.ports import check_listening
 from roll.prepare.beginning import beginning
 from roll.prepare.check import with_sharing_here
-from roll.prepare.observers import run_observers, run_onlookers
+from roll.prepare.observers import RunObservers
 from roll.prompts.chat_template import set_variables
+from roll.reports.receivers import receivers_of
+from roll.reports.spans import INSTALL, check_installed
 from roll.strategies.infer.installed_engine import engine_package, engine_problems
 from roll.strategies.installed_backend import backend_problems
 from roll.strategies.model_folder import open_classifier, open_model
@@ -186,7 +190,14 @@ class Preparation:
             fix = "the folder of a run with rollout_log_per_step: all, and steps that it has recorded"
             groups = self.collect("replay.run", config.replay.run, partial(recorded_groups, config, first), fix) or Groups
         self.collect("weights_address", config.weights_address, partial(serving.check_serving, config), serving.FIX)
+        if (address := config.metrics_address) is not None:
+            self.collect("metrics_address", address, partial(check_listening, *listening_at(address)), FREE)
+        if config.otlp_endpoint is not None:
+            self.collect("otlp_endpoint", config.otlp_endpoint, check_installed, INSTALL)
+        for receiver in () if config.only_explores else receivers_of(config.on_event):
+            self.collect(f"on_event.{receiver.event}", receiver.to, receiver.check, "export it, or name another")
         self.collect.raise_if_any()
+        observers = RunObservers()
         return {
             "config": config,
             "derived": self.derived,
@@ -201,8 +212,8 @@ class Preparation:
             "run_dir": self.run_dir,
             "stages": self._stages,
             "callbacks": self._callbacks,
-            "observers": run_observers,
-            "onlookers": run_onlookers,
+            "observers": observers.reports,
+            "onlookers": observers.onlookers,
             "evaluated": self._evaluated,
             "remarks": tuple(self.remarks),
             "warnings": tuple(self.warnings),

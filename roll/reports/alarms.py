@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from roll.core.configs.base import AlarmConfig
+from roll.core.configs.watching import AlarmConfig
 from roll.core.record.callbacks import Callback, MetricsRow, Summary
 from roll.core.record.journal import JournalFile
 from roll.core.record.run_progress import RunProgress

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import nan
 
-from roll.core.configs.best_steps import EarlyStoppingConfig
 from roll.core.configs.sizes import compact, counted
+from roll.core.configs.watching import EarlyStoppingConfig
 from roll.core.record.callbacks import MetricsRow, Summary
 from roll.core.record.run_progress import RunProgress
 from roll.reports.best_steps import Scored, waiting

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from roll.core.configs.best_steps import KeepBestConfig
+from roll.core.configs.watching import KeepBestConfig
 from roll.core.errors import Superseded
 from roll.core.groups.schedule import StepSchedule
 from roll.core.record.callbacks import MetricsRow, Summary

@@ -44,9 +44,12 @@ class TrackedRun:
 
 
 class TensorBoardTracker:
+    CUTS = True
+    """Takes back the last step, too, whose validation may be made again: it is told anew what the run knows of it."""
+
     def __init__(self, run: TrackedRun, **kwargs: object) -> None:
         tensorboard = load("tensorboard", "torch.utils.tensorboard")
-        defaults = {"log_dir": str(run.run_dir / "tensorboard"), "purge_step": run.last_step + 1}
+        defaults = {"log_dir": str(run.run_dir / "tensorboard"), "purge_step": max(run.last_step, 0)}
         self._writer = tensorboard.SummaryWriter(**(defaults | kwargs))
 
     def log(self, step: int, metrics: Mapping[str, object]) -> None:
@@ -87,7 +90,7 @@ class SwanlabTracker:
             self._swanlab.login(**login)
         run_id = run.remembered_id("swanlab") or uuid.uuid4().hex[:21]
         defaults = {"project": "roll", "experiment_name": run.exp_name, "logdir": str(run.run_dir / "swanlog")}
-        if kwargs.get("mode", "cloud") in ("cloud", "online"):
+        if kwargs.get("mode", "cloud") in ("cloud", "online", "offline"):
             defaults |= {"id": run_id, "resume": "allow"}
         self._swanlab.init(**(defaults | kwargs), config=dict(run.config))
         run.remember_id("swanlab", run_id)
@@ -104,6 +107,7 @@ class MlflowTracker:
     STATES: ClassVar = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED", "interrupted": "KILLED"}
     BATCH = 100
     """Parameters a request: the server's limit."""
+    _resumed = False
 
     def __init__(
         self,
@@ -115,10 +119,12 @@ class MlflowTracker:
     ) -> None:
         mlflow = load("mlflow")
         self._entities = load("mlflow", "mlflow.entities")
+        self._before: dict[str, set[int]] = {}
+        """Of a resumed run: the steps of each metric that it had before."""
         # The client is used, not the module's functions, which keep one active run per thread.
         self._client = mlflow.MlflowClient(tracking_uri)
         if known := run.remembered_id("mlflow"):
-            self._id = known
+            self._id, self._resumed = known, True
             self._client.update_run(known, status="RUNNING")
             return
         experiment = self._client.get_experiment_by_name(experiment_name)
@@ -133,8 +139,14 @@ class MlflowTracker:
         now_ms = int(time.time() * 1000)
         # MLflow refuses names with this character.
         named = [(name.replace("@", "_at_"), value) for name, value in scalars(metrics)]
-        values = [self._entities.Metric(name, value, now_ms, step) for name, value in named]
+        values = [self._entities.Metric(name, value, now_ms, step) for name, value in named if not self._has(name, step)]
         self._client.log_batch(self._id, metrics=values)
+
+    def _has(self, name: str, step: int) -> bool:
+        """True if the step was logged before the run was killed, or taken back: MLflow would show it twice."""
+        if self._resumed and name not in self._before:
+            self._before[name] = {metric.step for metric in self._client.get_metric_history(self._id, name)}
+        return step in self._before.get(name, ())
 
     def finish(self, status: str) -> None:
         self._client.set_terminated(self._id, self.STATES[status])

@@ -1,10 +1,19 @@
-"""A report of the rows of metrics.jsonl, those of earlier starts among them."""
+"""A report of the rows of metrics.jsonl, those of earlier starts among them; and the process that reports."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from roll.core.configs.ppo import PPOConfig
 from roll.core.record.callbacks import Callback, MetricsRow
+
+PROCESS = {"both": "driver", "train": "trainer", "bench": "bench"}
+"""Mode -> the name of a process. Explorers have names of their own."""
+
+
+def process_labels(config: PPOConfig) -> dict[str, str]:
+    """Returns the names by which others tell runs and their processes apart."""
+    return {"run": config.exp_name, "process": PROCESS.get(config.mode, config.explorer_name)}
 
 
 class OfRows(Callback):

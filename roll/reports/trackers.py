@@ -134,6 +134,10 @@ class Trackers(Callback):
             self._run = replace(self._run, last_step=step)
             self._start()
         self._begun = True
+        for tracker in self.all:
+            if getattr(REMOTE[tracker.name], "CUTS", False):
+                for row in (row for row in rows if row["step"] == self._run.last_step):
+                    tracker.log(row["step"], row)
 
     def on_step(self, step: int, metrics: MetricsRow) -> None:
         for tracker in self.all:

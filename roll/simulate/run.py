@@ -23,6 +23,7 @@ from roll.core.configs.derived import derive
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Collector, ConfigError, Problem
 from roll.core.configs.rlvr import RLVRConfig
+from roll.core.configs.watching import OnEventConfig
 from roll.core.data.sample import Prompt
 from roll.core.distributed.backend import WorkerSpec
 from roll.core.distributed.cluster import Cluster
@@ -38,7 +39,7 @@ from roll.core.workers.infer_interface import sampling_params
 from roll.plan.rules.validation import check_config
 from roll.prepare import agentic_run, rlvr_run
 from roll.prepare.agentic_run import AgenticPrepared, AgenticRun
-from roll.prepare.observers import run_observers, run_onlookers
+from roll.prepare.observers import RunObservers
 from roll.prepare.rlvr_run import RLVRPrepared, RLVRRun
 from roll.simulate.backend import SimulatedBackend
 from roll.simulate.costs import Costs
@@ -58,6 +59,9 @@ CHOSEN: Mapping[str, Any] = {
     "rollout_log_per_step": 0,
     "keep_best": None,
     "early_stopping": None,
+    "metrics_address": None,
+    "otlp_endpoint": None,
+    "on_event": OnEventConfig(),
     "logging_steps": NEVER,
     "deterministic": False,
     "sharing": "turns",
@@ -129,7 +133,7 @@ class Simulation:
             kind, filters = RLVRPrepared, rlvr_run.group_filters(config, collect)
             own = {"config": config, "skipped": {}, "success_at": dict.fromkeys(config.rewards, 1.0)}
         collect.raise_if_any()
-        source, run_dir = self._tasks(), Path(derived.run_dir)
+        source, run_dir, observers = self._tasks(), Path(derived.run_dir), RunObservers()
         run_dir.mkdir(parents=True, exist_ok=True)
         return kind(
             derived=derived,
@@ -140,8 +144,8 @@ class Simulation:
             checkpoint=None,
             run_dir=run_dir,
             validation=self._sets() if config.has_engines else [],
-            observers=run_observers,
-            onlookers=run_onlookers,
+            observers=observers.reports,
+            onlookers=observers.onlookers,
             identity=standing(config, None),
             contract=config.contract(),
             **own,

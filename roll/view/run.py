@@ -90,7 +90,7 @@ class RunReader:
         with self._curving:
             self.look(self.metrics)
             summary, config = self.summary, self.config
-            changed = max((_changed(self.folder / name) for name in LATEST), default=0.0)
+            changed = max((changed_at(self.folder / name) for name in LATEST), default=0.0)
             state, reason = state_of(summary, changed)
             last, found_verdict = self.metrics.last, self._verdict(state, summary, config)
             bound = whole((mapping(summary.get("staleness"))).get("bound"))
@@ -275,7 +275,7 @@ def _counts(summary: Mapping[str, object]) -> dict[str, int | None]:
     return {name: whole(counts.get(name)) for name in ("admitted", "buffered", "in_flight", "trained", "reused")}
 
 
-def _changed(path: Path) -> float:
+def changed_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:

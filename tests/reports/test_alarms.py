@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from roll.core.configs.base import AlarmConfig
+from roll.core.configs.watching import AlarmConfig
 from roll.core.record.run_progress import RunProgress
 from roll.reports.alarms import Alarms, out_of_range
 

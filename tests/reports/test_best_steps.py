@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.core.configs.best_steps import EarlyStoppingConfig, KeepBestConfig
+from roll.core.configs.watching import EarlyStoppingConfig, KeepBestConfig
 from roll.core.groups.schedule import StepSchedule
 from roll.core.record.checkpoint import TRAINER, CheckpointStore
 from roll.core.record.run_progress import RunProgress

@@ -145,13 +145,18 @@ def read_tensorboard(run_dir):
 def test_tensorboard_shows_a_resumed_run_as_one_curve(tmp_path):
     pytest.importorskip("tensorboard")
     run = Trackers(["tensorboard"], tmp_path, "e", CONFIG)
-    for step in range(4):
-        run.on_step(step, {"loss": float(step), "staleness/histogram": {"0": 8}})
+    rows = [{"step": step, "loss": float(step), "staleness/histogram": {"0": 8}} for step in range(4)]
+    for row in rows:
+        run.on_step(row["step"], row)
+    run.on_validation(1, {"accuracy": 0.25})
     run.finish("interrupted")
     run = Trackers(["tensorboard"], tmp_path, "e", CONFIG, last_step=1)
+    run.on_run_begin(1, rows[:2])  # its validation ended after the checkpoint: it is made again
+    run.on_validation(1, {"accuracy": 0.5})
     run.on_step(2, {"loss": 20.0})
     run.finish("finished")
     curves = read_tensorboard(tmp_path)
+    assert curves["accuracy"] == [(1, 0.5)]
     assert curves["loss"] == [(0, 0.0), (1, 1.0), (2, 20.0)]
     assert curves["staleness/histogram/0"] == [(0, 8.0), (1, 8.0)]
 

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
-from roll.core.configs.best_steps import EarlyStoppingConfig, KeepBestConfig
 from roll.core.configs.device_mapping import MAX_DEVICES
-from roll.core.configs.fields import Bounds, option, required
+from roll.core.configs.fields import Bounds, option
 from roll.core.configs.flow import FlowConfig
 from roll.core.configs.replay import ReplayConfig
 from roll.core.configs.staleness import GroupsOrder, StalenessPolicy
+from roll.core.configs.watching import AlarmConfig, EarlyStoppingConfig, KeepBestConfig, OnEventConfig
 
-AlarmAction = Literal["warn", "stop"]
 TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow", "none"]
 WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
 WeightTransport = Literal["object_store", "shared_memory", "collective", "nccl", "checkpoint_dir"]
@@ -27,21 +26,6 @@ DEVICES = Bounds(ge=1, le=MAX_DEVICES)
 PRETRAIN = "pretrain"
 """The name of the `pretrain` model among the models of an evaluation."""
 EVAL_STEPS = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlarmConfig:
-    """An alarm. It is raised once when a metric has left its range for long enough, and again only after the metric was back."""
-
-    metric: str = required("The metric, by its name in metrics.jsonl.")
-    above: float | None = option(None, "Values above this are out of range. NaN always is.")
-    below: float | None = option(None, "Values below this are out of range.")
-    for_steps: int = option(
-        1, "Values in a row that have to be out of range; those of a validation count by validations.", bounds=Bounds(ge=1)
-    )
-    action: AlarmAction = option(
-        "warn", "warn: the run goes on; stop: it ends after the step, with a checkpoint, status stopped and exit code 3."
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +141,16 @@ class BaseConfig:
         "Metrics that are watched while steps are trained, e.g. [{metric: actor/ess, below: 0.3, for_steps: 3, action: stop}]. "
         "With mode explore and train the trainer watches.",
     )
+    metrics_address: str | None = option(
+        None,
+        "Where Prometheus fetches the figures of the run, :port of this machine alone, or host:port; port 0: any that is free, "
+        "which is told. null: nowhere.",
+    )
+    otlp_endpoint: str | None = option(
+        None,
+        "Where spans of groups, steps and weight updates are sent by OpenTelemetry, e.g. http://127.0.0.1:4318. null: nowhere.",
+    )
+    on_event: OnEventConfig = option(OnEventConfig(), "Commands and webhooks, e.g. {failed: [mail, -s, failed, me@example.org]}.")
     rollout_log_per_step: int | Literal["all"] = option(
         8,
         "Rollouts written to samples.jsonl each step, rounded up to whole groups that are drawn by seed; as many of groups that "

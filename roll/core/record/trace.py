@@ -45,7 +45,7 @@ class Span(NamedTuple):
     args: JsonMapping
 
 
-class _Bar(NamedTuple):
+class Bar(NamedTuple):
     """A span in its row."""
 
     tid: int
@@ -56,7 +56,7 @@ class _Bar(NamedTuple):
         return [_event("X", self.span.name, self.tid, ts=begin, dur=round(end - begin, 1), args=plain(self.span.args))]
 
 
-class _Track(NamedTuple):
+class Track(NamedTuple):
     """A group's phases, and when they began."""
 
     group_id: int
@@ -82,7 +82,7 @@ class _Piece:
     """Some of a file's spans and tracks. They become events, and these text, when somebody asks for it: the thread that writes
     the file, and not the event loop."""
 
-    def __init__(self, drawn: Sequence[_Bar | _Track], zero: float) -> None:
+    def __init__(self, drawn: Sequence[Bar | Track], zero: float) -> None:
         self._drawn = drawn
         self._zero = zero
 
@@ -122,7 +122,7 @@ class Trace:
         self._groups: dict[int, list[tuple[str, float]]] = {}
         """The phases of each live group, and when they began."""
         self._notes: dict[int, dict[str, object]] = {}
-        self._fresh: list[_Bar | _Track] = []
+        self._fresh: list[Bar | Track] = []
         self._pieces: list[_Piece] = []
         self._events = 0
         """Number of events in the newest file."""
@@ -132,6 +132,8 @@ class Trace:
         self.full: list[TraceFile] = []
         """Files that are not written yet, and will not change any more."""
         self._forgotten = 0
+        self.listeners: list[Callable[[Bar | Track], None]] = []
+        """Called with each span and track that is over; must be quick."""
 
     def add(self, span: Span) -> None:
         self._add(self._bar(span), 1)
@@ -157,20 +159,22 @@ class Trace:
         track here."""
         if phases := self._groups.pop(group_id, None):
             facts = {**facts, **self._notes.pop(group_id, {})}
-            self._add(_Track(group_id, phases, self._clock(), facts), 2 * len(phases) + 2)
+            self._add(Track(group_id, phases, self._clock(), facts), 2 * len(phases) + 2)
 
     def files(self, open_spans: Iterable[Span] = ()) -> list[TraceFile]:
         """Returns the full files and the newest in its present state, with live groups and `open_spans` drawn up to now."""
         self._seal()
         now = self._clock()
-        live = [_Track(group_id, tuple(phases), now, {"status": "live"}) for group_id, phases in self._groups.items()]
+        live = [Track(group_id, tuple(phases), now, {"status": "live"}) for group_id, phases in self._groups.items()]
         return [*self.full, self._file([*(self._bar(span) for span in open_spans), *live])]
 
     def written(self, files: Sequence[TraceFile]) -> None:
         """Forgets full files that are on disk."""
         self.full = [file for file in self.full if file not in files]
 
-    def _add(self, drawn: _Bar | _Track, events: int) -> None:
+    def _add(self, drawn: Bar | Track, events: int) -> None:
+        for listen in self.listeners:
+            listen(drawn)
         self._fresh.append(drawn)
         self._events += events
         if len(self._fresh) >= TOGETHER or self._events >= self._file_events:
@@ -188,14 +192,14 @@ class Trace:
         self.full.append(self._file())
         self._pieces, self._events, self._path = [], 0, self._next_path()
 
-    def _file(self, drawn: Sequence[_Bar | _Track] = ()) -> TraceFile:
+    def _file(self, drawn: Sequence[Bar | Track] = ()) -> TraceFile:
         """Returns the newest file, with `drawn` added."""
         besides = [_Piece(drawn, self._zero)] if drawn else []
         until = _micros(self._clock() - self._zero)
         return TraceFile(self._path, tuple(self._rows), [*self._pieces, *besides], self._forgotten, until)
 
-    def _bar(self, span: Span) -> _Bar:
-        return _Bar(self._rows.setdefault(span.row, len(self._rows)), span)
+    def _bar(self, span: Span) -> Bar:
+        return Bar(self._rows.setdefault(span.row, len(self._rows)), span)
 
     def _next_path(self) -> Path:
         while True:

@@ -118,6 +118,8 @@ class EngineStats:
     prefill_tokens: int = 0
     busy_s: float = 0.0
     """Seconds with at least one request running."""
+    cache_use: float | None = None
+    """Share of the KV cache that is in use; None if the engine does not say."""
 
 
 class InferStrategy(Protocol):

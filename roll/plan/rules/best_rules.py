@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 
 from roll.core.configs.agentic import AgenticConfig
-from roll.core.configs.best_steps import KeepBestConfig
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Problem, did_you_mean
+from roll.core.configs.watching import KeepBestConfig
 from roll.plan.rules.metric_rules import among, metric_names, of_validations, unknown
 
 

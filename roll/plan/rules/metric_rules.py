@@ -7,11 +7,11 @@ from fnmatch import fnmatchcase
 from glob import escape
 
 from roll.core.configs.agentic import AgenticConfig
-from roll.core.configs.base import AlarmConfig
 from roll.core.configs.derived import keeps_sampling_mask, old_logprobs_recomputed, replays_routing
 from roll.core.configs.losses import POLICY_LOSSES, anchor_of
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import MISSING_VALUE, Problem, did_you_mean
+from roll.core.configs.watching import AlarmConfig
 from roll.core.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE, numbers_of_attempts
 from roll.core.record.metric_names import OF_EVERY_RUN, OF_PAIRS, OF_SOME_RUNS
 from roll.plan.rows_config import DPOConfig, RowsConfig

@@ -21,6 +21,7 @@ from roll.plan.rules.agentic_rules import agentic_problems
 from roll.plan.rules.best_rules import best_problems
 from roll.plan.rules.loss_rules import loss_problems
 from roll.plan.rules.metric_rules import alarm_problems
+from roll.plan.rules.operating_rules import operating_problems
 from roll.plan.rules.rlvr_rules import rlvr_problems
 from roll.plan.rules.role_rules import device_problems, role_problems, unreadable_devices
 from roll.plan.rules.rows_rules import rows_problems
@@ -49,6 +50,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         _evaluation,
         alarm_problems,
         best_problems,
+        operating_problems,
         schedule_problems,
         loss_problems,
         teacher_problems,

@@ -165,6 +165,7 @@ class SlotEngine:
             queued=len(self._queue),
             free_slots=self.slots - running,
             busy_s=self._busy.seconds,
+            cache_use=running / self.slots,
         )
 
     @torch.inference_mode()

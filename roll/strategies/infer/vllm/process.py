@@ -37,6 +37,8 @@ class EngineFigures:
     """Computed; those found in the prefix cache are not among them."""
     preemptions: int = 0
     """Requests whose KV cache was given to others."""
+    cache_use: float = 0.0
+    """Share of the KV cache that is in use."""
 
 
 def engine_folder() -> TempFolder:
@@ -106,6 +108,8 @@ def start_engine(arguments: Mapping[str, Any], environment: Mapping[str, str], f
             def log_engine_initialized(self) -> None: ...
 
             def record(self, scheduler_stats: Any, iteration_stats: Any, *args: Any, **kwargs: Any) -> None:
+                if scheduler_stats is not None:
+                    figures.cache_use = scheduler_stats.kv_cache_usage
                 if iteration_stats is not None:
                     figures.generated_tokens += iteration_stats.num_generation_tokens
                     figures.prefill_tokens += iteration_stats.prompt_token_stats.computed

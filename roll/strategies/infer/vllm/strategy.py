@@ -182,6 +182,7 @@ class VLLMInferStrategy:
             version=self._version,
             generated_tokens=self._figures.generated_tokens,
             prefill_tokens=self._figures.prefill_tokens,
+            cache_use=self._figures.cache_use,
         )
         return self._queue.stats(counted)
 
