@@ -53,6 +53,11 @@ LIMITS = [  # the first whose pattern is found in a command counts
     ),
     Limit(r"^python tests/agents_real/", "needs the programs' packages, and minutes", NOT),
     Limit(r"^make bench-gate", "takes minutes and a quiet machine", NOT),
+    Limit(
+        r"--config_name rlvr_distillation",
+        "needs the model that make demo has trained",
+        "tests/integration/test_teachers.py::test_a_student_learns_the_task_of_its_teacher_without_rewards",
+    ),
     Limit(r"^make clean$", "removes what the tests run in", NOT),
     Limit(r"^make test-gpu$", "needs a GPU", NOT),
     Limit(r"^make docs$", "takes 10 s", "tests/docs/test_site.py::test_no_page_fetches_anything_from_elsewhere"),
