@@ -10,7 +10,8 @@ from safetensors.numpy import load, save
 from roll.core.data.extras import Extras
 from roll.core.data.kept_tokens import KeptTokens
 from roll.core.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn, VersionSpan
-from roll.topologies.sql.rows import digest, pack, unpack_group
+from roll.topologies.packing import packed
+from roll.topologies.sql.rows import digest, unpack_group
 
 SHARED = Prompt("d/0/1", [1, 2], "text", "tag", "d", "42", {"level": 3})
 OWN = Prompt("d/0/1", [1, 2, 3], "other text", "tag", "d", "42", {"level": 3})
@@ -42,7 +43,7 @@ def test_a_response_takes_as_many_bytes_between_processes_as_its_arrays():
 
 def test_samples_that_were_stored_with_doubles_are_read():
     group = SampleGroup(7, 3, SHARED, SAMPLES)
-    arrays = load(pack(group))
+    arrays = load(packed(group))
     data = save(arrays | {"behaviour_logprobs": np.array([-0.1, -0.2, -0.1, 0.0])})
     assert unpack_group(7, (data, digest(data))) == group
 
@@ -52,7 +53,7 @@ def test_what_was_kept_comes_back_from_json():
     group = SampleGroup(7, 3, SHARED, [replace(SAMPLES[0], extras=Extras(kept)), SAMPLES[1]])
     back = SampleGroup.from_json(json.loads(json.dumps(group.to_json())))
     assert back == group and back.samples[0].kept == kept
-    assert unpack_group(7, (data := pack(group), digest(data))) == group
+    assert unpack_group(7, (data := packed(group), digest(data))) == group
 
 
 def test_a_prompt_that_all_samples_share_is_written_once():
