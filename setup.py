@@ -8,7 +8,17 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
-SHIPPED_EXAMPLES = ("*.py", "*/*.py", "*/*.yaml", "*/*.yml", "*/*.json", "*/*.md", "*/*.sh", "*/Dockerfile.*")
+SHIPPED_EXAMPLES = (
+    "*.py",
+    "*/*.py",
+    "*/*.yaml",
+    "*/*.yml",
+    "*/*.json",
+    "*/*.md",
+    "*/*.sh",
+    "preferences/*.jsonl",
+    "*/Dockerfile.*",
+)
 """What the documentation names and the commands read: `roll/prepare/packaged.py` finds it in `roll/examples/`. What scripts
 made is no part of it."""
 
