@@ -40,6 +40,12 @@ LIMITS = [  # the first whose pattern is found in a command counts
         RECIPES + "test_the_demo_of_a_real_model_shows_its_answers_before_and_after",
     ),
     Limit(r"^make test-envs$", "fetches packages of environments", NOT),
+    Limit(r"^make test-trackers$", "fetches the trackers' packages", NOT),
+    Limit(
+        r"^roll top (sqlite|postgresql)",
+        "needs a database with a run",
+        CLI + "test_top.py::test_a_database_is_a_row_without_the_folder_of_its_run",
+    ),
     Limit(
         r"^roll env .*(reasoning-gym|my-games)",
         "needs the package",
