@@ -146,10 +146,16 @@ test-envs: env
 	@for each in $(ENVS); do $(BIN)/roll env add $$each || exit 1; done
 	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n 2 tests/envs_real $(ARGS)
 
-# On a machine with a GPU, one test at a time, in the environment that is there: such a machine may have no network. vLLM is tested
-# from its own interpreter (docs_roll/engines.md), VLLM_PYTHON.
+# On a machine with a GPU, one test at a time, in the environment that is there: such a machine may have no network. Each back end has
+# a process of its own, with a limit, for a fault of the device fails all that a process does afterwards. vLLM is tested from its
+# own interpreter (docs_roll/engines.md), VLLM_PYTHON.
+GPU_PARTS = fsdp2 megatron deepspeed-zero1 deepspeed-zero3 hf_infer vllm rlvr_run alone
 test-gpu:
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q tests/gpu $(ARGS)
+	@failed=0; table=; for part in $(GPU_PARTS); do \
+	  HF_HUB_OFFLINE=1 timeout -k 10 $(or $(GPU_SECONDS),900) $(BIN)/python -m pytest -q tests/gpu -k "$$part" $(ARGS); code=$$?; \
+	  case $$code in 0) said=passed;; 5) said="nothing to run";; 124|137) said="out of time"; failed=1;; *) said="failed ($$code)"; failed=1;; esac; \
+	  table="$$table\n$$part: $$said"; \
+	done; printf "$$table\n"; exit $$failed
 
 # With the model of `make demo-real`: every engine against the trainer, texts and folders. Some minutes on two quiet cores.
 test-real: env smollm2 build/templates/.complete

@@ -1,8 +1,14 @@
 """One GPU: tokens/s, model FLOP utilisation and peak memory of training and of generation, in bf16 with random weights.
 
 Every side runs in a process of its own, after the one before has given the device back. A training step is forward, backward and
-AdamW over `--sequences` samples of `--length` tokens, all trained but the first of each; generation is `--requests` at once, of
-24 prompt and `--response` sampled tokens. Both are the median of `--steps`, after two that warm up.
+AdamW over `--sequences` samples of `--length` tokens, all trained but the first of each, and log-probs of the same samples are
+measured beside it; generation is `--requests` at once, of 24 prompt and `--response` sampled tokens. All are the median of
+`--steps`, after two that warm up, in which what is to be compiled is. `torch` and `torch-compiled` are plain torch (ceiling.py):
+what share of the latter's tokens/s a trainer reaches stands in a column.
+
+`--load groups`: groups of 8 begin with a prompt of `--prompt` tokens. `--load tails`: the same, and responses of 256 tokens to
+what is left of `--length`, most of them short. Tokens/s count the samples' tokens, however many are computed. `--profile` tells
+where the time of a step goes: kernels by kind and name, launches, the share of the time in which the device computes, and waits.
 
 MFU = tokens/s x FLOPs of a token / peak FLOP/s of the device, with the FLOPs that the model needs (PaLM, arXiv:2204.02311,
 appendix B; recomputation for gradient checkpointing is not counted, nor is the causal mask's saving):
@@ -14,7 +20,7 @@ appendix B; recomputation for gradient checkpointing is not counted, nor is the 
 Memory is the peak that torch allocated; that of vllm, whose process is another, is what the device lost to it: mostly the KV
 cache, as large as `--vllm_share` allows.
 
-    python benchmarks/gpu.py [--sides fsdp2 deepspeed megatron hf_infer vllm] [--size 500M | 1.5B | 7B] [--steps 5]
+    python benchmarks/gpu.py [--sides torch torch-compiled fsdp2 deepspeed megatron hf_infer vllm] [--size 500M | 1.5B | 7B]
 
 7B trains on no device of 80 GB: name the engines for it.
 """
@@ -24,20 +30,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
+import json
 import multiprocessing
 import re
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from ceiling import CEILINGS, Ceiling
+from device_profile import profiled, told
 from engines import PROMPT, SIZES, make_model, make_prompts, requests, save
 from pipeline_run import save_results
+from transformers import AutoModelForCausalLM
 
 from roll.core.algorithms.loss import LossSpec
 from roll.core.configs.arguments import FSDP2Config, ModelArguments, TrainBackendConfig, TrainingArguments
@@ -49,13 +61,15 @@ from roll.core.workers.train_interface import BatchTotals, RankContext
 from roll.core.workers.train_spec import Optimisation, TrainSpec
 from roll.strategies.infer.vllm.arguments import check_installed
 
-DEVICE = "cuda:0"
 VLLM_PYTHON = Path(__file__).parents[1] / ".venv-vllm/bin/python"
 """Where docs_roll/engines.md puts it."""
 TRAINERS = {"fsdp2": "torch", "deepspeed": "deepspeed", "megatron": "megatron"}
 """Side -> the package it needs."""
 ENGINES = ("hf_infer", "vllm")
+SIDES = [*CEILINGS, *TRAINERS, *ENGINES]
 WARM_UP = 2
+GROUP, SHORTEST = 8, 256
+"""Samples that share a prompt; tokens of the shortest response of long tails."""
 
 # Dense bf16 Tensor Core FLOP/s of NVIDIA's data sheets (half of what stands there "with sparsity"), by words of the device's
 # name; the first that fits. H100 and H200 without a suffix are the SXM modules.
@@ -111,16 +125,19 @@ class Row:
     tokens_per_s: float
     flops_per_token: float
     peak_bytes: int
+    logprobs_per_s: float | None = None
+    """Tokens."""
+    profile: dict[str, Any] | None = None
 
     def mfu(self, peak: float) -> float:
         return self.tokens_per_s * self.flops_per_token / peak
 
 
-def measure_training(side: str, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
+def trainer(side: str, folder: str, args: argparse.Namespace) -> Any:
     backends: dict[str, TrainBackendConfig] = {
-        "fsdp2": FSDP2Config(),
-        "deepspeed": DeepSpeedConfig(zero_optimization=ZeroConfig(stage=args.zero_stage)),
-        "megatron": MegatronConfig(),
+        "fsdp2": FSDP2Config(compile=args.compile),
+        "deepspeed": DeepSpeedConfig(zero_optimization=ZeroConfig(stage=args.zero_stage), compile=args.compile),
+        "megatron": MegatronConfig(compile=args.compile),
     }
     optimisation = Optimisation(
         arguments=TrainingArguments(lr_scheduler_type="constant"),
@@ -130,26 +147,71 @@ def measure_training(side: str, folder: str, args: argparse.Namespace, counts: A
     )
     spec = TrainSpec(
         model_path=folder,
-        model=ModelArguments(dtype="bf16", disable_gradient_checkpointing=not args.gradient_checkpointing),
+        model=ModelArguments(
+            dtype="bf16",
+            disable_gradient_checkpointing=not args.gradient_checkpointing,
+            lora_target="all-linear" if args.lora else None,
+        ),
         backend=backends[side],
         optimisation=optimisation,
         max_tokens_per_microbatch_infer=args.microbatch_tokens,
         collective_timeout_s=600.0,
     )
-    strategy: Any = make_train_strategy(RankContext(device=DEVICE), spec)
-    batch = random_batch(args.sequences, args.length, SIZES[args.size]["vocab_size"])
-    totals = BatchTotals(int(batch.loss_mask.sum()), len(batch))
-    torch.cuda.reset_peak_memory_stats()
+    return make_train_strategy(RankContext(device=args.device), spec)
+
+
+def seconds_of(call: Callable[[], Any], args: argparse.Namespace) -> float:
     spent = []
     for _ in range(WARM_UP + args.steps):
-        torch.cuda.synchronize()
         began = time.perf_counter()
-        strategy.train_step(batch, LossSpec(pg_variant="ppo"), totals)
-        torch.cuda.synchronize()
+        call()
+        if args.device != "cpu":
+            torch.cuda.synchronize()
         spent.append(time.perf_counter() - began)
-    peak = torch.cuda.max_memory_allocated()
-    strategy.close()
-    return Row(side, batch.num_tokens / statistics.median(spent[WARM_UP:]), counts.training(args.length), peak)
+    return statistics.median(spent[WARM_UP:])
+
+
+def measure_training(side: str, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
+    batch = load(args)
+    if side in CEILINGS:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        plain, tokens = Ceiling(model, side, torch.device(args.device)), batch.tokens.view(args.sequences, -1)
+        step, score = (partial(call, tokens, args.microbatch_tokens) for call in (plain.step, plain.score))
+    else:
+        strategy = trainer(side, folder, args)
+        totals = BatchTotals(int(batch.loss_mask.sum()), len(batch))
+        step = partial(strategy.train_step, batch, LossSpec(pg_variant="ppo"), totals)
+        score = partial(strategy.log_probs, batch)
+    seconds, scoring = seconds_of(step, args), seconds_of(score, args)
+    peak = torch.cuda.max_memory_allocated() if args.device != "cpu" else 0
+    found = profiled(step, seconds) if args.profile else None
+    mean = batch.num_tokens / len(batch)
+    return Row(side, batch.num_tokens / seconds, counts.training(round(mean)), peak, batch.num_tokens / scoring, found)
+
+
+def load(args: argparse.Namespace) -> TokenBatch:
+    """Samples of `--load`."""
+    vocabulary = SIZES[args.size]["vocab_size"]
+    if args.load == "equal":
+        return random_batch(args.sequences, args.length, vocabulary)
+    generator = torch.Generator().manual_seed(1)
+    responses = torch.full((args.sequences,), args.length - args.prompt)
+    if args.load == "tails":
+        drawn = SHORTEST * torch.empty(args.sequences).log_normal_(0.7, 0.9, generator=generator)
+        responses = drawn.long().clamp(SHORTEST, args.length - args.prompt)
+    batch = random_batch(args.sequences, args.length, vocabulary)
+    rows = []
+    for number, row in enumerate(batch.tokens.view(args.sequences, -1)):
+        prompt = batch.tokens.view(args.sequences, -1)[number - number % GROUP, : args.prompt]
+        rows.append(torch.cat([prompt, row[args.prompt : args.prompt + int(responses[number])]]))
+    mask = torch.cat([torch.arange(len(row)) >= args.prompt for row in rows])
+    return batch.with_(
+        lengths=responses + args.prompt,
+        tokens=torch.cat(rows),
+        loss_mask=mask,
+        behaviour_logprobs=-12.0 * mask,
+        advantages=batch.advantages[: len(mask)] * mask,
+    )
 
 
 def random_batch(sequences: int, length: int, vocabulary: int, seed: int = 0) -> TokenBatch:
@@ -171,10 +233,10 @@ def random_batch(sequences: int, length: int, vocabulary: int, seed: int = 0) ->
 async def measure_generation(side: str, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
     torch.cuda.init()
     free_before, _ = torch.cuda.mem_get_info()
-    own: dict[str, Any] = {"device": DEVICE}
+    own: dict[str, Any] = {"device": args.device}
     if side == "vllm":
         interpreter = {} if args.vllm_python == sys.executable else {"python": args.vllm_python}
-        own = {"devices": [DEVICE], "engine_args": {"gpu_memory_utilization": args.vllm_share, **interpreter}}
+        own = {"devices": [args.device], "engine_args": {"gpu_memory_utilization": args.vllm_share, **interpreter}}
     longest = PROMPT + args.response
     options = {"model_path": folder, "max_running_requests": args.requests, "max_length": longest, "dtype": "bfloat16", **own}
     engine = make_infer_strategy(side, options)
@@ -192,7 +254,7 @@ async def measure_generation(side: str, folder: str, args: argparse.Namespace, c
 
 
 def measure(side: str, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
-    if side in TRAINERS:
+    if side in (*TRAINERS, *CEILINGS):
         return measure_training(side, folder, args, counts)
     return asyncio.run(measure_generation(side, folder, args, counts))
 
@@ -221,14 +283,21 @@ def positive(text: str) -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sides", nargs="+", choices=[*TRAINERS, *ENGINES], default=[*TRAINERS, *ENGINES])
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--size", choices=SIZES, default="500M", help="from 500M on: the architectures of Qwen2.5")
     parser.add_argument("--steps", type=positive, default=5)
+    parser.add_argument("--device", default="cuda:0", help="cpu: of trainers, to see that the benchmark runs")
+    parser.add_argument("--profile", action="store_true", help="where the time of a training step goes")
+    parser.add_argument("--json", type=Path, help="a file for the rows, besides the results' folder")
     parser.add_argument("--peak_tflops", type=float, help="dense bf16 peak of a device that the table does not know")
     training = parser.add_argument_group("training")
     training.add_argument("--sequences", type=positive, default=32)
     training.add_argument("--length", type=positive, default=2048, help="tokens of a sample, at least 2")
     training.add_argument("--microbatch_tokens", type=positive, default=8192, help="of 500M: 37 GiB; 16384: 66 GiB")
+    training.add_argument("--load", choices=("equal", "groups", "tails"), default="equal")
+    training.add_argument("--prompt", type=positive, default=512, help="tokens that a group shares")
+    training.add_argument("--compile", choices=("auto", "true", "false"), default="auto", help="of the trainers")
+    training.add_argument("--lora", action="store_true", help="adapters of rank 8 on all linear layers")
     training.add_argument("--gradient_checkpointing", action="store_true")
     training.add_argument("--zero_stage", type=int, choices=(0, 1, 2, 3), default=2, help="of deepspeed")
     generation = parser.add_argument_group("generation")
@@ -237,40 +306,66 @@ def parse() -> argparse.Namespace:
     generation.add_argument("--vllm_python", default=str(VLLM_PYTHON), help="the interpreter that has vllm for GPUs")
     generation.add_argument("--vllm_share", type=float, default=0.5, help="gpu_memory_utilization of vllm")
     args = parser.parse_args()
+    args.compile = {"true": True, "false": False}.get(args.compile, args.compile)
+    if args.load != "equal" and (left := args.length - args.prompt) < (SHORTEST if args.load == "tails" else 1):
+        parser.error(f"argument --prompt: {args.prompt} of --length {args.length} leave {left} tokens of a response")
+    if args.load == "tails" and (plain := [side for side in args.sides if side in CEILINGS]):
+        parser.error(f"argument --load: {', '.join(plain)} compute samples of one length")
     if args.length < 2:
         parser.error(f"argument --length: {args.length} leaves no token to train")
     if not 0 < args.vllm_share <= 1:
         parser.error(f"argument --vllm_share: {args.vllm_share} is not in (0, 1]")
     if args.peak_tflops is not None and args.peak_tflops <= 0:
         parser.error(f"argument --peak_tflops: {args.peak_tflops} is not positive")
-    if not torch.cuda.is_available():
+    if args.device != "cpu" and not torch.cuda.is_available():
         parser.error("no GPU: torch.cuda.is_available() is False")
     if lacking := [f"{side} needs {what}" for side in args.sides if (what := missing(side, args.vllm_python))]:
         parser.error(f"argument --sides: {'; '.join(lacking)}")
     return args
 
 
+def show(row: Row, peak: float | None, ceiling: float | None) -> None:
+    training = row.logprobs_per_s is not None
+    shares = [
+        "-" if peak is None else f"{row.mfu(peak):.1%}",
+        f"{row.logprobs_per_s:,.0f}" if row.logprobs_per_s else "-",
+        f"{row.logprobs_per_s * row.flops_per_token / 3 / peak:.1%}" if row.logprobs_per_s and peak else "-",
+        f"{row.tokens_per_s / ceiling:.2f}" if training and ceiling else "-",
+    ]
+    columns = " ".join(f"{share:>12}" for share in shares)
+    print(f"{row.side:15} {row.tokens_per_s:12,.0f} {columns} {row.peak_bytes / 2**30:10.2f}", flush=True)
+    for line in told(row.profile) if row.profile else ():
+        print(line)
+
+
 def main() -> None:
     args = parse()
-    name = torch.cuda.get_device_name(DEVICE)
+    name = "CPU" if args.device == "cpu" else torch.cuda.get_device_name(args.device)
     peak = args.peak_tflops * 1e12 if args.peak_tflops else peak_flops(name)
     model = make_model(args.size)
     model.config.max_position_embeddings = max(args.length, PROMPT + args.response)
     counts = arithmetic(model)
     known = f"{peak / 1e12:.0f} TFLOP/s in bf16" if peak else "peak not known: name it with --peak_tflops"
     print(f"{name} ({known}), torch {torch.__version__}, {counts.parameters / 1e6:.0f} M parameters")
-    print(f"{'side':10} {'tokens/s':>12} {'MFU':>8} {'peak GiB':>10}")
-    rows = []
+    heads = " ".join(f"{head:>12}" for head in ("MFU", "log-probs/s", "their MFU", "of compiled"))
+    print(f"{'side':15} {'tokens/s':>12} {heads} {'peak GiB':>10}")
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         save(model, folder)
         del model
         for side in args.sides:
-            row = in_new_process(side, folder, args, counts)
-            mfu = row.mfu(peak) if peak else None
-            rows.append(asdict(row) | {"mfu": mfu})
-            share = "-" if mfu is None else f"{mfu:.1%}"
-            print(f"{side:10} {row.tokens_per_s:12,.0f} {share:>8} {row.peak_bytes / 2**30:10.2f}", flush=True)
-    save_results("gpu", {"device": name, "torch": torch.__version__, "arguments": vars(args), "rows": rows})
+            rows.append(in_new_process(side, folder, args, counts))
+            show(rows[-1], peak, next((row.tokens_per_s for row in rows if row.side == CEILINGS[1]), None))
+    found = [asdict(row) | {"mfu": row.mfu(peak) if peak else None} for row in rows]
+    results = {
+        "device": name,
+        "torch": torch.__version__,
+        "arguments": {key: str(value) for key, value in vars(args).items()},
+        "rows": found,
+    }
+    save_results("gpu", results)
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,15 +9,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
 
-from roll.core.configs.agentic import AgenticConfig
+from roll.compat.roll.pipelines import AnyConfig
 from roll.core.configs.problems import ConfigError, Problem
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.distributed.machine import this_machine
 from roll.prepare import check as checking
 from roll.prepare.compose import load
 from roll.prepare.keywords import made
 
-Config: TypeAlias = RLVRConfig | AgenticConfig
+Config: TypeAlias = AnyConfig
 
 
 def load_config(

@@ -14,6 +14,8 @@ from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.arguments import STRATEGY_CONFIGS
 from roll.core.configs.fields import default_of, hints, walk
 from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rows_config import DPOConfig, SFTConfig
+from roll.plan.rules.rows_rules import OF_EVERY_PIPELINE
 
 INTRODUCTION = """\
 # Configuration
@@ -29,17 +31,23 @@ from the YAML files of `--config_path` and `key=value` overrides, and written, r
 HEADER = "| key | type | default | meaning |\n|---|---|---|---|\n"
 
 
-def page(rlvr: Any, agentic: Any) -> str:
-    """The whole page, for the configuration classes of the two pipelines."""
+def page(rlvr: Any, agentic: Any, sft: Any, dpo: Any) -> str:
+    """The whole page, for the configuration classes of the pipelines."""
     shared = {item.name for item in fields(rlvr)} & {item.name for item in fields(agentic)}
     both = {name for name in shared if hints(rlvr)[name] == hints(agentic)[name]}
+    of_rows = {item.name for item in fields(sft)} & {item.name for item in fields(dpo)} - both
     chapter = _Chapter()
     sections = [
         *chapter.sections(rlvr, "", lambda name: name in both),
         *chapter.sections(rlvr, "RLVR", lambda name: name not in both),
         *chapter.sections(agentic, "agentic", lambda name: name not in both),
+        *chapter.sections(sft, "SFT and DPO", lambda name: name in of_rows),
+        *chapter.sections(sft, "SFT", lambda name: name not in both | of_rows),
+        *chapter.sections(dpo, "DPO", lambda name: name not in both | of_rows),
     ]
-    return "\n".join([INTRODUCTION, *sections, *_back_ends()])
+    read = ", ".join(f"`{name}`" for name in sorted(OF_EVERY_PIPELINE & both))
+    rows = f"SFT and DPO read these of the keys of all pipelines, and refuse the others: {read}.\n"
+    return "\n".join([INTRODUCTION, rows, *sections, *_back_ends()])
 
 
 class _Chapter:
@@ -141,4 +149,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page(RLVRConfig, AgenticConfig))
+    sys.stdout.write(page(RLVRConfig, AgenticConfig, SFTConfig, DPOConfig))

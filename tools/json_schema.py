@@ -15,13 +15,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from roll.core.configs.agentic import AgenticConfig
+from roll.compat.roll.pipelines import CONFIGS
 from roll.core.configs.dotted_path import DOTTED_PATH
 from roll.core.configs.fields import default_of, hints
 from roll.core.configs.ppo import names_or_path
-from roll.core.configs.rlvr import RLVRConfig
 
-SCHEMAS: dict[str, type[Any]] = {"rlvr.schema.json": RLVRConfig, "agentic.schema.json": AgenticConfig}
+SCHEMAS: dict[str, type[Any]] = {f"{name}.schema.json": cls for name, cls in CONFIGS.items()}
 
 _DIALECT = "http://json-schema.org/draft-07/schema#"
 # Hydra resolves these before the configuration is read.

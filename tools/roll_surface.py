@@ -29,7 +29,8 @@ train_infer_ratio_seq_mask train_infer_ratio_seq_threshold_low train_infer_ratio
 train_infer_diff_seq_mask train_infer_diff_seq_threshold_low train_infer_diff_seq_threshold_high custom_envs
 train_env_manager val_env_manager reward_normalization env_monitor batch_adjust_mode episode_reward_weight
 step_reward_weight step_reward_gamma ratio_type exp_mode partial_gpu_mode parse_tool_call_parameter_to_dict
-skip_mock_system_prompt dirty_data_mask open_feedback_turn use_token_reward"""
+skip_mock_system_prompt dirty_data_mask open_feedback_turn use_token_reward is_pure_opd use_opd pure_opd_pipeline_type
+teacher student_train student_infer"""
 """The top-level keys of ROLL's RLVR and agentic dataclasses, and those that its example files write although none has them."""
 
 _WORKER = """name worker_cls pg_variant model_args training_args data_args generating_args strategy_args world_size

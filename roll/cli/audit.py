@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from roll.cli.options import OVERRIDES, Parser, answering, config_folder, keys_and_values
+from roll.cli.options import OVERRIDES, Parser, answering, config_folder, keys_and_values, that_generates
 from roll.core.configs.agentic import AgenticConfig, EnvConfig
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.problems import ConfigError, Problem
@@ -90,7 +90,8 @@ def _of_run(options: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[Au
     """Raises `ConfigError`."""
     from roll.prepare.compose import load
 
-    config, _ = load(config_folder(options["config_path"]), options["config_name"], overrides)
+    loaded, _ = load(config_folder(options["config_path"]), options["config_name"], overrides)
+    config = that_generates(loaded, options["config_name"])
     target, known = options["target"], [*(config.custom_envs if isinstance(config, AgenticConfig) else config.rewards)]
     if target is not None and target not in known:
         raise ConfigError([Problem("target", target, "is neither tag nor domain of this run", f"one of {', '.join(known)}")])

@@ -16,13 +16,14 @@ from typing import Any
 from roll.cli.first_prompt import FirstPrompt, as_text, first_prompts
 from roll.cli.found_here import missing_here
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder, fitted, pipeline_named
-from roll.core.configs.agentic import AgenticConfig
+from roll.compat.roll.pipelines import AnyConfig
 from roll.core.configs.ppo import AUDITS, PPOConfig
 from roll.core.configs.problems import ConfigError, LoadReport, Problem
 from roll.core.configs.redact import redact_at, redact_text, visible
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.sizes import GIB, counted
 from roll.core.distributed.machine import this_machine
+from roll.plan.rows_config import RowsConfig
 from roll.plan.rules.validation import check_config
 from roll.plan.text import keys, whole
 from roll.prepare.check import Checked, check, planned_devices
@@ -34,7 +35,7 @@ class CheckResult:
     problems: list[Problem]
     checked: Checked | None = None
     """None where there are problems."""
-    config: RLVRConfig | AgenticConfig | None = None
+    config: AnyConfig | None = None
     prompts: tuple[FirstPrompt, ...] = ()
 
 
@@ -135,7 +136,7 @@ def _told(options: argparse.Namespace, answer: CheckResult) -> str:
     return visible("\n".join(lines), keep="\n")
 
 
-def _graph(config: RLVRConfig | AgenticConfig, as_json: bool) -> str:
+def _graph(config: AnyConfig, as_json: bool) -> str:
     """Raises `ConfigError`."""
     # Heavy imports come after the configuration. A stage of the user's own lies where the command is given.
     sys.path.append(os.getcwd())
@@ -146,11 +147,11 @@ def _graph(config: RLVRConfig | AgenticConfig, as_json: bool) -> str:
     return json.dumps(asdict(graph), indent=2) if as_json else mermaid(graph).rstrip("\n")
 
 
-def _prompts(config: RLVRConfig | AgenticConfig, options: argparse.Namespace) -> str:
+def _prompts(config: AnyConfig, options: argparse.Namespace) -> str:
     """Raises `ConfigError`."""
     if not isinstance(config, RLVRConfig):
-        fix = "roll env check looks at environments"
-        raise ConfigError([Problem("config_name", options.config_name, "is an agentic run, which has no prompts", fix)])
+        fix = "roll env check looks at environments; a run on rows tells at its start which it leaves out"
+        raise ConfigError([Problem("config_name", options.config_name, f"is of the {config.kind} pipeline: no prompts", fix)])
     sys.path.append(os.getcwd())
     from roll.cli.data import as_text as data_text
     from roll.cli.data import inspected
@@ -167,22 +168,22 @@ def _stages(config: PPOConfig) -> Iterator[Problem]:
         from roll.prepare.outline import in_words_of, misplaced
         from roll.prepare.training_flow import AsyncTrainingFlow
 
-        assert isinstance(config, RLVRConfig | AgenticConfig)
+        assert isinstance(config, AnyConfig)
         kind = AsyncTrainingFlow(config).pipeline.kind
         yield from misplaced(kind, config, in_words_of(kind, config, config.flow.stages))
 
 
-def _audits(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
-    if config.audit == "required":
+def _audits(config: AnyConfig) -> Iterator[Problem]:
+    if config.audit == "required" and not isinstance(config, RowsConfig):
         sys.path.append(os.getcwd())
         from roll.envs.kept_audits import refusals
 
         yield from refusals(config)
 
 
-def _audited(config: RLVRConfig | AgenticConfig) -> Iterator[str]:
+def _audited(config: AnyConfig) -> Iterator[str]:
     """Heavy only where audits are kept."""
-    if os.path.isdir(AUDITS):
+    if os.path.isdir(AUDITS) and not isinstance(config, RowsConfig):
         sys.path.append(os.getcwd())
         from roll.envs.kept_audits import remarks
 

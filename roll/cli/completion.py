@@ -15,7 +15,7 @@ from typing import Literal, get_args, get_origin
 
 from roll.cli.main import COMMANDS, command_named
 from roll.cli.options import Parser, answering, config_folder
-from roll.core.configs.agentic import AgenticConfig
+from roll.compat.roll.pipelines import CONFIGS
 from roll.core.configs.fields import walk
 from roll.core.configs.ppo import PPOConfig, names_or_path
 from roll.core.configs.problems import ConfigError
@@ -100,9 +100,9 @@ def _after(command: str, before: Sequence[str], typed: str) -> Iterator[str]:
     elif command == "show":
         yield from _folders(typed) if not before else ("samples", "groups") if len(before) == 1 else ()
     elif command in ("train", "demo") and not before:
-        yield from ("rlvr", "agentic")
+        yield from CONFIGS
     elif command in ("train", "demo", "check", "eval", "simulate"):
-        yield from _overrides(AgenticConfig if "agentic" in before else RLVRConfig, typed)
+        yield from _overrides(next((cls for name, cls in CONFIGS.items() if name in before), RLVRConfig), typed)
 
 
 def _config_names(before: Sequence[str]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from roll.compat.roll.pipelines import AnyConfig
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.redact import visible
 from roll.core.configs.rlvr import RLVRConfig
@@ -30,7 +31,7 @@ class FirstPrompt:
     """Why it is not known."""
 
 
-def first_prompts(config: RLVRConfig | AgenticConfig) -> Iterator[FirstPrompt]:
+def first_prompts(config: AnyConfig) -> Iterator[FirstPrompt]:
     """Says so where something cannot be known: a run may be meant for another machine. Nothing where no tokenizer is here."""
     name = config.model_folder(config.actor_train)
     folder = cached(name) if is_hub_name(name) else Path(name)
@@ -47,7 +48,7 @@ def first_prompts(config: RLVRConfig | AgenticConfig) -> Iterator[FirstPrompt]:
         return
     if isinstance(config, RLVRConfig):
         yield _of_rows(config, tokenizer)
-    else:
+    elif isinstance(config, AgenticConfig):
         yield from (_of_tag(config, tag, tokenizer) for tag in config.partition(config.train_env_manager))
 
 

@@ -14,6 +14,7 @@ from roll.core.configs.dotted_path import is_importable
 from roll.core.configs.ppo import PPOConfig, set_key
 from roll.core.configs.problems import Problem
 from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rows_config import RowsConfig
 from roll.prepare.check import engines
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.installed_backend import backend_problems
@@ -48,7 +49,7 @@ def _code(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _prompts(config: PPOConfig) -> Iterator[Problem]:
-    if not isinstance(config, RLVRConfig):
+    if not isinstance(config, RLVRConfig | RowsConfig):
         return
     sources: dict[str, DataArguments] = {set_key(name): each.data_args for name, each in config.validations.items()}
     if not config.only_evaluates:

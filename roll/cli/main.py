@@ -17,7 +17,7 @@ usage: roll <command> [options] [key=value ...]
   check                  what a configuration will do, and everything that is wrong with it; --flow: the graph of its
                          stages; --data: what its prompts are, and what their reference answers earn
   simulate               what it would do, in virtual time: step time, idle devices, staleness; other splits and ratios
-  train rlvr|agentic     run it
+  train KIND             run it: rlvr, agentic, sft, dpo
   eval                   evaluate the checkpoints of a run: avg@n, pass@k
   doctor                 what is installed here, and what can start
   env check|play|audit   try an environment: contract, seeds, rewards, speed; watch a model play it; audit: what an
@@ -26,8 +26,11 @@ usage: roll <command> [options] [key=value ...]
   top [WHERE]            all runs of a folder on one screen: step, verdict, staleness, idle, best, warnings
   show RUN               how a run is doing; show RUN samples: what the model said; show RUN groups: its database
   ui                     a page in the browser over runs: curves, time, groups, tokens; --report: as one HTML file
+  replay RUN             train its recorded steps again, bit for bit; or otherwise: --change key=value
+  explain RUN --step N   what moved a step: samples, tokens; where a NaN came from
   diff                   two runs: where their configurations differ, what they reached
   verify                 check a run's files against the invariants of every run
+  data RUN               the responses of a run that were kept, as rows for roll train sft
   export                 the model of a checkpoint as a Hugging Face folder
   completion SHELL       completion of commands, options and keys for bash, zsh or fish
 
@@ -37,11 +40,13 @@ roll <command> --help says more; roll --version.
 COMMANDS = {
     "demo": "train:demo", "init": "init:main", "check": "check:main", "simulate": "simulate:main", "train": "train:main",
     "eval": "train:evaluate", "doctor": "doctor:main", "env": "env:main", "top": "top:main", "show": "show:main",
-    "ui": "ui:main", "diff": "show:diff", "verify": "verify:main", "export": "export:main", "completion": "completion:main",
+    "ui": "ui:main", "replay": "replay:main", "explain": "explain:main", "diff": "show:diff", "verify": "verify:main",
+    "data": "kept:main", "export": "export:main", "completion": "completion:main",
 }  # fmt: skip
 """The module beside this one, and its function."""
 RUNS = ("demo", "train", "eval")
 """Commands whose end is that of a run."""
+PIPELINES = ("rlvr", "agentic", "sft", "dpo")
 USAGE_ERROR = 2
 
 
@@ -69,8 +74,8 @@ def run_command(arguments: Sequence[str] | None = None) -> int:
         advice = did_you_mean(command, COMMANDS, f"one of {', '.join(COMMANDS)}")
         print(f"error: roll {command}: no such command; {advice}", file=sys.stderr)
         return USAGE_ERROR
-    if command == "train" and (not rest or rest[0] not in ("rlvr", "agentic", "-h", "--help")):
-        print("error: roll train: name the pipeline: roll train rlvr, or roll train agentic", file=sys.stderr)
+    if command == "train" and (not rest or rest[0] not in (*PIPELINES, "-h", "--help")):
+        print(f"error: roll train: name the pipeline: roll train {', '.join(PIPELINES)}", file=sys.stderr)
         return USAGE_ERROR
     if isinstance(sys.stdout, TextIOWrapper):
         with suppress(OSError):  # a full disk

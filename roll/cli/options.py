@@ -15,8 +15,10 @@ from typing import Any, NoReturn, ParamSpec, get_args
 
 import yaml
 
-from roll.compat.roll.pipelines import Pipeline
+from roll.compat.roll.pipelines import AnyConfig, Pipeline
+from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
+from roll.core.configs.rlvr import RLVRConfig
 from roll.prepare.packaged import EXAMPLES
 
 P = ParamSpec("P")
@@ -85,6 +87,14 @@ def pipeline_named(arguments: list[str]) -> Pipeline | None:
     if named is not None:
         arguments.pop(0)
     return named
+
+
+def that_generates(config: AnyConfig, name: str) -> RLVRConfig | AgenticConfig:
+    """Raises `ConfigError` for a run on rows. `name`: of the configuration."""
+    if not isinstance(config, RLVRConfig | AgenticConfig):
+        message = f"is the configuration of a run on rows ({config.kind}), which generates nothing"
+        raise ConfigError([Problem("--config_name", name, message, "one of an RLVR or agentic run")])
+    return config
 
 
 def answering(main: Callable[P, int]) -> Callable[P, int]:

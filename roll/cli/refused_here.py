@@ -58,7 +58,7 @@ def unwritable(folder: Path) -> str:
 
 def _begun(config: PPOConfig) -> Iterator[Note]:
     """A trainer alone moves nothing aside: explorers may be at work."""
-    if config.trains and not config.has_engines and Path(config.run_dir, "config.yaml").exists():
+    if config.mode == "train" and Path(config.run_dir, "config.yaml").exists():
         message = f"{config.run_dir} holds a run that has begun; fix: auto, to go on with it, or another exp_name"
         yield Note("resume_from_checkpoint", False, message)
 

@@ -31,11 +31,11 @@ def samples(arguments: Sequence[str]) -> int:
     options = _samples_parser().parse_args(arguments)
     run = RunReader(options.run)
     try:
-        low, high = _range(options.step, int)
+        low, high = number_range(options.step, int)
         chosen = GroupQuery(low, high, options.domain, options.status, options.reason, prompt=options.prompt, kept=True)
         newest_first = options.sort is None
         rollouts = Rollouts(
-            options.sort or "step", options.descending or newest_first, options.last, *_range(options.reward, float)
+            options.sort or "step", options.descending or newest_first, options.last, *number_range(options.reward, float)
         )
         check_run(options.run)
         run.samples.look()
@@ -69,7 +69,7 @@ def _samples_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _range(said: str, kind: Callable[[str], T]) -> tuple[T | None, T | None]:
+def number_range(said: str, kind: Callable[[str], T]) -> tuple[T | None, T | None]:
     """`3`, `3:7`, `:7`, `3:`. Raises `ValueError`."""
     low, colon, high = said.partition(":")
     first = kind(low) if low else None

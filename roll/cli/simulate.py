@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from roll.cli.options import OVERRIDES, Parser, answering, config_folder
+from roll.cli.options import OVERRIDES, Parser, answering, config_folder, that_generates
 from roll.core.configs.problems import MISSING_VALUE, ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def _config(options: argparse.Namespace, given: Sequence[str]) -> tuple[Config, 
         config, _ = load(options.trace, "config", overrides)
     else:
         config, _ = load(config_folder(options.config_path), options.config_name or DEFAULT_NAME, overrides)
+    config = that_generates(config, options.config_name or DEFAULT_NAME)
     return with_devices(config, counts["engines"], counts["trainers"]), counts["explorers"]
 
 

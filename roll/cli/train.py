@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -28,11 +29,9 @@ from roll.cli.options import (
     is_start_script,
     pipeline_named,
 )
-from roll.compat.roll.pipelines import Pipeline
-from roll.core.configs.agentic import AgenticConfig
+from roll.compat.roll.pipelines import AnyConfig, Pipeline
 from roll.core.configs.problems import MISSING_VALUE, ConfigError, LoadReport, Problem
 from roll.core.configs.redact import HIDDEN, redact, visible
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.distributed.machine import this_machine
 from roll.plan.text import condensed
 from roll.platform.garbage import collection_paused, searching_young_objects, spare_what_is_there
@@ -40,14 +39,21 @@ from roll.platform.process_setup import set_defaults
 from roll.prepare.packaged import embedded_model, missing_model
 from roll.prompts.hub import asks_the_hub
 
+if TYPE_CHECKING:
+    from roll.core.flow.custom_stage import CustomStage
+
 FEWEST_FILES = {"one process": 32, "Ray": 256}
 """With fewer open files a model may not be loaded (16 do not do, 20 do), and Ray waits half a minute and then blames something
 else."""
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 3, "interrupted": INTERRUPTED}
-DEFAULT_CONFIG = {"rlvr": "rlvr_config_async", "agentic": "agent_val_frozen_lake_async"}
+DEFAULT_CONFIG = {
+    "rlvr": "rlvr_config_async", "agentic": "agent_val_frozen_lake_async", "sft": "sft_config", "dpo": "dpo_config",
+}  # fmt: skip
 DESCRIPTIONS = {
     "rlvr": "Reinforcement learning with verifiable rewards.",
     "agentic": "Reinforcement learning of agents in environments.",
+    "sft": "Supervised fine-tuning on rows of messages.",
+    "dpo": "Preference optimisation on pairs of answers.",
 }
 
 
@@ -80,7 +86,7 @@ def parse(arguments: Sequence[str], pipeline: str, prog: str) -> tuple[argparse.
 
 @answering
 def main(arguments: Sequence[str], prog: str = "") -> int:
-    """The first argument may be the pipeline, `rlvr` (the default) or `agentic`. `prog`: how the user called this, unless it
+    """The first argument may be the pipeline; the default is `rlvr`. `prog`: how the user called this, unless it
     was `roll train` or a start script.
 
     Returns the exit code: 0 finished, 1 failed, 2 bad configuration, 3 stopped by an alarm, 130 interrupted."""
@@ -88,7 +94,7 @@ def main(arguments: Sequence[str], prog: str = "") -> int:
     prog = prog or (f"python {sys.argv[0]}" if is_start_script(sys.argv[0]) else "roll train")
     named = pipeline_named(given)
     if named is None and prog == "roll train" and {"-h", "--help"} & set(given):
-        parser_of(list(DEFAULT_CONFIG), "roll train rlvr|agentic").print_help()
+        parser_of(list(DEFAULT_CONFIG), f"roll train {'|'.join(DEFAULT_CONFIG)}").print_help()
         return 0
     pipeline = named or "rlvr"
     return _train(pipeline, given, prog if prog.endswith(".py") else f"{prog} {pipeline}")
@@ -105,9 +111,7 @@ def _train(pipeline: Pipeline, arguments: Sequence[str], prog: str) -> int:
     return run(*_loaded(pipeline, options, overrides, prog), options.local)
 
 
-def _loaded(
-    pipeline: Pipeline, options: argparse.Namespace, overrides: Sequence[str], prog: str
-) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
+def _loaded(pipeline: Pipeline, options: argparse.Namespace, overrides: Sequence[str], prog: str) -> tuple[AnyConfig, LoadReport]:
     """Raises `ConfigError`."""
     from roll.prepare.compose import load_to_start
 
@@ -175,8 +179,8 @@ def prepare_process() -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
-def run(config: RLVRConfig | AgenticConfig, report: LoadReport, local: bool) -> int:
-    """Returns the exit code. Raises `ConfigError`."""
+def run(config: AnyConfig, report: LoadReport, local: bool, stages: Sequence[CustomStage] = ()) -> int:
+    """Returns the exit code. `stages`: besides those of the configuration. Raises `ConfigError`."""
     from roll.prepare.check import contradictions
 
     print(visible(f"reads {report.file}"))
@@ -191,12 +195,12 @@ def run(config: RLVRConfig | AgenticConfig, report: LoadReport, local: bool) -> 
     if problems := (not joins and contradictions(config, this_machine())) or missing_model(config.pretrain):
         raise ConfigError(report.located(problems))
     try:
-        return _run(config, local)
+        return _run(config, local, stages)
     except ConfigError as error:
         raise ConfigError(report.located(error.problems)) from error
 
 
-def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
+def _run(config: AnyConfig, local: bool, stages: Sequence[CustomStage]) -> int:
     """Raises `ConfigError`."""
     if problem := too_few_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], local):
         raise ConfigError([problem])
@@ -209,7 +213,7 @@ def _run(config: RLVRConfig | AgenticConfig, local: bool) -> int:
             from roll.prepare.training_flow import AsyncTrainingFlow
         spare_what_is_there()
         searched = nullcontext() if local else searching_young_objects()
-        with searched, AsyncTrainingFlow(config, local=local).pipeline.ready(lock) as ready:
+        with searched, AsyncTrainingFlow(config, local=local, stages=stages).pipeline.ready(lock) as ready:
             checked = check(ready.prepared.config, this_machine())
             known = {*ready.prepared.warnings, *ready.prepared.remarks}
             remarks = [line for line in checked.remarks if line not in known]

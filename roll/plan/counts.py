@@ -186,7 +186,7 @@ class RolePlan:
     arithmetic: str
     shares_with: tuple[str, ...]
     """Roles with which it takes turns, because they need some of the same devices."""
-    overlaps: tuple[str, ...]
+    overlaps: tuple[str, ...] = ()
     """Roles that work at the same time on some of its devices."""
 
 

@@ -1,8 +1,8 @@
 """What a configuration optimises, in formulas with its own numbers: the policy loss, and what stands around it.
 
 ℓ is the log-prob of a token under the current weights, ℓ_b under the policy that sampled it, ℓ_p under the weights a step starts
-from (recomputed), ℓ_r under the reference. The code is `roll.core.algorithms.pg_variants`, `loss`, `correction` and
-`sequence_advantages`.
+from (recomputed), ℓ_r under the reference, ℓ_T under the teacher. The code is `roll.core.algorithms.pg_variants`, `loss`,
+`correction`, `distillation` and `sequence_advantages`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from roll.core.configs.losses import (
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.rlvr import RLVRConfig
 
-_AGGREGATIONS: dict[LossAggregation, str] = {
+AGGREGATIONS: dict[LossAggregation, str] = {
     "token-mean": "Σ L_t / all trained tokens of the optimiser batch",
     "seq-mean-token-sum": "mean over sequences of Σ_y L_t",
     "seq-mean-token-mean": "mean over sequences of mean_y L_t",
@@ -85,10 +85,10 @@ def loss_formula(config: PPOConfig, derived: Derived) -> LossFormula:
         ratio=_ratio(variant, derived),
         weight=weight,
         left_out="; ".join(_left_out(config.train_infer_correction)),
-        aggregation=_AGGREGATIONS[config.loss_agg_mode].format(length=derived.response_length),
+        aggregation=AGGREGATIONS[config.loss_agg_mode].format(length=derived.response_length),
         kl=_kl(config) if config.use_kl_loss else "",
         entropy="H_t of the whole distribution at the sampling temperature" if config.entropy_loss_coef else "",
-        advantage=", ".join(_advantage(config)),
+        advantage=", ".join(_advantage(config, derived)),
         masks="; ".join(_masks(config)),
     )
 
@@ -134,7 +134,7 @@ def _kl(config: PPOConfig) -> str:
     return f"KL_t = {_KL[name]}{clamped}, d = ℓ_r − ℓ{through}"
 
 
-def _advantage(config: PPOConfig) -> Iterator[str]:
+def _advantage(config: PPOConfig, derived: Derived) -> Iterator[str]:
     """The steps from rewards to advantages, in the order in which they are done."""
     rlvr = isinstance(config, RLVRConfig)
     yield from _normalised(config)
@@ -156,8 +156,21 @@ def _advantage(config: PPOConfig) -> Iterator[str]:
         yield "whitened over the tokens of the batch"
     elif config.whiten_advantages:
         yield f"whitened over the tokens of {'each domain' if len(config.domain_weights) > 1 and rlvr else 'the batch'}"
+    if config.teachers:
+        yield _taught(config, derived)
     if config.advantage_clip is not None:
         yield f"A clipped to ±{config.advantage_clip:g}"
+
+
+def _taught(config: PPOConfig, derived: Derived) -> str:
+    def weight(value: float | list[float]) -> str:
+        return f"{value[0]:g} to {value[1]:g}" if isinstance(value, list) else f"{value:g}"
+
+    known = [(weight(teacher.opd_kl_coef), name) for name, teacher in config.teachers.items()]
+    same, policy = len({each for each, _ in known}) == 1, "ℓ_p" if derived.recompute_old_logprobs else "ℓ_b"
+    if same and " " not in known[0][0]:
+        return f"plus {known[0][0]}·(ℓ_T − {policy}) on each token"
+    return f"plus c·(ℓ_T − {policy}) on each token, c = {', '.join(f'{each} ({name})' for each, name in known)}"
 
 
 def _normalised(config: PPOConfig) -> Iterator[str]:
@@ -201,6 +214,10 @@ def _of_turns(config: PPOConfig) -> dict[str, str | float]:
 
 def _masks(config: PPOConfig) -> Iterator[str]:
     if isinstance(config, RLVRConfig):
+        if config.adv_estimator == "raft":
+            best = config.raft_best
+            kept = "succeed" if best is None else f"are the best {best} of their group"
+            yield f"responses are left out unless they {kept}"
         if config.max_len_mask:
             yield "responses cut off at the length limit are left out"
         if config.difficulty_mask:

@@ -12,11 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from roll.core.configs.arguments import HEAD_COLUMNS, KV_GRANULE
+from roll.core.configs.arguments import KV_GRANULE
 from roll.core.data.microbatches import Forest
 from roll.plan.model_shape import ModelShape
 
 FP32 = 4
+HEAD_LOGITS = {False: 1 << 21, True: 1 << 27}
+"""Logits that a trainer computes at a time: on a CPU as many as caches hold, on an accelerator as many as keep it busy."""
+LEAST_COLUMNS = 1024
+"""Entries of the vocabulary that are computed at a time all the same, however many rows there are."""
 Attention = Literal["plain", "eager", "forest"]
 """forest: `roll.strategies.train.forest_attention`."""
 
@@ -81,8 +85,8 @@ class ModelLayout:
     regathered: bool = True
     """Sharded layers are gathered one after the other and freed again; False: gathered ones stay until the step ends."""
     masters: bool = False
-    """The optimiser has float32 weights of its own (DeepSpeed, Megatron in bf16), and the model computes in the weights it has;
-    else (FSDP2, Megatron in float32) the weights are the masters, and copies of them compute."""
+    """The optimiser has float32 weights of its own (DeepSpeed, Megatron in bf16, one rank of FSDP2 in bf16), and the model
+    computes in the weights it has; else the weights are the masters, and copies of them compute."""
     sequence_parallel: bool = True
     """Tensor-parallel ranks divide norms and residuals, too; else each has all of them."""
     optimizer_on_host: bool = False
@@ -94,7 +98,7 @@ class ModelLayout:
         return self.tensor * self.pipeline
 
     def cast(self, element: int) -> bool:
-        """Whether layers compute in narrower copies of their weights, which FSDP2 makes as it gathers them, on one rank, too."""
+        """Whether layers compute in narrower copies of their weights, which FSDP2 makes as it gathers them."""
         return element < FP32 and not self.masters
 
 
@@ -200,19 +204,24 @@ def norm_bytes(shape: ModelShape, element: int) -> int:
     return shape.hidden * (24 if element == FP32 else 16)
 
 
-def head(model: Model, layout: ModelLayout, micro: Microbatch, element: int, train: bool) -> Part:
+def head(model: Model, layout: ModelLayout, micro: Microbatch, element: int, train: bool, accelerator: bool = False) -> Part:
     """What is alive at the peak while the head runs a part of the vocabulary at a time: the states that predict, and logits and
-    probabilities of the part in float32. Training adds the part's gradient in bf16, and that of the states. Adapters of the head
-    need its logits whole."""
+    probabilities of the part in float32, beside the logits in bf16. Training adds the states' gradient. Adapters of the head need
+    its logits whole. Compiled, the part needs half of it or less."""
     shape, vocabulary = model.shape, model.shape.vocab // layout.tensor
-    rounded = element if train and element < FP32 else 0
+    rounded = element if element < FP32 else 0
     if model.adapts_head:
         each, width = element + 3 * FP32 + (2 * FP32 if train else 0), vocabulary
     else:
-        each, width = 2 * FP32 + rounded, min(HEAD_COLUMNS, vocabulary)
+        each, width = 2 * FP32 + rounded, min(head_columns(micro.predicted, accelerator), vocabulary)
     states = shape.hidden * ((2 * element + FP32 + rounded) if train else element)
     formula = f"{micro.predicted:,} response tokens × ({width:,} of the vocabulary × {each} B + {states:,} B)"
     return Part("head", micro.predicted * (width * each + states), formula)
+
+
+def head_columns(rows: int, accelerator: bool) -> int:
+    """Entries of the vocabulary that the head of a trainer computes at a time."""
+    return max(LEAST_COLUMNS, HEAD_LOGITS[accelerator] // max(rows, 1))
 
 
 def kv_cache(model: Model, requests: int, sequence: int, element: int) -> Part:

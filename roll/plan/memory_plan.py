@@ -81,9 +81,9 @@ def host_memory(
         return []
     element = element_bytes(config.actor_train, accelerators)
     size, limit = element * trained.parameters, config.model_update_buffer_size_mb
-    buckets = max(1, math.ceil(size / (limit * MIB)))
-    divided = f"{buckets} bucket{'s' * (buckets > 1)} of at most {limit:,} MiB"
-    parts = [Part("newest weights", size, f"{element} B × {trained.parameters:,} parameters, in {divided}")]
+    divided = _buckets(size, limit)
+    formula = f"{element} B × {trained.parameters:,} parameters, in {divided}"
+    parts = [] if config.from_rows else [Part("newest weights", size, formula)]
     for role in roles:
         if role.role == "actor_infer":
             parts += _on_the_way(config, role, per_node, size, min(size, limit * MIB))
@@ -104,6 +104,11 @@ def host_memory(
             count = _most_on_a_node(role.devices, per_node)
             parts.append(Part(f"{role.role} asleep", each.moved * count, f"moved off {count} devices"))
     return parts
+
+
+def _buckets(size: int, limit: int) -> str:
+    count = max(1, math.ceil(size / (limit * MIB)))
+    return f"{count} bucket{'s' * (count > 1)} of at most {limit:,} MiB"
 
 
 def _on_the_way(config: PPOConfig, engines: RolePlan, per_node: int, version: int, bucket: int) -> Iterator[Part]:
@@ -163,7 +168,7 @@ class RoleMemories:
         micro = memory.microbatch(budget, share, derived.sequence_length, derived.response_length, group)
         parts, passes = [_activations(worker, model, layout, micro, element)], []
         if isinstance(worker, ActorTrainConfig):
-            parts.append(memory.head(model, layout, micro, element, train=True))
+            parts.append(memory.head(model, layout, micro, element, train=True, accelerator=self.accelerators))
             if derived.recompute_old_logprobs and self.config.actor_log_prob is None:
                 passes.append(self._log_probs(role, worker, model, layout, element))
         resident = memory.trained_weights(model, layout, element)
@@ -183,7 +188,8 @@ class RoleMemories:
         share = -(-self.derived.samples_per_step * self.config.samples_per_rollout // role.data)
         budget, group = worker.max_tokens_per_microbatch_in_infer, prompt_sharing(self.config, worker)
         micro = memory.microbatch(budget, share, self.derived.sequence_length, self.derived.response_length, group)
-        return Pass("log-probs of a micro-batch", (memory.head(model, layout, micro, element, train=False),))
+        head = memory.head(model, layout, micro, element, train=False, accelerator=self.accelerators)
+        return Pass("log-probs of a micro-batch", (head,))
 
     def _engine(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
         """vLLM and SGLang take a share of the device and fill what weights leave of it with KV cache. Asleep they keep none of it
@@ -301,6 +307,7 @@ def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> ModelLayout:
             data=options.shards(role.data),
             shard_gradients=options.reduce_scatter_during_grad_accumulation,
             regathered=options.reshard_after_forward,
+            masters=role.data == 1 and element < memory.FP32,
         )
     megatron = options if isinstance(options, MegatronConfig) else MegatronConfig()
     return replace(

@@ -18,10 +18,13 @@ from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.redact import redact_text
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.staleness import deepest_pipeline
+from roll.core.configs.worker import TEACHERS
 from roll.plan.counts import Quantity, RolePlan, quantities, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
 from roll.plan.memory import Model, Part
 from roll.plan.memory_plan import DeviceMemory, RoleMemories, RoleMemory, device_memory, host_memory
+from roll.plan.rows_config import RowsConfig
+from roll.plan.rows_formulas import rows_formula, rows_of_step
 from roll.plan.rules.doubts import doubts
 
 
@@ -45,6 +48,8 @@ class LogProbs:
     behaviour: str
     proximal: str
     reference: str
+    teachers: str = ""
+    """Empty: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,8 @@ class Plan:
     exp_name: str
     trains: bool
     """This process or another one of the run; false: models are only evaluated."""
+    generates: bool
+    """False: rows of files are trained as they stand."""
     device_count: int
     nodes: int
     accelerators: bool
@@ -97,16 +104,23 @@ def make_plan(
         nodes=config.num_nodes,
         accelerators=accelerators,
         roles=tuple(roles),
-        quantities=tuple(quantities(config, derived, trainer.data if trainer is not None else 1)),
+        generates=not config.from_rows,
+        quantities=tuple(_quantities(config, derived, trainer.data if trainer is not None else 1)),
         staleness=_staleness(config, derived),
         log_probs=_log_probs(config, derived),
         sampling=tuple(_sampling(config, derived)),
-        loss=loss_formula(config, derived),
+        loss=rows_formula(config) if isinstance(config, RowsConfig) else loss_formula(config, derived),
         memory=tuple(memories),
         devices=tuple(device_memory(roles, memories)),
         host=tuple(host_memory(config, roles, memories, models, device_count // config.num_nodes, accelerators)),
         notes=(*map(str, doubts(config)), *_notes(config, derived, roles)),
     )
+
+
+def _quantities(config: PPOConfig, derived: Derived, data_parallel: int) -> list[Quantity]:
+    if not isinstance(config, RowsConfig):
+        return quantities(config, derived, data_parallel)
+    return [Quantity("pipeline steps", None, config.max_steps, "max_steps"), *rows_of_step(config)]
 
 
 def _staleness(config: PPOConfig, derived: Derived) -> Staleness:
@@ -164,11 +178,15 @@ def _log_probs(config: PPOConfig, derived: Derived) -> LogProbs:
         behaviour += "; the policy is scored and trained with the experts that the engine chose (router_replay)"
     reason = derived.old_logprobs_reason
     proximal = f"ℓ_p: {_proximal(config, derived)} ({reason})" if derived.recompute_old_logprobs else f"none ({reason})"
-    if not config.uses_reference:
-        return LogProbs(behaviour, proximal, "none (neither use_kl_loss nor add_token_level_kl)")
-    users = [name for name in ("use_kl_loss", "add_token_level_kl") if getattr(config, name)]
-    when = "once a step" if "reference" not in derived.scored_ahead else "while the step before trains"
-    return LogProbs(behaviour, proximal, f"ℓ_r: the reference role, {when} ({' and '.join(users)})")
+    reference = "none (neither use_kl_loss nor add_token_level_kl)"
+    if users := [name for name in ("use_kl_loss", "add_token_level_kl") if getattr(config, name)]:
+        reference = f"ℓ_r: the reference role, {_scored(derived, 'reference')} ({' and '.join(users)})"
+    teaching = [f"{role}, {_scored(derived, role)}" for role in config.roles() if role.startswith(TEACHERS)]
+    return LogProbs(behaviour, proximal, reference, f"ℓ_T: {'; '.join(teaching)}" if teaching else "")
+
+
+def _scored(derived: Derived, role: str) -> str:
+    return "while the step before trains" if role in derived.scored_ahead else "once a step"
 
 
 def _proximal(config: PPOConfig, derived: Derived) -> str:
@@ -207,7 +225,11 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
     if config.only_evaluates:
         yield f"mode bench: nothing is trained; evaluated are {', '.join(config.bench_checkpoints)}"
         return
-    if not config.has_both_sides:
+    if config.mode == "replay":
+        yield f"mode replay: groups are those that {config.replay.run} has recorded"
+    elif config.from_rows:
+        return
+    elif not config.has_both_sides:
         place = redact_text(config.groups_address or "")
         others = "explorers are" if config.trains else "the trainer and other explorers are"
         yield f"mode {config.mode}: {others} processes of their own; groups are in {place}"
@@ -233,7 +255,7 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
     if config.reference is not None and not config.uses_reference:
         yield "the reference is not started: neither use_kl_loss nor add_token_level_kl is set"
     if config.trains:
-        yield from _long_responses(config, derived)
+        yield from (*_long_responses(config, derived), *_recorded(config, derived))
     if config.async_generation_ratio > 0 and any(
         role.role == "actor_train" and "actor_infer" in role.shares_with for role in roles
     ):
@@ -241,6 +263,26 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
             "actor_train and actor_infer share devices: they take turns, and asynchrony gains only where rewards are slow; "
             "sharing: overlap lets both work at the same time"
         )
+
+
+RECORDED_TOKEN = 12
+"""Bytes of a response's token in batches.jsonl: id, log-prob and mask, in base64."""
+RECORDED_SAMPLE = 1000
+"""Bytes of a sample besides: versions, rewards, names."""
+RECORDED_CONTEXT = 24
+"""Bytes of a prompt's token: its id in JSON and its text, in base64."""
+
+
+def _recorded(config: PPOConfig, derived: Derived) -> Iterator[str]:
+    if config.rollout_log_per_step != "all" or config.mode == "replay":
+        return
+    samples = config.rollouts_per_step * config.samples_per_rollout
+    prompts = config.groups_per_step if isinstance(config, RLVRConfig) else samples
+    contexts = prompts * max(derived.sequence_length - derived.max_new_tokens, 0)
+    most = samples * (RECORDED_SAMPLE + derived.max_new_tokens * RECORDED_TOKEN) + contexts * RECORDED_CONTEXT
+    limit = f"{config.rollout_log_limit_gb:g} GB in all" if config.rollout_log_limit_gb else "no limit"
+    more = " besides what top_p keeps or experts are recorded" if derived.keeps_sampling_mask or derived.replays_routing else ""
+    yield f"batches.jsonl, for roll replay: up to {most / 1e6:,.2f} MB a step{more}, {limit}"
 
 
 def _long_responses(config: PPOConfig, derived: Derived) -> Iterator[str]:

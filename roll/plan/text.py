@@ -26,10 +26,13 @@ def whole(plan: Plan, machine: Machine, remarks: Sequence[str], report: LoadRepo
     yield from _section("devices", picture(plan.roles, plan.device_count, plan.nodes))
     if plan.quantities:
         yield from _section("amounts", _amounts(plan.quantities))
-    if plan.trains:
+    if plan.trains and not plan.generates:
+        yield from _section("loss", _loss(plan))
+    elif plan.trains:
         yield from _section("staleness", _staleness(plan))
         log_probs = plan.log_probs
         rows = [("behaviour", log_probs.behaviour), ("proximal", log_probs.proximal), ("reference", log_probs.reference)]
+        rows += [("teachers", log_probs.teachers)] if log_probs.teachers else []
         yield from _section("log-probs", [*_rows(rows), *(f"  ! {line}" for line in plan.sampling)])
         yield from _section("loss", _loss(plan))
     yield from _section("memory per device", _memory(plan))
@@ -54,8 +57,10 @@ def _steps(plan: Plan) -> Iterator[str]:
     steps, *amounts = plan.quantities
     shown = [_worded(each.step, each.name) for each in amounts if each.step is not None and not each.at_most]
     yield f"  {'per step':<{INDENT}}{', '.join(shown)}; {_worded(steps.run, 'steps')} in all"
-    yield f"  {'staleness':<{INDENT}}at most {_worded(plan.staleness.bound, 'versions')}: {plan.staleness.arithmetic}"
-    yield f"  {'loss':<{INDENT}}{plan.loss.total}, L_t = {plan.loss.policy}, {plan.loss.ratio}"
+    if plan.generates:
+        yield f"  {'staleness':<{INDENT}}at most {_worded(plan.staleness.bound, 'versions')}: {plan.staleness.arithmetic}"
+    ratio = f", {plan.loss.ratio}" if plan.generates else ""
+    yield f"  {'loss':<{INDENT}}{plan.loss.total}, {'L_t' if '_t' in plan.loss.total else 'L'} = {plan.loss.policy}{ratio}"
 
 
 def picture(roles: Sequence[RolePlan], device_count: int, nodes: int) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from roll.core.configs.problems import Problem
 from roll.core.distributed.backend import Backend
 from roll.core.pipeline.prepared import Prepared
-from roll.core.pipeline.roles import TRAINER
+from roll.core.pipeline.roles import of_trainer
 
 SHARED = "a folder on a file system that all machines of the run see, at the same path"
 EVERYWHERE = "put it at the same path on every machine of the run"
@@ -23,7 +23,7 @@ def not_common(prepared: Prepared, backend: Backend) -> Iterator[Problem]:
     """Each path that a machine of the run does not see as the driver's does."""
     config, checkpoint = prepared.config, prepared.checkpoint
     roles = config.roles()
-    writers = {device for name, role in roles.items() if name in TRAINER for device in role.devices}
+    writers = {device for name, role in roles.items() if of_trainer(name) for device in role.devices}
     if config.model_update_transport == "checkpoint_dir":
         writers |= {device for role in roles.values() for device in role.devices}
     yield from _not_written_together(backend, prepared.run_dir, writers)

@@ -21,12 +21,11 @@ from omegaconf.errors import GrammarParseError, InterpolationResolutionError
 
 import roll
 from roll.compat.code.names import place_of
-from roll.compat.roll.pipelines import Pipeline, of_others, pipeline_of, references_in
+from roll.compat.roll.pipelines import CONFIGS, AnyConfig, Pipeline, of_others, pipeline_of, references_in
 from roll.compat.roll.report import differences_of, other_defaults
 from roll.compat.roll.translation import Translation, not_read_as_roll, read_as_roll, translate, variables_of
 from roll.compat.trinity import translation as trinity
 from roll.compat.trinity.translation import words_of
-from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.derived import with_default_devices
 from roll.core.configs.fields import count_keys
 from roll.core.configs.plain import to_mapping
@@ -65,7 +64,7 @@ def load(
     pipeline: Pipeline | None = None,
     keys: Mapping[str, Any] | None = None,
     fetch: bool = False,
-) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
+) -> tuple[AnyConfig, LoadReport]:
     """The configuration of an RLVR or an agentic run, and what became of every key. `pipeline`: the one that the user named; it
     decides where no key does. `keys`: Python's keywords, laid over the file. `fetch`: what is left out may be derived from a
     model that the hub has to send.
@@ -96,20 +95,21 @@ def understand(
     where: dict[str, str],
     compat: bool,
     pipeline: Pipeline | None = None,
-) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
+) -> tuple[AnyConfig, LoadReport]:
     """`load` of a composed file. `references`: top-level keys that `${...}` names. `included`: those that the files of the
     defaults list write. `where`: `file:line` by key."""
     theirs = trinity.translate(mapping) if trinity.is_trinity(mapping) else None
     given, words, of_roll = mapping, dict[str, str](), compat and theirs is None
     mapping = theirs.mapping if theirs is not None else mapping
     try:
-        cls: type[RLVRConfig | AgenticConfig] = AgenticConfig if pipeline_of(mapping, pipeline) == "agentic" else RLVRConfig
+        cls = CONFIGS[pipeline_of(mapping, pipeline)]
         variables = variables_of(mapping, references, included)
         written = {key: value for key, value in mapping.items() if key not in variables}
         first = read_as_roll(written, cls) if of_roll else Translation(written)
         made = translate(first.mapping, cls, has_class=_has_class, has_environment=_has_environment, written_for_roll=compat)
         made = made.after(first) if theirs is None else made.after(first).after(theirs)
         where |= {target: origin(where, source) for target, source in made.moved.items()}
+        where |= _below_moved(made.moved, where)
         words |= words_of(made.moved, given, made.mapping, theirs is not None)
         config, unknown, not_offered = _load(cls, made, compat)
     except ConfigError as error:
@@ -140,6 +140,17 @@ def laid_over(base: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any
         under = merged.get(key)
         merged[key] = laid_over(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
     return merged
+
+
+def _below_moved(moved: Mapping[str, str], where: Mapping[str, str]) -> dict[str, str]:
+    """Where the keys of blocks were written that are read under other names."""
+    blocks = [(target, f"{source}.") for target, source in moved.items()]
+    return {
+        f"{target}.{key.removeprefix(block)}": place
+        for target, block in blocks
+        for key, place in where.items()
+        if key.startswith(block)
+    }
 
 
 def _advice(unknown: Problem) -> str:
@@ -177,7 +188,7 @@ def load_to_start(
     *,
     compat: bool = False,
     pipeline: Pipeline | None = None,
-) -> tuple[RLVRConfig | AgenticConfig, LoadReport]:
+) -> tuple[AnyConfig, LoadReport]:
     """Loads as `load` does; raises `ConfigError` with one problem for a file that loads only because of `compat`: it cannot
     start."""
     config, report = load(config_path, config_name, overrides, compat=compat, pipeline=pipeline, fetch=True)
@@ -188,9 +199,7 @@ def load_to_start(
     return config, report
 
 
-def _load(
-    cls: type[RLVRConfig | AgenticConfig], made: Translation, compat: bool
-) -> tuple[RLVRConfig | AgenticConfig, list[Problem], list[Problem]]:
+def _load(cls: type[AnyConfig], made: Translation, compat: bool) -> tuple[AnyConfig, list[Problem], list[Problem]]:
     """The configuration, the unknown keys and the values that are not offered. Raises `ConfigError`; strictly, for those, too."""
     if compat:
         config, leniency = load_lenient(cls, made.mapping)

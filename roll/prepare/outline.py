@@ -36,7 +36,7 @@ here one stage does both."""
 
 
 def _sides(kind: type[Run], config: PPOConfig, derived: Derived, custom: Sequence[CustomStage] = ()) -> list[list[AnyStage]]:
-    return with_custom(topology_of(config.mode).stages(kind.rollouts, config, derived, NO_PARTS), custom, None)
+    return with_custom(topology_of(config).stages(kind.rollouts, config, derived, NO_PARTS), custom, None)
 
 
 def outline(kind: type[Run], config: PPOConfig, own: Sequence[CustomStage]) -> Flow:

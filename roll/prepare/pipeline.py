@@ -282,11 +282,11 @@ def _room(prepared: Prepared) -> Iterator[None]:
     all, as by a tracker. Raises `ConfigError`."""
     config, run_dir = prepared.config, prepared.run_dir
     is_new = not run_dir.exists()
-    aside = archive_previous(run_dir) if config.has_engines and not prepared.continues else None
+    aside = archive_previous(run_dir) if config.mode != "train" and not prepared.continues else None
     if aside is not None:
         print(f"the earlier run of this name was moved to {aside}")
     begun = not prepared.continues and (run_dir / "config.yaml").exists()
-    if begun and not config.has_engines and config.resume_from_checkpoint is False:
+    if begun and config.mode == "train" and config.resume_from_checkpoint is False:
         message = f"{run_dir} holds a run that has begun, and explorers may be at work on it"
         fix = "auto, to go on with it, or another exp_name"
         raise ConfigError([Problem("resume_from_checkpoint", False, message, fix)])

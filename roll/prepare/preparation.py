@@ -24,6 +24,8 @@ from roll.core.distributed.machine import this_machine
 from roll.core.errors import boundary
 from roll.core.flow.custom_stage import custom_stages
 from roll.core.groups.filters import GroupFilter
+from roll.core.groups.groups import Groups
+from roll.core.groups.parts import GroupParts
 from roll.core.groups.tasks import TaskSource
 from roll.core.pipeline.prepared import EvaluatedModel, GroupsDatabase
 from roll.core.pipeline.roles import loss_spec
@@ -52,6 +54,7 @@ from roll.strategies.train.megatron.supported import ParallelLayout, check_folde
 from roll.strategies.train.saved_adapters import check_adapters
 from roll.topologies import serving
 from roll.topologies.evaluation import evaluated_models
+from roll.topologies.replay import recorded_groups
 from roll.transports.directory import check_room
 
 _FOLDER = "a Hugging Face folder: config.json, tokenizer, *.safetensors that are not quantised"
@@ -181,6 +184,11 @@ class Preparation:
             own = self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
             check = partial(check_database, config, contract, self._identity, self.checkpoint, own)
             self.collect("groups_database", config.groups_database, check, "pip install sqlalchemy watchfiles")
+        groups: Callable[[GroupParts], Groups] = Groups
+        if config.mode == "replay":
+            first = self.checkpoint.step if self.checkpoint is not None else 0
+            fix = "the folder of a run with rollout_log_per_step: all, and steps that it has recorded"
+            groups = self.collect("replay.run", config.replay.run, partial(recorded_groups, config, first), fix) or Groups
         self.collect("weights_address", config.weights_address, partial(serving.check_serving, config), serving.FIX)
         if (address := config.metrics_address) is not None:
             self.collect("metrics_address", address, partial(check_listening, *listening_at(address)), FREE)
@@ -210,6 +218,7 @@ class Preparation:
             "remarks": tuple(self.remarks),
             "warnings": tuple(self.warnings),
             "identity": self._identity,
+            "groups": groups,
             "database": _database(config),
         }
 

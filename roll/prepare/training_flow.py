@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
+from roll.compat.roll.pipelines import AnyConfig
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.flow import OnError
 from roll.core.configs.problems import ConfigError, Problem
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.flow.custom_stage import BuiltIn, CustomStage, make_stage
 from roll.core.flow.flow import Flow
 from roll.core.record.callbacks import Callback
+from roll.plan.rows_config import DPOConfig, SFTConfig
 from roll.prepare.agentic_run import AgenticPipeline
 from roll.prepare.outline import VERLS_NAMES
 from roll.prepare.rlvr_run import RLVRPipeline
+from roll.prepare.rows_run import DPOPipeline, SFTPipeline
 
 BROUGHT_BY = {
     "log_prob": "old_logprobs: recompute",
@@ -33,12 +35,27 @@ BROUGHT_BY = {
 """The key that brings a stage which not every run has."""
 
 
+AnyPipeline: TypeAlias = RLVRPipeline | AgenticPipeline | SFTPipeline | DPOPipeline
+
+
+def pipeline_for(config: AnyConfig, **options: Any) -> AnyPipeline:
+    """`options`: of `Pipeline`."""
+    match config:
+        case AgenticConfig():
+            return AgenticPipeline(config, **options)
+        case SFTConfig():
+            return SFTPipeline(config, **options)
+        case DPOConfig():
+            return DPOPipeline(config, **options)
+    return RLVRPipeline(config, **options)
+
+
 class AsyncTrainingFlow:
     """`AsyncTrainingFlow(config).run()`: the pipeline that the configuration is for."""
 
     def __init__(
         self,
-        trainer: RLVRConfig | AgenticConfig,
+        trainer: AnyConfig,
         *,
         enable_async_rl: bool | None = None,
         local: bool = False,
@@ -48,11 +65,7 @@ class AsyncTrainingFlow:
         """`trainer`: the configuration. `enable_async_rl`: false is `async_generation_ratio: 0`, true has to fit it, None leaves
         it as it is. Raises `ConfigError`."""
         config = trainer if enable_async_rl is None else _scheduled(trainer, enable_async_rl)
-        self.pipeline: RLVRPipeline | AgenticPipeline
-        if isinstance(config, AgenticConfig):
-            self.pipeline = AgenticPipeline(config, local=local, stages=stages, callbacks=callbacks)
-        else:
-            self.pipeline = RLVRPipeline(config, local=local, stages=stages, callbacks=callbacks)
+        self.pipeline = pipeline_for(config, local=local, stages=stages, callbacks=callbacks)
 
     def run(self) -> Any:
         """As `Pipeline.run`: the summary. Where an event loop runs already, a task, as in `summary = await flow.run()`; the loop
@@ -76,8 +89,8 @@ def create_role_state_machine(
     lanes: int | None = None,
     args: Mapping[str, Any] | None = None,
     on_error: OnError = "fail",
-    pipeline: AsyncTrainingFlow | RLVRPipeline | AgenticPipeline | None = None,
-    trainer: RLVRConfig | AgenticConfig | None = None,
+    pipeline: AsyncTrainingFlow | AnyPipeline | None = None,
+    trainer: AnyConfig | None = None,
     use_async_rl: bool | None = None,
 ) -> CustomStage:
     """A stage named `role_name`, for the `stages` of a flow, to follow the stage `after`; without `after` it does the work of the
@@ -109,7 +122,7 @@ def _ours(name: str, there: Sequence[str]) -> str:
     raise ValueError(f"{name!r}{called} is no stage of the run: one of {', '.join(there)}{fix}")
 
 
-def _scheduled(config: RLVRConfig | AgenticConfig, ahead: bool) -> RLVRConfig | AgenticConfig:
+def _scheduled(config: AnyConfig, ahead: bool) -> AnyConfig:
     if not ahead:
         return replace(config, async_generation_ratio=0.0)
     if config.async_generation_ratio == 0 and not config.train_on_arrival:

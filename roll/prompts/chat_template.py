@@ -177,8 +177,9 @@ class TemplateProcess:
         self._process.communicate()
         self._errors.close()
 
-    def render(self, conversations: Sequence[list[dict[str, Any]]]) -> list[dict[str, str]]:
-        """`{"text": ...}` or `{"error": ...}` for each conversation; the list ends early with the one that ended the process.
+    def render(self, conversations: Sequence[list[dict[str, Any]] | dict[str, Any]]) -> list[dict[str, str]]:
+        """Renders each of them, messages or what `template_process.render` is given: `{"text": ...}` or `{"error": ...}`; the
+        list ends early with the one that ended the process.
 
         Raises `ValueError`."""
         sink, source = self._process.stdin, self._process.stdout

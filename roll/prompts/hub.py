@@ -22,10 +22,11 @@ from roll.core.configs.arguments import DataArguments
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.rlvr import RLVRConfig
-from roll.core.configs.worker import RewardConfig
+from roll.core.configs.worker import TEACHERS, RewardConfig, WorkerConfig
 from roll.core.errors import boundary
 
 C = TypeVar("C", bound=PPOConfig)
+R = TypeVar("R", bound=WorkerConfig)
 
 DATA_FILES = ("*.json", "*.jsonl", "*.csv", "*.tsv", "*.parquet", "*.arrow", "*.txt", "*.gz", "*.zst", "*.zip", "*.xz", "*.md")
 """Of a data set: `README.md` says which of them are which subset and split."""
@@ -70,12 +71,18 @@ def with_fetched_models(config: C) -> C:
     if problems:
         raise ConfigError(problems)
     changed: dict[str, Any] = {"pretrain": folders.get(config.pretrain or "", config.pretrain)}
-    for name, role in config.roles().items():
-        if (folder := folders.get(role.model_args.model_name_or_path or "")) is not None:
-            changed[name] = replace(role, model_args=replace(role.model_args, model_name_or_path=folder))
+    roles = {name: role for name, role in config.roles().items() if not name.startswith(TEACHERS)}
+    changed |= {name: _with_folder(role, folders) for name, role in roles.items()}
+    changed["teachers"] = {name: _with_folder(teacher, folders) for name, teacher in config.teachers.items()}
     if isinstance(config, RLVRConfig):
         changed["rewards"] = {domain: _with_folders(reward, folders) for domain, reward in config.rewards.items()}
     return replace(config, **changed) if folders else config
+
+
+def _with_folder(role: R, folders: dict[str, str]) -> R:
+    name = role.model_args.model_name_or_path or ""
+    model = replace(role.model_args, model_name_or_path=folders[name]) if name in folders else role.model_args
+    return replace(role, model_args=model)
 
 
 def _with_folders(reward: RewardConfig, folders: dict[str, str]) -> RewardConfig:

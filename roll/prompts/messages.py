@@ -20,9 +20,7 @@ _CONTINUED = "data_args.continue_final_message: true, if the policy is to go on 
 def read_messages(value: Sequence[object], where: str, begun: bool) -> list[dict[str, Any]]:
     """`where`: file, line and column, for errors. `begun`: whether an answer that is begun may stand at the end. Raises
     `PromptFileError`."""
-    messages = [_message(each, f"{where}[{i}]") for i, each in enumerate(value)]
-    for i, message in enumerate(messages):
-        _check_order(messages[:i], message, f"{where}[{i}]")
+    messages = read_turns(value, where)
     last, place = messages[-1], f"{where}[{len(messages) - 1}]"
     if last["role"] == "system":
         raise PromptFileError(f"{place} is the system's, and nobody asks anything behind it", "end the row with a user's message")
@@ -30,6 +28,14 @@ def read_messages(value: Sequence[object], where: str, begun: bool) -> list[dict
         raise PromptFileError(f"{place} is the assistant's: the prompt would have an answer already", _CONTINUED)
     if last["role"] == "assistant" and last.get("tool_calls"):
         raise PromptFileError(f"{place} calls tools, and nobody goes on from that", "leave the message out of the row")
+    return messages
+
+
+def read_turns(value: Sequence[object], where: str) -> list[dict[str, Any]]:
+    """As `read_messages`, whoever speaks last."""
+    messages = [_message(each, f"{where}[{i}]") for i, each in enumerate(value)]
+    for i, message in enumerate(messages):
+        _check_order(messages[:i], message, f"{where}[{i}]")
     return messages
 
 

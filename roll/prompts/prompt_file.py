@@ -259,7 +259,12 @@ def _text(content: dict[str, object], column: str, where: str, fix: str = "") ->
 
 
 def _messages(value: object, column: str, where: str, begun: bool) -> list[dict[str, Any]] | None:
-    """A list of chat messages, given as such or as JSON text."""
+    listed = as_list(value, column, where)
+    return None if listed is None else read_messages(listed, f"{where}: {column}", begun)
+
+
+def as_list(value: object, column: str, where: str) -> list[Any] | None:
+    """A list of at least one entry, given as such or as JSON text."""
     if isinstance(value, str):
         value = _json(value, where, column)
         if wrong := complaint(value):
@@ -268,7 +273,7 @@ def _messages(value: object, column: str, where: str, begun: bool) -> list[dict[
         return None
     if not isinstance(value, list) or not value:
         raise PromptFileError(f"{where}: {column} is a {_kind(value)}, not a list of at least one message")
-    return read_messages(value, f"{where}: {column}", begun)
+    return value
 
 
 def _led_by(system: str, messages: list[dict[str, Any]] | None, prompt: str | None) -> list[dict[str, Any]] | None:

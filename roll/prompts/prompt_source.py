@@ -30,7 +30,7 @@ from roll.core.data.untrusted import described
 from roll.core.errors import PromptFileError
 from roll.prompts.chat_template import Renderer, conversation, encode
 from roll.prompts.prompt_file import PromptRow
-from roll.prompts.stored_rows import Positions, RowFile, TokenizedRow, digest
+from roll.prompts.stored_rows import ANSWERS, Positions, RowFile, TokenizedRow, digest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -284,5 +284,5 @@ def _fingerprint(rows: Sequence[TokenizedRow], place: Sequence[float] | None) ->
             found.update(f"{', ' if position else ''}{number!r}".encode())
         found.update(b"]")
     for row in rows:
-        found.update(repr((row.id, row.input_ids, row.ground_truth)).encode())
+        found.update(repr((row.id, row.input_ids, row.ground_truth, *row.extra.get(ANSWERS, ()))).encode())
     return found.hexdigest()

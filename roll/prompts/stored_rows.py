@@ -21,6 +21,9 @@ from typing import Any, BinaryIO, overload
 
 from roll.core.data.sample import Prompt
 
+ANSWERS = "trained_answers"
+"""The entry of a row that is trained as it stands with its answers: token ids, mask (1: trained) and text of each."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenizedRow:

@@ -2,8 +2,8 @@
 
 A chat template comes with a model folder, and a program in it may loop for ever or fill the memory. So it runs here: the kernel
 ends the process when one conversation has taken `CPU_LIMIT_S` of its time, inside whatever call it is stuck, and its memory is
-limited. Reads a line of JSON with the template and its special tokens, then one list of messages per line; writes a line for each
-list, `{"text": ...}` or `{"error": ...}`.
+limited. Reads a line of JSON with the template and its special tokens, then per line one list of messages, or what `render` is
+given for one; writes a line for each, `{"text": ...}` or `{"error": ...}`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,23 @@ MEMORY_BYTES = 2 << 30
 """Above what the process has when it begins."""
 
 
-def render(template: str, special: dict[str, Any], messages: list[dict[str, Any]], whole: bool = False) -> str:
-    """Ends where the assistant's turn begins, or behind an answer that is begun, unless the conversation is `whole`."""
+def render(
+    template: str,
+    special: dict[str, Any],
+    messages: list[dict[str, Any]],
+    whole: bool = False,
+    tools: list[Any] | None = None,
+    asks: bool = False,
+) -> str:
+    """Ends where the assistant's turn begins, or behind an answer that is begun, unless the conversation is `whole`. `asks`: the
+    turn begins whoever spoke last."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    begun = not whole and messages[-1]["role"] == "assistant"
+    begun = not (whole or asks) and messages[-1]["role"] == "assistant"
     rendered: Any = render_jinja_template(
         conversations=[messages],
         chat_template=template,
+        tools=tools,
         add_generation_prompt=not whole and not begun,
         continue_final_message=begun,
         **special,
@@ -55,7 +64,8 @@ def answers(source: BinaryIO) -> Iterator[dict[str, str]]:
 
 def _answer(template: str, special: dict[str, object], line: bytes) -> dict[str, str]:
     try:
-        text = render(template, special, json.loads(line))
+        asked = json.loads(line)
+        text = render(template, special, **(asked if isinstance(asked, dict) else {"messages": asked}))
     except Exception as error:  # boundary: a template may raise anything
         return {"error": f"refuses the messages: {type(error).__name__}: {error}"[:1000]}
     if len(text) > LONGEST_TEXT:

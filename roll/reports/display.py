@@ -42,6 +42,8 @@ class RunSnapshot(RunProgress):
 
     reward: float | None = None
     """Mean training reward of the last step."""
+    loss: float | None = None
+    """Loss of the last step of a run that trains rows, and has no rewards."""
     cut: float | None = None
     """Share of the last step's responses that ended at the length limit."""
     validation: list[Validated] = field(default_factory=list)
@@ -132,7 +134,9 @@ class Display:
 
 def plain_line(s: RunSnapshot) -> str:
     parts = [s.reached]
-    if s.reward is not None:
+    if s.loss is not None:
+        parts.append(f"loss {compact(s.loss)}")
+    elif s.reward is not None:
         parts.append(f"reward {compact(s.reward)}")
     if s.validation:
         parts.append(f"validation {s.validation[-1].told()} (step {s.validation[-1].step})")
@@ -172,7 +176,7 @@ def _figures(s: RunSnapshot) -> Table:
     accuracies = [each.accuracy for each in s.validation if each.accuracy is not None]
     validation = f"{s.validation[-1].told()}  {sparkline(accuracies[-24:])}".rstrip() if s.validation else "-"
     figures = {
-        "reward": "-" if s.reward is None else compact(s.reward),
+        **({"loss": compact(s.loss)} if s.loss is not None else {"reward": "-" if s.reward is None else compact(s.reward)}),
         "validation": validation,
         "cut off": _number(s.cut, ".0%"),
         "staleness / bound": f"{_number(s.staleness_now, '.2f')} / {s.staleness_bound}",

@@ -9,7 +9,7 @@ from roll.core.record.callbacks import MetricsRow, Summary
 from roll.core.record.estimates import Validated
 from roll.core.record.run_progress import RunProgress
 from roll.reports.display import Display, RunSnapshot
-from roll.reports.learning_curve import REWARD, STALENESS_MEAN
+from roll.reports.learning_curve import LOSS, PAIR_LOSS, REWARD, STALENESS_MEAN
 from roll.reports.rows import OfRows
 from roll.reports.verdict import CUT, Curves, verdict
 
@@ -62,6 +62,7 @@ class LiveDisplay(OfRows):
         return RunSnapshot(
             **known,
             reward=self._step.get(REWARD),
+            loss=self._step.get(PAIR_LOSS, self._step.get(LOSS)) if REWARD not in self._step else None,
             cut=self._step.get(CUT),
             validation=self._validation,
             verdict=verdict(self._curves.curve, "running", groups) if self._curves is not None else None,

@@ -114,7 +114,7 @@ def _course(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Verdict
     """What it has learned, or why nothing."""
     if (unjudged := _unjudged(curve, groups)) is not None:
         return unjudged
-    steps = curve(REWARD).steps
+    steps = max((curve(name).steps for name in (REWARD, STEP_S)), key=len)  # a run on rows has no rewards
     if not len(steps):
         return Verdict("too early", "no step yet")
     trend = _trend(curve)

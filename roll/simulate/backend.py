@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from roll.core.distributed.backend import WorkerSpec
 from roll.core.distributed.devices import Inventory
 from roll.core.errors import WorkerDied
-from roll.core.pipeline.roles import TRAINER
+from roll.core.pipeline.roles import of_trainer
 from roll.platform.local_backend import OneNode
 from roll.simulate.costs import Costs
 
@@ -133,7 +133,7 @@ class SimulatedBackend(OneNode):
         await asyncio.sleep(self._costs.start_s)
         await self.links.pass_one()
         worker = self._make(spec)
-        call_s = 0.0 if spec.name.rpartition("-")[0] in TRAINER else self._costs.call_s
+        call_s = 0.0 if of_trainer(spec.name.rpartition("-")[0]) else self._costs.call_s
         handle = self.workers[spec.name] = self.handle(spec.name, worker, self.links, call_s)
         return handle
 

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from roll.core.configs.derived import derive
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.worker import TEACHERS
 from roll.simulate.costs import MIB, Costs, Spread
 from roll.simulate.figures import step_rows
 
@@ -98,8 +99,10 @@ def _training(rows: Sequence[Row], tokens: float, ranks: int) -> dict[str, tuple
     """`tokens`: of a step, for each rank, as they are drawn: from all groups, of which those that are dropped may be shorter."""
     rate = tokens / max(_mean(rows, "time/train_s"), 1e-9)
     scored = (FORWARD * rate, "no pass in the run: a third of training's time")
-    if passes := [seconds for stage in ("log_prob", "reference", "value") if (seconds := _mean(rows, f"time/{stage}_s"))]:
-        scored = (tokens / fmean(passes), "metrics.jsonl: time/log_prob_s, reference, value")
+    teachers = {name for row in rows for name in row if name.startswith(f"time/{TEACHERS}")}
+    scoring = ("time/log_prob_s", "time/reference_s", "time/value_s", *sorted(teachers))
+    if passes := [seconds for stage in scoring if (seconds := _mean(rows, stage))]:
+        scored = (tokens / fmean(passes), "metrics.jsonl: time/log_prob_s, reference, value, teachers")
     return {
         "train_s": (_mean(rows, "time/advantage_s"), "metrics.jsonl: time/advantage_s"),
         "train_tokens_per_s": (rate, f"metrics.jsonl: time/train_s; each of {ranks} ranks has its part"),

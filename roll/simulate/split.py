@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from roll.core.configs.arguments import EngineArguments
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.worker import TEACHERS
 
 Config = TypeVar("Config", bound=PPOConfig)
-FIXED_ROLES = ("actor_log_prob", "reference", "critic")
 
 
 def per_engine(config: PPOConfig) -> int:
@@ -32,16 +33,16 @@ def with_devices(config: Config, engines: int | None, trainers: int | None) -> C
     train = list(range(trainers if trainers is not None else len(before)))
     count = (engines * each) if engines is not None else len(roles["actor_infer"].devices)
     infer = [len(train) + device for device in range(count)]
-    moved = {
-        role: replace(worker, device_mapping=train)
-        for role in FIXED_ROLES
-        if (worker := getattr(config, role)) is not None and roles.get(role) is not None and roles[role].devices == before
+    moved = {name: replace(worker, device_mapping=train) for name, worker in roles.items() if worker.devices == before}
+    moved |= {
+        "actor_train": replace(config.actor_train, device_mapping=train),
+        "actor_infer": replace(config.actor_infer, device_mapping=infer),
     }
-    return replace(
-        config,
-        num_nodes=1,
-        num_gpus_per_node=len(train) + len(infer),
-        actor_train=replace(config.actor_train, device_mapping=train),
-        actor_infer=replace(config.actor_infer, device_mapping=infer),
-        **moved,
-    )
+    return replace(_with_roles(config, moved), num_nodes=1, num_gpus_per_node=len(train) + len(infer))
+
+
+def _with_roles(config: Config, roles: Mapping[str, Any]) -> Config:
+    """`roles`: by name, as `PPOConfig.roles` gives them; the others stay."""
+    fields = {name: role for name, role in roles.items() if not name.startswith(TEACHERS)}
+    teachers = {name: roles.get(f"{TEACHERS}{name}", teacher) for name, teacher in config.teachers.items()}
+    return replace(config, teachers=teachers, **fields)

@@ -22,11 +22,15 @@ from roll.core.data.routes import type_for
 from roll.strategies.model_folder import load_config
 
 
+def is_router(module: nn.Module) -> bool:
+    return type(module).__name__.lower().endswith("topkrouter")
+
+
 class Routers:
     """Of a model, in the order of its layers. They stay as they are until `record` or `replay`."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._routers = [_Router(module) for module in model.modules() if type(module).__name__.lower().endswith("topkrouter")]
+        self._routers = [_Router(module) for module in model.modules() if is_router(module)]
         self._model = type(model).__name__
 
     def record(self) -> None:

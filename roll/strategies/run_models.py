@@ -17,6 +17,7 @@ from roll.core.configs.arguments import GeneratingArguments
 from roll.core.configs.engines import engine_of
 from roll.core.configs.ppo import PPOConfig, set_key
 from roll.core.configs.problems import Note, Problem
+from roll.core.configs.worker import TEACHERS
 from roll.core.weights.folder_files import CONFIG, Stored, beginning, beyond_context, read_json, stored_tensors, weight_files
 from roll.prompts.hub import cached, is_hub_name
 from roll.strategies.folder_tokens import PADDING, FolderTokens, folder_tokens
@@ -98,8 +99,9 @@ class Models:
 
     @property
     def known(self) -> int | None:
-        """Token ids below this are known to all that are given the policy's."""
-        return min((rows for each in self._policy() if (rows := self._of(each).rows) is not None), default=None)
+        """Token ids below this are known to all that are given the policy's, as far as their folders could be opened."""
+        opened = [each for each in self._policy() if self._loaded.get(each.folder, each) is not None]
+        return min((rows for each in opened if (rows := self._of(each).rows) is not None), default=None)
 
     def contract(self, sampling: GeneratingArguments) -> dict[str, object]:
         """Returns what the processes of a run must agree on: what the policy's token ids are, and which of them end an answer."""
@@ -222,12 +224,16 @@ class Models:
         fix = f"a model with the tokenizer of {first.folder}"
         if ours.names and theirs.names:
             other = {token: name for name, token in theirs.names.items()}
-            differ = [(token, name) for name, token in ours.names.items() if ours.knows(token) and other.get(token, name) != name]
+            # To a teacher, which says how probable each is, one that it lacks means nothing.
+            teaches = model.role.startswith(TEACHERS)
+            known = [(token, name) for name, token in ours.names.items() if ours.knows(token)]
+            differ = [(token, name) for token, name in known if other.get(token, None if teaches else name) != name]
             if differ:
                 token, name = min(differ)
+                here = f"{other[token]!r} here" if token in other else f"none here, of {len(theirs.names):,}"
                 message = (
                     f"it is given the tokens of {first.folder}, and {_count(differ, 'token')} of {len(ours.names):,} "
-                    f"{'is' if len(differ) == 1 else 'are'} another text to it: {token} is {name!r} there, {other[token]!r} here"
+                    f"{'is' if len(differ) == 1 else 'are'} another text to it: {token} is {name!r} there, {here}"
                 )
                 self.fit.problems.append(Problem(model.key, model.folder, message, fix))
                 return

@@ -19,7 +19,7 @@ from roll.core.configs.estimators import ESTIMATORS
 REWARDS = torch.tensor([1.0, 2.0, 0.0, 0.0, 4.0, 1.0, 9.0], dtype=torch.float64)
 GROUPS = torch.tensor([7, 3, 7, 7, 3, 7, 5])
 LENGTHS = torch.tensor([1, 2, 3, 1, 6, 5, 4])
-GROUP_RELATIVE = sorted(set(advantage_estimator.names) - {"reinforce", "reinforce_plus_plus"})
+GROUP_RELATIVE = sorted(set(advantage_estimator.names) - {"raft", "reinforce", "reinforce_plus_plus"})
 DIV7, DIV3 = math.sqrt(1 / 3) + 1e-6, math.sqrt(2) + 1e-6  # unbiased deviations
 
 

@@ -93,6 +93,8 @@ def test_peaks_by_device_name(name: str, tflops: int | None) -> None:
         (["--steps", "0"], "--steps: '0' is not a number of at least 1"),
         (["--vllm_share", "1.5"], "--vllm_share: 1.5 is not in (0, 1]"),
         (["--peak_tflops", "0"], "--peak_tflops: 0.0 is not positive"),
+        (["--load", "groups", "--length", "512"], "--prompt: 512 of --length 512 leave 0 tokens of a response"),
+        (["--load", "tails"], "--load: torch, torch-compiled compute samples of one length"),
         (["--sides", "tensorrt"], "invalid choice: 'tensorrt'"),
     ],
 )
@@ -140,6 +142,35 @@ def test_weight_updates_are_measured_on_gpus_where_there_are_enough(monkeypatch:
         weight_update.devices(3)
     found = Inventory("cpu", 1, 2, 2)
     assert (weight_update.devices(3).kind, weight_update.devices(3).per_node) == ("cpu", 3)
+
+
+@pytest.mark.parametrize("kind", ["groups", "tails"])
+def test_samples_of_a_group_share_a_prompt(kind: str) -> None:
+    from argparse import Namespace
+
+    from gpu import GROUP, load
+
+    batch = load(Namespace(load=kind, size="1M", sequences=2 * GROUP, length=600, prompt=32))
+    rows = batch.tokens.split(batch.lengths.tolist())
+    assert all(torch.equal(row[:32], rows[i - i % GROUP][:32]) for i, row in enumerate(rows))
+    assert not torch.equal(rows[0][:32], rows[GROUP][:32]) and not torch.equal(rows[0][32:64], rows[1][32:64])
+    assert int(batch.loss_mask.sum()) == batch.num_tokens - 32 * len(rows)
+    assert (len(set(batch.lengths.tolist())) > 1) == (kind == "tails") and int(batch.lengths.max()) <= 600
+
+
+def test_kernels_are_told_by_kind() -> None:
+    from device_profile import kind_of, profiled
+
+    names = (
+        "flash_fwd_kernel",
+        "nvjet_tst_128x256",
+        "multi_tensor_apply_kernel<FusedAdamW>",
+        "Memcpy DtoD",
+        "triton_red_fused_exp",
+    )
+    assert [kind_of(name) for name in names] == ["attention", "products", "optimiser", "copies", "element by element"]
+    found = profiled(lambda: torch.ones(64, 64) @ torch.ones(64, 64), 1.0)
+    assert found["launched"] > 1 and sum(found["kinds"].values()) == pytest.approx(1)
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

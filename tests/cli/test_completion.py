@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
     [
         ("roll |", sorted(COMMANDS)),
         ("roll tr|", ["train"]),
-        ("roll train |", ["agentic", "rlvr"]),
+        ("roll train |", ["agentic", "dpo", "rlvr", "sft"]),
         ("roll train rlvr --con|", ["--config_name", "--config_path"]),
         ("roll doctor --js|", ["--json"]),
         ("roll train rlvr --config_name rlvr_c|", ["rlvr_config", "rlvr_config_async"]),
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
         ("roll train rlvr actor_train.training_args.lr|", ["actor_train.training_args.lr_scheduler_type="]),
         ("roll train rlvr rewards.math.worker|", ["rewards.math.worker_cls="]),
         ("roll train rlvr +rewards.math.worker|", ["+rewards.math.worker_cls="]),
-        ("roll train rlvr deterministic=|", ["deterministic=false", "deterministic=true"]),
+        ("roll train rlvr deterministic=|", ["deterministic=false", "deterministic=training", "deterministic=true"]),
         ("roll train agentic adv_estimator=gi|", ["adv_estimator=gigpo"]),
         ("roll train rlvr adv_estimator=gi|", []),
         ("roll train agentic custom_envs.Lake.env_ty|", ["custom_envs.Lake.env_type="]),

@@ -115,7 +115,13 @@ def test_a_model_that_is_there_or_is_not_ours_is_no_problem(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--help"], ["usage: roll train rlvr|agentic ", "rlvr_config_async or agent_val_frozen_lake_async"]),
+        (
+            ["--help"],
+            [
+                "usage: roll train rlvr|agentic|sft|dpo ",
+                "rlvr_config_async or agent_val_frozen_lake_async or sft_config or dpo_config",
+            ],
+        ),
         (["rlvr", "--help"], ["usage: roll train rlvr ", "default: rlvr_config_async)"]),
         (["agentic", "--help"], ["usage: roll train agentic ", "default: agent_val_frozen_lake_async)"]),
     ],

@@ -83,6 +83,11 @@ LIMITS = [  # the first whose pattern is found in a command counts
     ),
     Limit(r"^roll doctor$", "starts torch and Ray anew", CLI + "test_doctor.py::test_a_line_a_finding_with_state_and_fix"),
     Limit(
+        r"^roll (replay|explain) ",
+        "needs a recorded run",
+        "tests/integration/test_replay_command.py::test_the_command_says_that_all_weights_are_equal",
+    ),
+    Limit(
         r"^roll simulate ",
         "needs a run, or a table of costs",
         CLI + "test_simulate.py::test_a_run_that_it_kept_is_one_that_it_can_be_calibrated_by",
@@ -128,6 +133,7 @@ LIMITS = [  # the first whose pattern is found in a command counts
     Limit(r" -m \w", "trains six runs", CLI + "test_sweep.py::test_a_sweep_trains_each_run_and_ends_with_a_table"),
     Limit(r"rlvr_domains_async$|cache_mixture", "needs what make_domains.py, make_mixture.py make in minutes", Until.CHECK),
     Limit(r"^bash \S+/run\.sh|--config_path examples/(async_gsm8k|qwen2\.5-gsm8k) --config_name \w+$", "needs GPUs", Until.CHECK),
+    Limit(r"^roll data RUN", "needs a run", "tests/integration/test_raft.py::test_the_kept_responses_of_a_run_are_rows_for_sft"),
     Limit(r"^(\w+=\S+ )?(python examples/start_|roll train |roll demo\b)", "trains for minutes", Until.FIRST_WORKER),
     Limit(r"^(\S+/)?python (benchmarks/|\S*make_\w+\.py)", "measures or teaches for minutes", Until.OPTIONS),
 ]

@@ -205,6 +205,7 @@ def lab():
     """Functions for test modules (which cannot import one another)."""
     return SimpleNamespace(
         run=run_finished,
+        run_of=Run,
         run_local=run_local,
         start=start,
         check_accounts=check_accounts,

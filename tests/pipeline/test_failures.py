@@ -1,8 +1,36 @@
 """What starts anew when a rank of the trainer dies, and when a run goes on synchronously: decided on plain values."""
 
+import asyncio
+
 import pytest
 
-from roll.core.pipeline.failures import Fallback, restarted_roles
+from roll.core.distributed.cluster import Cluster
+from roll.core.errors import WorkerDied
+from roll.core.pipeline.failures import Fallback, dead_rank, restarted_roles
+
+
+class Reached:
+    """A rank whose connection was lost during its last call, and which answers again."""
+
+    name, killable = "actor_train-1", True
+
+    async def call(self, method):
+        raise WorkerDied(f"worker {self.name} died: the actor is temporarily unavailable")
+
+    async def ping(self):
+        return None
+
+
+def test_a_rank_that_may_or_may_not_have_done_its_part_counts_as_dead_though_it_answers():
+    async def after_a_call(*methods):
+        cluster = Cluster("actor_train", [Reached()], 10.0)
+        for method in methods:
+            with pytest.raises(WorkerDied):
+                await cluster.call(0, method)
+        return await dead_rank({"actor_train": cluster})
+
+    assert asyncio.run(after_a_call()) is None
+    assert asyncio.run(after_a_call("train")) == "worker actor_train-1 of role actor_train lost its connection during a call"
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_each_role_has_its_strategies():
             "the ratio of two log-probs",
         ),
         ({"lora_target": "q_proj"}, "actor_train", "megatron_train", "lora_target", "megatron_train trains no adapters"),
-        ({"lora_target": "q_proj"}, "reference", "fsdp2_infer", "lora_target", "the reference is the model without adapters"),
+        ({"lora_target": "q_proj"}, "reference", "fsdp2_infer", "lora_target", "reference is the model without adapters"),
     ],
 )
 def test_lora_keys_that_would_do_nothing(model_args, role, strategy, key, message):

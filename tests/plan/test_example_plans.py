@@ -47,8 +47,8 @@ def resident(plan, role):
         (BIG, "qwen2.5-7B-rlvr-offpolicy", "rlvr_config", "", (2, 4, 12 / 16), [{"actor_train", "actor_infer", "reference"}]),
         (BIG, "qwen2.5-7B-rlvr-offpolicy", "rlvr_config", APART, (2, 4, 12 / 8), [{"actor_train", "reference"}, {"actor_infer"}]),
         (SMALL, "qwen2.5-0.5B-agentic", "agent_val_frozen_lake_async", "", (2, 4, 12 / 4), [{"actor_train"}, {"actor_infer"}]),
-        # FSDP2 on the one device that the engine has, too: float32 masters.
-        (SMALL, "qwen2.5-gsm8k", "full", "", (4, 4, 8), [{"actor_train", "actor_infer"}]),
+        # FSDP2 on the one device that the engine has, too: a plain module in bf16 beside its masters.
+        (SMALL, "qwen2.5-gsm8k", "full", "", (2, 4, 12), [{"actor_train", "actor_infer"}]),
     ],
 )
 def test_bytes_on_the_devices(tmp_path, parameters, folder, name, overrides, trainer, groups):
@@ -81,7 +81,7 @@ def share_of(name):
             {"actor_train": 8 * (2 + 12 / 16), "reference": 8 * 2},
         ),
         (BIG, "qwen2.5-7B-rlvr-offpolicy", "rlvr_config", APART, {"actor_train": 8 * (2 + 12 / 8), "reference": 8 * 2}),
-        (SMALL, "qwen2.5-gsm8k", "full", "", {"actor_train": 4 + 8}),
+        (SMALL, "qwen2.5-gsm8k", "full", "", {"actor_train": 2 + 12}),
     ],
 )  # fmt: skip
 def test_bytes_of_the_host(tmp_path, parameters, folder, name, overrides, asleep):

@@ -21,6 +21,7 @@ from roll.prepare.compose import load, load_to_start
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "config"
+PURE = "on_policy_distillation"
 ROLL = ROOT / "tests" / "configs" / "roll_examples"
 RLVR = sorted((ROLL / "rlvr").glob("*.yaml"))
 AGENTIC = sorted((ROLL / "agentic").glob("*.yaml"))
@@ -81,13 +82,47 @@ def test_strictly_what_is_lacking_is_refused_and_nothing_else(path):
 def test_other_pipelines_are_refused_by_name(path, compat):
     (problem,) = problems_of(path.parent, path.stem, compat=compat)
     named = {"vision_rlvr": "see or hear", "vision_agentic": "see or hear", "dpo": "DPO", "sft": "SFT"}
-    assert named.get(path.stem, path.stem.replace("_", " ").replace("on policy", "on-policy")) in problem.message
+    named["self_distillation"] = "self-distillation"
+    assert named.get(path.stem, path.stem.replace("_", " ")) in problem.message
     assert problem.where.startswith(f"{path.name}:")
 
 
 def written(folder, text):
     (folder / "run.yaml").write_text(text)
     return folder, "run"
+
+
+def test_rolls_on_policy_distillation_is_read_as_teachers():
+    config, report = load(ROLL / "rlvr", "on_policy_distillation")
+    assert (config.adv_estimator, config.actor_train.world_size, config.actor_infer.world_size) == (PURE, 4, 2)
+    (teacher,) = config.teachers.values()
+    assert (teacher.opd_kl_coef, teacher.tag_included, teacher.devices) == (0.5, ["math"], (6,))
+    assert teacher.strategy_args.strategy_name == "fsdp2_infer" and teacher.model_args.attn_implementation == "sdpa"
+    assert "teachers.math.infer_batch_size" in {note.key for note in report.without_effect} and report.lacking == []
+    assert [problem.key for problem in check_config(config, 8)] == []
+
+
+@pytest.mark.parametrize(
+    "mixed", ["use_opd: true\nadv_estimator: grpo", "is_pure_opd: true\nadv_estimator: on_policy_distillation"]
+)
+def test_one_teacher_without_a_name_is_called_teacher(tmp_path, mixed):
+    file = (
+        f"{mixed}\nteacher: {{model_args: {{model_name_or_path: x/y}}, device_mapping: 1}}\nrewards: {{m: {{worker_cls: a.B}}}}\n"
+    )
+    config, report = load(*written(tmp_path, file))
+    assert config.teachers["teacher"].devices == (1,) and report.lacking == []
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "told"),
+    [
+        ("is_pure_opd: true\nadv_estimator: gae\n", "is_pure_opd", "adv_estimator says it here"),
+        ("teacher: {device_mapping: 1}\n", "teacher", "it is `teachers` here"),
+    ],
+)
+def test_what_of_distillation_would_mean_something_else_is_refused(tmp_path, text, key, told):
+    problems = problems_of(*written(tmp_path, text + "rewards: {m: {worker_cls: a.B}}\n"))
+    assert [told in str(problem) for problem in problems if problem.key == key] == [True]
 
 
 def test_more_samples_in_an_optimiser_batch_than_episodes_in_a_step_keep_no_file_from_starting():

@@ -12,7 +12,7 @@ from typing import Any
 from roll.core.configs.ppo import PPOConfig
 from roll.core.errors import NodeLost
 from roll.core.pipeline.prepared import Prepared
-from roll.core.pipeline.roles import TRAINER
+from roll.core.pipeline.roles import of_trainer
 from roll.core.pipeline.run import Run
 from roll.core.record.callbacks import Callback
 from roll.core.record.checkpoint import Checkpoint, CheckpointStore, resumable
@@ -77,7 +77,7 @@ class FaultyBackend(SimulatedBackend):
 
     def check_nodes(self, devices: object) -> None:
         for name in sorted(self.without_node):
-            if name.rpartition("-")[0] in TRAINER:
+            if of_trainer(name.rpartition("-")[0]):
                 raise NodeLost(f"the node of {name} is gone")
 
     async def start(self, spec: Any) -> SimulatedHandle:

@@ -5,6 +5,7 @@ from config_reference import page
 
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rows_config import DPOConfig, SFTConfig
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs_roll" / "configuration.md"
@@ -12,7 +13,7 @@ PAGE = ROOT / "docs_roll" / "configuration.md"
 
 @cache
 def text() -> str:
-    return page(RLVRConfig, AgenticConfig)
+    return page(RLVRConfig, AgenticConfig, SFTConfig, DPOConfig)
 
 
 def rows_of(section: str) -> dict[str, list[str]]:
@@ -45,6 +46,8 @@ def test_what_the_user_must_give_is_marked():
 def test_keys_of_one_pipeline_stand_apart():
     assert "rewards" in rows_of("Top level, RLVR only")
     assert "custom_envs" in rows_of("Top level, agentic only")
+    assert {"total_epochs", "validation"} <= rows_of("Top level, SFT and DPO only").keys()
+    assert "sft" in rows_of("Top level, SFT only") and "dpo" in rows_of("Top level, DPO only")
     shared = rows_of("Top level")
     assert "max_steps" in shared and not {"rewards", "custom_envs", "prompt_length"} & shared.keys()
 

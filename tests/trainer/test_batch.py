@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roll.core.algorithms.loss import LossSpec, compute_loss
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.data.sample import Prompt, Sample, SampleGroup, VersionSpan
 from roll.core.data.token_batch import TokenBatch
@@ -221,3 +222,21 @@ def test_only_the_first_optimiser_step_starts_from_the_weights_that_sampled():
     batch = token_batch([group(i, [1.0, 0.0]) for i in range(4)], 1.0, version=0)
     assert [part.fresh_from is not None for part in optimiser_batches(batch, 2, 2, seed=0)] == [True, False, False, False]
     assert [part.fresh_from is not None for part in optimiser_batches(batch, 1, 2, seed=0)] == [True, False]
+
+
+@pytest.mark.parametrize(("best", "kept"), [(None, [True, False, True]), (1, [True, False, False]), (2, [True, False, True])])
+def test_raft_trains_what_it_keeps_with_advantage_one_and_nothing_else(best, kept):
+    """Of equal rewards the first counts as the better one; the loss is the mean over the kept tokens."""
+    made = RLVRAdvantages(config(adv_estimator="raft", raft_best=best))
+    one = group(1, [1.0, 0.0, 1.0])
+    batch, _ = made(token_batch([one], 1.0, made.trains), [one])
+    trained = batch.sums_per_sample(batch.loss_mask.long()) > 0
+    assert trained.tolist() == kept
+    assert (batch.advantages == batch.loss_mask).all()
+    spec = LossSpec(pg_variant="vanilla", aggregation="token-mean")
+    log_probs = -torch.rand(batch.num_tokens, generator=torch.Generator().manual_seed(0))
+    padded, totals = batch.padded(), totals_of(batch)
+    table = torch.zeros_like(padded.behaviour_logprobs)
+    table[padded.attention_mask] = log_probs
+    loss, _ = compute_loss(table, None, padded, spec, totals.tokens, totals.sequences)
+    assert loss.item() == pytest.approx(-log_probs[batch.loss_mask].mean().item(), rel=1e-6)

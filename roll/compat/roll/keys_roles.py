@@ -81,8 +81,8 @@ ROLE = (
     ignored("<role>.offload_nccl", "ROLL forces it off"),
     ignored("<role>.logits_in_fp32", "log-probs are always computed in fp32"),
     ignored("<role>.apply_loss_scale", "the gradient always equals that of one big batch"),
-    ignored("<role>.tag_included", "only ROLL's distillation reads it"),
-    ignored("<role>.opd_kl_coef", "only ROLL's distillation reads it"),
+    ignored("<role>.tag_included", "only a teacher has tags"),
+    ignored("<role>.opd_kl_coef", "only a teacher has it"),
     renamed("actor_train.model_update_frequency", "weight_push_interval"),
     *(ignored(f"{role}.model_update_frequency", "weight_push_interval says it once, for actor_train")
       for role in ("actor_infer", "reference", "critic")),

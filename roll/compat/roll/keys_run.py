@@ -20,7 +20,9 @@ from roll.compat.roll.rule import (
     renamed,
     value_read_as,
 )
+from roll.core.configs.fields import hints
 from roll.core.configs.losses import PG_CLIP
+from roll.core.configs.worker import TeacherConfig
 
 _SETS_ITS_OWN_NORM = ("grpo", "gigpo")
 
@@ -86,6 +88,18 @@ def _redundant(value: object, block: Siblings) -> bool:
     return block.get("is_use_additional_prompts") is True or block.get("use_additional_prompts") is True
 
 
+PURE = "on_policy_distillation"
+
+
+def _taught(value: object, block: Siblings) -> bool:
+    return isinstance(value, Mapping) and bool(block.get("is_pure_opd") or block.get("use_opd"))
+
+
+def _named(teachers: Mapping[str, Any]) -> bool:
+    """True for several by name, False for one role."""
+    return all(isinstance(value, Mapping) for value in teachers.values()) and not teachers.keys() & hints(TeacherConfig).keys()
+
+
 def _is_on(value: object, block: Siblings) -> bool:
     return bool(value)
 
@@ -142,9 +156,9 @@ RUN = (
     ignored("val_sequence_length", "validation has prompt_length and its generating_args.max_new_tokens"),
     *off_or_lacking("profiler_timeline", (False, None), "profiling is not there; remove it"),
     *off_or_lacking("profiler_memory", (False, None), "profiling is not there; remove it"),
-    KeyRule("rollout_mock", "without effect", "nothing is recorded for a replay; samples.jsonl has rollout_log_per_step rollouts "
-            "of each step", when=_records_only, values="off, or mode: dump", absent=True),
-    lacking("rollout_mock", "training on recorded rollouts is not there; deterministic: true makes two runs equal"),
+    KeyRule("rollout_mock", "without effect", "rollout_log_per_step: all records every step, "
+            "which roll replay trains again", when=_records_only, values="off, or mode: dump", absent=True),
+    lacking("rollout_mock", "a run does not train on recorded rollouts: roll replay does, on those of rollout_log_per_step: all"),
     *off_or_lacking(
         "transfer_backend", (None, {}, {"backend_name": None}), "batches go through the pipeline's own buffer; remove it"
     ),
@@ -205,6 +219,16 @@ ALGORITHM = (
     ignored("reward_pretrain", NO_CRITIC),
     *(KeyRule(name, "without effect", NO_CRITIC, when=lambda v, b: b.get("adv_estimator") != "gae", values="without gae")
       for name in ("critic", "critic_warmup", "value_clip", "lambd")),
+    renamed("student_train", "actor_train"),
+    renamed("student_infer", "actor_infer"),
+    KeyRule("teacher", "alias", "read as `teachers`", lambda v, b: {"teachers" if _named(v) else "teachers.teacher": v}, _taught,
+            "with is_pure_opd or use_opd", absent=True),
+    lacking("teacher", "ROLL starts it with is_pure_opd or use_opd alone; it is `teachers` here, each by its name: or remove it"),
+    KeyRule("is_pure_opd", "lacking", "adv_estimator says it here: on_policy_distillation, or remove adv_estimator",
+            when=lambda v, b: bool(v) and b.get("adv_estimator") not in (None, PURE), values="true with another adv_estimator"),
+    *_switch("is_pure_opd", f"read as adv_estimator: {PURE}", lambda v, b: {"adv_estimator": PURE}, "adv_estimator decides"),
+    ignored("use_opd", "teachers teach wherever they are given, beside rewards unless adv_estimator is on_policy_distillation"),
+    ignored("pure_opd_pipeline_type", "rewards or custom_envs say it"),
     ignored("l2", DEAD_IN_ROLL + "; use actor_train.training_args.weight_decay"),
     *(ignored(name, DEAD_IN_ROLL) for name in (
         "use_reward_scaling", "add_len_reward", "use_reward_norm", "postive_loss_coef", "positive_loss_coef",

@@ -5,22 +5,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from roll.core.configs.agentic import AgenticConfig, EnvConfig
 from roll.core.configs.fields import hints
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rows_config import DPOConfig, SFTConfig
 
-Pipeline = Literal["rlvr", "agentic"]
+Pipeline = Literal["rlvr", "agentic", "sft", "dpo"]
+AnyConfig: TypeAlias = RLVRConfig | AgenticConfig | SFTConfig | DPOConfig
+CONFIGS: dict[Pipeline, type[AnyConfig]] = {"rlvr": RLVRConfig, "agentic": AgenticConfig, "sft": SFTConfig, "dpo": DPOConfig}
+ROWS_KEYS: dict[str, Pipeline] = {"sft": "sft", "dpo": "dpo", "sft_train": "sft", "chosen_key": "dpo", "rejected_key": "dpo"}
+"""The keys that make a file one of SFT or DPO; the last three are ROLL's."""
 
 AGENTIC_KEYS = ("custom_envs", "train_env_manager", "val_env_manager", "reward_normalization", "env_monitor", "batch_adjust_mode")
 
 _OTHERS = {
     "distillation": ("student", "student_pretrain", "teacher_pretrain", "distill_loss_weight", "kd_objective"),
-    "on-policy distillation": ("student_train", "student_infer", "is_pure_opd", "use_opd", "opsd_mode", "teacher"),
-    "DPO": ("chosen_key", "rejected_key"),
-    "SFT": ("sft_train",),
+    "self-distillation": ("opsd_mode",),
 }
 _DIFFUSION = ("diffusion_module", "diffusion_deepspeed_train")
 # A model's name as in Qwen2.5-VL-7B-Instruct; a template as in qwen2-vl; a class as in VLTrajEnvManager.
@@ -50,13 +53,15 @@ def pipeline_of(mapping: Mapping[str, object], started: Pipeline | None = None) 
     pipeline that is not here."""
     for problem in _refused(mapping):
         raise ConfigError([problem])
+    if rows := next((kind for key, kind in ROWS_KEYS.items() if key in mapping), None):
+        return rows
     agentic = next((key for key in AGENTIC_KEYS if mapping.get(key)), None)
     if agentic and mapping.get("rewards"):
         message = f"is for RLVR, and {agentic} for the agentic pipeline: they exclude each other"
         raise ConfigError([Problem("rewards", mapping["rewards"], message, "remove one: environments give their own rewards")])
     if agentic or any(key in mapping for key in AGENTIC_KEYS):
         return "agentic"
-    if mapping.get("rewards") or _has_prompts(mapping):
+    if mapping.get("rewards") or (_has_prompts(mapping) and started not in ("sft", "dpo")):
         return "rlvr"
     return started or _by_lengths(mapping)
 
@@ -101,7 +106,7 @@ def _refused(mapping: Mapping[str, object]) -> Iterator[Problem]:
 
 
 def _problem(key: str, value: object, pipeline: str) -> Problem:
-    return Problem(key, value, f"{OTHER_PIPELINE}: {pipeline}", "RLVR and agentic text pipelines are")
+    return Problem(key, value, f"{OTHER_PIPELINE}: {pipeline}", "RLVR, agentic, SFT and DPO text pipelines are")
 
 
 def _leaves(mapping: Mapping[str, object], above: str) -> Iterator[tuple[str, object]]:

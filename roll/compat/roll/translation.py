@@ -12,17 +12,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
-from roll.compat.roll import keys_roles, keys_run, keys_tasks, keys_verl, readings, readings_agentic
+from roll.compat.roll import keys_roles, keys_rows, keys_run, keys_tasks, keys_verl, readings, readings_agentic
 from roll.compat.roll.keys_tasks import NOT_HERE, YOUR_OWN
+from roll.compat.roll.pipelines import CONFIGS
 from roll.compat.roll.readings import Path, Reading
 from roll.compat.roll.readings_agentic import meant
 from roll.compat.roll.rule import DROP, KeyRule, remove, unshared, value_at, write_at
-from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.fields import default_of, hints
 from roll.core.configs.problems import Note, did_you_mean, shown_value
 from roll.core.configs.rlvr import RLVRConfig
 
-_ROLLS: tuple[KeyRule, ...] = (*keys_run.RULES, *keys_roles.RULES, *keys_tasks.RULES)
+_ROLLS: tuple[KeyRule, ...] = (*keys_rows.RULES, *keys_run.RULES, *keys_roles.RULES, *keys_tasks.RULES)
 RULES: tuple[KeyRule, ...] = (*_ROLLS, *keys_verl.VERL)
 """Of several rules the first that fits counts."""
 READINGS: tuple[Reading, ...] = (*readings.BOTH, *readings.RLVR, *readings_agentic.AGENTIC)
@@ -282,7 +282,7 @@ def variables_of(mapping: Mapping[str, object], references: Collection[str], inc
 
     `included`: top-level keys of the files in the defaults list. One that is spelt almost like a key that is not given is none:
     a typo."""
-    known = {*hints(RLVRConfig), *hints(AgenticConfig), *(rule.path.partition(".")[0] for rule in _ROLLS)}
+    known = {*(name for cls in CONFIGS.values() for name in hints(cls)), *(rule.path.partition(".")[0] for rule in _ROLLS)}
     absent = known - mapping.keys()
     return {
         key

@@ -168,6 +168,9 @@ def _policy_loss(logprobs: Tensor, batch: Padded, spec: LossSpec) -> tuple[Tenso
     """Returns [B, T] the corrected loss of each token, [B, T] bool the tokens it holds for, and metrics of both."""
     mask, proximal, behaviour = batch.loss_mask, batch.proximal_logprobs, batch.behaviour_logprobs
     variant = get_policy_loss(spec.pg_variant)
+    if traits_of(variant).anchor == "none":
+        per_token, _ = variant(LossInputs(logprobs, logprobs, batch.advantages, mask, batch.scores), spec.args)
+        return per_token, mask, {}
     decoupled = proximal is not None and traits_of(variant).anchor == "step"
     trained = logprobs.detach() if proximal is None else proximal
     usable = mask & behaviour.isfinite()

@@ -29,6 +29,12 @@ def reinforce(rewards: Tensor, group_ids: Tensor, lengths: Tensor) -> Tensor:
     return rewards.clone()
 
 
+@advantage_estimator("raft")
+def raft(rewards: Tensor, group_ids: Tensor, lengths: Tensor) -> Tensor:
+    """1: rejection sampling (RAFT, arXiv 2304.06767) trains the responses that it keeps as they stand, and no others."""
+    return torch.ones_like(rewards)
+
+
 @advantage_estimator("grpo")
 def grpo(rewards: Tensor, group_ids: Tensor, lengths: Tensor) -> Tensor:
     """(R − group mean) / (group std + 1e-6) (arXiv 2402.03300); 0 in a group of one or of equal rewards."""
@@ -79,6 +85,9 @@ def gpg(rewards: Tensor, group_ids: Tensor, lengths: Tensor) -> Tensor:
     mean, std, _ = group_moments(rewards, group_ids)
     teaching = int((std > 0).sum())
     return ((rewards - mean) * (len(rewards) / max(teaching, 1))).to(rewards.dtype)
+
+
+advantage_estimator("on_policy_distillation")(lambda rewards, group_ids, lengths: torch.zeros_like(rewards))
 
 
 def remax(rewards: Tensor, greedy_rewards: Tensor) -> Tensor:

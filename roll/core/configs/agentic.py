@@ -176,7 +176,10 @@ class AgenticConfig(PPOConfig):
     kind = "agentic"
     group_size_key = "train_env_manager.group_size"
     exp_name: str = option("agentic", "Name of the run; its files go to <output_dir>/<exp_name>.")
-    refused_estimators = {"remax": "takes a greedy response as baseline; an episode has no such thing"}  # noqa: RUF012
+    refused_estimators = {  # noqa: RUF012
+        "remax": "takes a greedy response as baseline; an episode has no such thing",
+        "raft": "keeps responses of a group; an episode has many",
+    }
 
     custom_envs: dict[str, EnvConfig] = option({}, "Kinds of environments by tag.")
     train_env_manager: EnvManagerConfig = option(EnvManagerConfig(), "Training episodes.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from posixpath import normpath
 from typing import Any, Literal, get_args
 
-from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
+from roll.core.configs.backend_arguments import Compiling, DeepSpeedConfig, MegatronConfig
 from roll.core.configs.engines import ENGINES
 from roll.core.configs.fields import Bounds, option
 from roll.core.configs.sizes import Dtype
@@ -213,8 +213,6 @@ class TrainDataArguments(DataArguments):
     )
 
 
-HEAD_COLUMNS = 4096
-"""Trainers compute logits for this many entries of the vocabulary at a time."""
 KV_GRANULE = 16
 """The KV cache of hf_infer holds a multiple of this many tokens per request, so all slots have the same memory alignment."""
 
@@ -231,7 +229,7 @@ class HFInferConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FSDP2Config:
+class FSDP2Config(Compiling):
     """`strategy_config` of fsdp2_train and fsdp2_infer."""
 
     reshard_after_forward: bool = option(

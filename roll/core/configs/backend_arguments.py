@@ -19,10 +19,21 @@ from roll.core.configs.problems import Problem
 from roll.core.configs.sizes import Dtype
 
 _SIZE = Bounds(ge=1)
+Auto = Literal["auto"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MegatronConfig:
+class Compiling:
+    compile: bool | Auto = option(
+        "auto", "Decoder layers and the head are compiled by torch.compile, which takes seconds at first; auto: on accelerators."
+    )
+
+    def compiles(self, accelerator: bool) -> bool:
+        return accelerator if self.compile == "auto" else self.compile
+
+
+@dataclass(frozen=True, kw_only=True)
+class MegatronConfig(Compiling):
     tensor_model_parallel_size: int = option(1, "Ranks that divide each layer's matrices.", bounds=_SIZE)
     pipeline_model_parallel_size: int = option(1, "Ranks that divide the layers, as stages of a 1F1B pipeline.", bounds=_SIZE)
     account_for_embedding_in_pipeline_split: bool = option(
@@ -110,7 +121,6 @@ def _layout_problems(key: str, config: MegatronConfig, devices: Sequence[int]) -
             return
 
 
-Auto = Literal["auto"]
 _ELEMENTS = Bounds(ge=1)
 
 
@@ -156,7 +166,7 @@ class Bf16Config:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepSpeedConfig:
+class DeepSpeedConfig(Compiling):
     zero_optimization: ZeroConfig = option(ZeroConfig(), "ZeRO.")
     bf16: Bf16Config = option(Bf16Config(), "Mixed precision.")
     fp16: dict[str, Any] = option({}, "Accepted where `enabled` is false or auto: training is bf16 or fp32.")

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from roll.core.configs.device_mapping import MAX_DEVICES
 from roll.core.configs.fields import Bounds, option
 from roll.core.configs.flow import FlowConfig
+from roll.core.configs.replay import ReplayConfig
 from roll.core.configs.staleness import GroupsOrder, StalenessPolicy
 from roll.core.configs.watching import AlarmConfig, EarlyStoppingConfig, KeepBestConfig, OnEventConfig
 
@@ -18,7 +19,7 @@ WeightTransport = Literal["object_store", "shared_memory", "collective", "nccl",
 TRANSPORTS_APART = ("object_store", "checkpoint_dir")
 """Transports between separate processes, an explorer and a trainer."""
 Sharing = Literal["turns", "overlap", "auto"]
-Mode = Literal["both", "explore", "train", "bench"]
+Mode = Literal["both", "explore", "train", "bench", "replay"]
 
 COUNT = Bounds(ge=1)
 DEVICES = Bounds(ge=1, le=MAX_DEVICES)
@@ -43,7 +44,9 @@ class BaseConfig:
         "The model that every role starts from: a Hugging Face folder, or the name of one on the hub, owner/model[@revision].",
         path="model",
     )
-    deterministic: bool = option(False, "Bitwise repeatable, slower; needs async_generation_ratio 0.")
+    deterministic: bool | Literal["training"] = option(
+        False, "true: bitwise repeatable, slower; needs async_generation_ratio 0. training: the training side is (`roll replay`)."
+    )
     rpc_timeout: float = option(3600.0, "Seconds after which a call to a worker is given up as hung.", bounds=Bounds(gt=0))
     worker_start_timeout: float = option(
         1800.0,
@@ -70,7 +73,7 @@ class BaseConfig:
         "What this process does.\n"
         "both: one driver explores and trains.\n"
         "train: it trains what explorers of the same run roll out; they find each other in <output_dir>/<exp_name>.\n"
-        "explore: it is one of these explorers.\n"
+        "explore: it is one of these explorers. replay: a run's recorded groups are trained again (roll replay).\n"
         "bench: nothing is trained; models are evaluated on the validation sets.",
     )
     bench_checkpoints: list[str] = option(
@@ -84,6 +87,7 @@ class BaseConfig:
         "null: in memory with mode both, else sqlite:///<output_dir>/<exp_name>/groups.db.",
         path="database",
     )
+    replay: ReplayConfig = option(ReplayConfig(), "mode replay: what is trained again.")
     explorer_name: str = option("explorer", "mode explore: tells the explorers of a run apart; each has a name of its own.")
     member_timeout: float = option(
         60.0,
@@ -150,12 +154,12 @@ class BaseConfig:
     rollout_log_per_step: int | Literal["all"] = option(
         8,
         "Rollouts written to samples.jsonl each step, rounded up to whole groups that are drawn by seed; as many of groups that "
-        "were dropped, and of each validation set.",
+        "were dropped, and of each validation set. all: every one, and batches.jsonl, of which `roll replay` trains again.",
         bounds=Bounds(ge=0),
     )
     rollout_log_limit_gb: float = option(
         10.0,
-        "Gigabytes that samples.jsonl and the files that continue it may take; then the oldest file goes. 0 means any number.",
+        "Gigabytes that all files of samples.jsonl, and those of batches.jsonl, may take; then the oldest goes. 0: any number.",
         bounds=Bounds(ge=0),
     )
 
@@ -245,9 +249,9 @@ class BaseConfig:
     )
     max_trainer_restarts: int = option(
         3,
-        "How many times in a run the trainer is started again when a rank of actor_train, actor_log_prob, critic or reference "
-        "dies: from the newest checkpoint (save_steps) or, while there is none, from the beginning. 0: the first death ends the "
-        "run, as always with --local and mode train.",
+        "How many times in a run the trainer is started again when a rank of actor_train, actor_log_prob, critic, reference or a "
+        "teacher dies: from the newest checkpoint (save_steps) or, while there is none, from the beginning. 0: the first death "
+        "ends the run, as always with --local and mode train.",
         bounds=Bounds(ge=0),
     )
     synchronous_after_failures: int = option(
@@ -294,7 +298,7 @@ class BaseConfig:
     @property
     def trains(self) -> bool:
         """True if this process has the trainer half."""
-        return self.mode in ("both", "train")
+        return self.mode in ("both", "train", "replay")
 
     @property
     def explores(self) -> bool:
@@ -333,7 +337,7 @@ class BaseConfig:
     @property
     def groups_address(self) -> str | None:
         """The database of groups; None: groups are in memory, or there are none."""
-        if self.mode == "bench":
+        if self.mode in ("bench", "replay"):
             return None
         if self.groups_database is None and self.mode != "both":
             return f"sqlite:///{PurePath(self.shared_dir, 'groups.db')}"

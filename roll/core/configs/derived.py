@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from roll.core.configs.arguments import EngineArguments, HFInferConfig
 from roll.core.configs.backend_arguments import DeepSpeedConfig
@@ -13,7 +13,7 @@ from roll.core.configs.losses import POLICY_LOSSES, PolicyLossArgs, loss_args
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.sizes import BYTES, compute_dtype
 from roll.core.configs.staleness import staleness_bound
-from roll.core.configs.worker import TrainedConfig, WorkerConfig
+from roll.core.configs.worker import TEACHERS, TrainedConfig, WorkerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,10 @@ def _policy_loss(config: PPOConfig) -> PolicyLossArgs:
 
 def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
     """Returns True if log-probs are recomputed at the start of a step, and the reason."""
-    variant = config.actor_train.pg_variant
+    variant = config.pg_variant
     loss = POLICY_LOSSES.get(variant)
+    if config.from_rows:
+        return config.kind == "dpo", "what a token weighs follows from the log-probs of both answers"
     if config.old_logprobs != "auto":
         return config.old_logprobs == "recompute", f"old_logprobs: {config.old_logprobs}"
     if loss is not None and loss.needs_proximal:
@@ -174,7 +176,8 @@ def _scored_ahead(config: PPOConfig) -> tuple[str, ...]:
     if not scores_ahead(config) or "actor_train" not in roles:
         return ()
     policy = set(roles["actor_train"].devices)
-    names = ("reference", "critic", *["actor_log_prob"] * _log_prob_lag(config))
+    teachers = [name for name in roles if name.startswith(TEACHERS)]
+    names = ("reference", *teachers, "critic", *["actor_log_prob"] * _log_prob_lag(config))
     return tuple(name for name in names if name in roles and policy.isdisjoint(roles[name].devices))
 
 
@@ -212,6 +215,10 @@ def with_default_devices(config: C, accelerators: int) -> C:
     """Assigns devices to the trainer and the engines if they are the only roles and name none. `accelerators`: those of this
     machine; on CPUs each role gets one slot."""
     roles = config.configured_roles()
+    if config.from_rows and config.num_nodes == 1:
+        devices = list(range(config.num_gpus_per_node or accelerators or 1))
+        given: Any = {name: replace(role, device_mapping=devices) for name, role in roles.items() if role.device_mapping is None}
+        return replace(config, **given)
     if config.mode != "both" or config.num_nodes != 1 or roles.keys() != {"actor_train", "actor_infer"}:
         return config
     if any(role.device_mapping is not None for role in roles.values()):
@@ -273,7 +280,7 @@ def adapter_obstacle(config: PPOConfig) -> str:
 
 def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
     """Yields the choices made for the user, with their reasons."""
-    if config.only_evaluates:
+    if config.only_evaluates or config.from_rows:
         return
     chosen = "recomputed at the start of each step" if derived.recompute_old_logprobs else "the sampler's"
     if config.actor_log_prob is not None:

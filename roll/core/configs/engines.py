@@ -20,6 +20,8 @@ class EngineTraits:
     """Its worker can run it in another interpreter (`foreign`)."""
     computes_as_trainer: bool = False
     """Its log-probs equal the trainer's up to rounding."""
+    repeatable: bool = False
+    """It promises that a response is a function of weights, prompt and seed."""
     sampling_mask: bool = False
     """It reports the tokens that top_p and top_k kept."""
     routes: bool = False
@@ -50,6 +52,7 @@ ENGINES: dict[str, EngineTraits] = {
         strategy="roll.strategies.infer.hf.strategy.HFInferStrategy",
         scorer="roll.strategies.infer.hf.scorer.HFScorer",
         computes_as_trainer=True,
+        repeatable=True,
         sampling_mask=True,
         routes=True,
         adapters="merged",

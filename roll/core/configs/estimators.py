@@ -34,6 +34,8 @@ class Estimator:
     needs_critic: bool = False
     needs_greedy: bool = False
     """It compares each response with the greedy one to the same prompt."""
+    of_teachers: bool = False
+    """It reads no rewards: teachers alone give advantages."""
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -48,7 +50,9 @@ ESTIMATORS: dict[str, Estimator] = {
     "gae": Estimator(
         "A_t = δ_t + {decay:g}·A_next, δ_t = r_t + {gamma}V_next − V_t, next of the policy's tokens", needs_critic=True
     ),
+    "raft": Estimator("A = 1"),
     "remax": Estimator("A = R − reward of the greedy response", needs_greedy=True),
+    "on_policy_distillation": Estimator("A = 0", of_teachers=True),
     "step_reinforce": Estimator("A = N(G), {returns}, {normed}", per_turn=True),
     "agentic_reinforce": Estimator("A = G, {returns}", per_turn=True),
     "gigpo": Estimator(

@@ -16,7 +16,7 @@ from roll.core.configs.fields import Bounds, all_range_problems, option
 from roll.core.configs.problems import ConfigError, Problem
 
 RatioLevel = Literal["token", "sequence"]
-Anchor = Literal["step", "behaviour"]
+Anchor = Literal["step", "behaviour", "none"]
 LossAggregation = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm", "rollout-mean"]
 KLEstimator = Literal["k1", "k2", "k3", "abs"]
 KLLossEstimator = Literal[KLEstimator, "k1+", "k2+", "k3+", "abs+"]
@@ -110,7 +110,8 @@ class LossTraits:
     """It needs the log-probs of the step's first weights, which have to be recomputed."""
     anchor: Anchor = "step"
     """The denominator of the ratio if log-probs of the step's first weights exist: these, with the decoupled weight around the
-    loss, or always the `behaviour` policy, without that weight."""
+    loss, or always the `behaviour` policy, without that weight; `none`: it has no ratio, and it does not matter who wrote the
+    tokens."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ class BuiltInLoss(LossTraits):
     """Its policy gradient has its own importance weight."""
     uncorrected: bool = False
     """It has no correction for samples of an older policy."""
+    by_token: bool = True
+    """A token's own advantage decides what becomes of it, that of no other token, and no reward."""
     clips_noise: bool = False
     """Its clip is tighter than the numerical difference of two engines, so even fresh samples need recomputed log-probs."""
     metrics: tuple[str, ...] = ()
@@ -195,11 +198,11 @@ POLICY_LOSSES: dict[str, BuiltInLoss] = {
     # It penalises the distance from the sampler.
     "kimi15": BuiltInLoss(lambda k: f"−A·ℓ + {k.kimi15_tau:g}/2·(log r)²", takes_ratio=False, metrics=("kimi15_penalty",)),
     "ppo": BuiltInLoss(_ppo, metrics=_DUAL_CLIPS),
-    "gspo": BuiltInLoss(_gspo, clips_noise=True, metrics=_DUAL_CLIPS),
-    "gmpo": BuiltInLoss(_gmpo, metrics=_CLIPS),
+    "gspo": BuiltInLoss(_gspo, by_token=False, clips_noise=True, metrics=_DUAL_CLIPS),
+    "gmpo": BuiltInLoss(_gmpo, by_token=False, metrics=_CLIPS),
     "sapo": BuiltInLoss(_sapo, metrics=("sapo_gate",)),
     "tis": BuiltInLoss(lambda k: f"−sg(clip(r, {k.tis_lower_bound:g}, {k.tis_upper_bound:g}))·A·ℓ", metrics=_CLIPS),
-    "topr": BuiltInLoss(_topr, metrics=("clipfrac", "topr_positive_share", "topr_weight_mean")),
+    "topr": BuiltInLoss(_topr, by_token=False, metrics=("clipfrac", "topr_positive_share", "topr_weight_mean")),
     "cispo": BuiltInLoss(_cispo, metrics=(*_CLIPS, "cispo_masked_share")),
     "vespo": BuiltInLoss(_vespo, metrics=("vespo_weight_mean",)),
     "dppo_tv": BuiltInLoss(_dppo_tv, metrics=("clipfrac",)),

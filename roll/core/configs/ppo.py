@@ -23,6 +23,7 @@ from roll.core.configs.losses import (
 from roll.core.configs.plain import JsonObject
 from roll.core.configs.staleness import StalenessTuningConfig
 from roll.core.configs.worker import (
+    TEACHERS,
     ActorInferConfig,
     ActorLogProbConfig,
     ActorTrainConfig,
@@ -30,6 +31,7 @@ from roll.core.configs.worker import (
     ReferenceConfig,
     RewardConfig,
     RoleConfig,
+    TeacherConfig,
     WorkerConfig,
 )
 
@@ -55,7 +57,9 @@ class Lengths(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(BaseConfig, ABC):
-    kind: ClassVar[Literal["rlvr", "agentic"]]
+    kind: ClassVar[Literal["rlvr", "agentic", "sft", "dpo"]]
+    from_rows: ClassVar[bool] = False
+    """True if samples are rows of a file: nothing is generated, and there are no engines."""
     group_size_key: ClassVar[str]
     """The key of `group_size`."""
     refused_estimators: ClassVar[Mapping[str, str]]
@@ -161,6 +165,13 @@ class PPOConfig(BaseConfig, ABC):
         None, "The frozen policy of the KL terms; started only with use_kl_loss or add_token_level_kl."
     )
     critic: CriticConfig | None = option(None, "The value model that adv_estimator: gae needs, and nothing else.")
+    teachers: dict[str, TeacherConfig] = option(
+        {}, "Frozen models, by name, whose log-probs of the policy's tokens are part of advantages: docs_roll/distillation.md."
+    )
+
+    @property
+    def pg_variant(self) -> str:
+        return self.actor_train.pg_variant
 
     @property
     def uses_reference(self) -> bool:
@@ -192,15 +203,25 @@ class PPOConfig(BaseConfig, ABC):
             "actor_log_prob": self.actor_log_prob,
             "reference": self.reference,
             "critic": self.critic,
+            **{f"{TEACHERS}{name}": teacher for name, teacher in self.teachers.items()},
         }
+        if self.from_rows:
+            roles = {"actor_train": self.actor_train, "reference": self.reference}
         half = {"both": roles.keys(), "explore": {"actor_infer"}, "bench": {"actor_infer"}}
-        here = half.get(self.mode, roles.keys() - {"actor_infer"})
+        unused = set() if self.mode == "replay" and self.replay.generate else {"actor_infer"}
+        here = half.get(self.mode, roles.keys() - unused)
         return {name: role for name, role in roles.items() if role is not None and name in here}
 
     def roles(self) -> dict[str, RoleConfig]:
         """Returns the roles that a run starts, by name."""
         unused = {"reference": not self.uses_reference, "critic": not self.uses_critic}
         return {name: role for name, role in self.configured_roles().items() if not unused.get(name)}
+
+    def teacher_of(self, tag: str) -> str | None:
+        """Returns the role of the teacher of a tag: one that names it, else one that names none."""
+        named = [name for name, teacher in self.teachers.items() if tag in teacher.tag_included]
+        named += [name for name, teacher in self.teachers.items() if not teacher.tag_included]
+        return f"{TEACHERS}{named[0]}" if named else None
 
     def on_devices_of(self, name: str, at_once: bool) -> tuple[str, ...]:
         """Returns the other roles on some of a role's devices: those that work `at_once` with it, or in turns (`sharing`)."""

@@ -68,6 +68,11 @@ class RLVRConfig(PPOConfig):
         None, "Over what the mean reward is subtracted (reinforce, reinforce_plus_plus); running: all rewards so far, by domain."
     )
     norm_std_type: Scope | None = option(None, "Over what the reward is divided by its deviation; as norm_mean_type.")
+    raft_best: int | None = option(
+        None,
+        "raft: keep so many responses of each group, those with the highest rewards; null: those that succeed.",
+        bounds=COUNT,
+    )
     max_len_mask: bool = option(False, "Leave responses that were cut off at the length limit out of the loss.")
     error_max_len_clip: bool = option(
         False, "Leave responses of error_max_len_threshold tokens or more out of the loss, unless they earned the full reward."

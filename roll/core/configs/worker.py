@@ -128,6 +128,25 @@ class ReferenceConfig(ScoringConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeacherConfig(ScoringConfig):
+    """A frozen model of the policy's tokenizer, which scores the policy's own samples: on-policy distillation."""
+
+    tag_included: list[str] = option([], "Tags that it teaches; empty means all that no other teacher names.")
+    opd_kl_coef: float | list[float] = option(
+        1.0,
+        "Weight of log p_teacher - log p_policy in the advantage of each token; [first, last]: linear over the run's steps.",
+        bounds=Bounds(ge=0),
+    )
+
+    def weight(self, step: int, steps: int) -> float:
+        """Returns the weight in a step of a run of `steps`, counted from 0."""
+        if not isinstance(self.opd_kl_coef, list):
+            return self.opd_kl_coef
+        first, last = self.opd_kl_coef
+        return first + (last - first) * step / max(steps - 1, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ActorLogProbConfig(ScoringConfig):
     """A copy of the policy that recomputes old log-probs instead of actor_train, and loads each published version."""
 
@@ -150,9 +169,11 @@ class CriticConfig(TrainedConfig):
     )
 
 
-RoleConfig = ActorTrainConfig | ActorInferConfig | ActorLogProbConfig | ReferenceConfig | CriticConfig
-TrainingRole = ActorTrainConfig | ActorLogProbConfig | ReferenceConfig | CriticConfig
+TrainingRole = ActorTrainConfig | ActorLogProbConfig | ReferenceConfig | TeacherConfig | CriticConfig
 """The roles that run on a training back end, frozen ones included."""
+RoleConfig = ActorInferConfig | TrainingRole
+TEACHERS = "teachers."
+"""Begins the name of a teacher's role: teachers.<name>."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roll.core.data.transfer import to_device
+from roll.core.data.transfer import Move
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -95,10 +95,8 @@ class KeptSets:
         places = torch.arange(int(counts.sum()), device=counts.device) + first.repeat_interleave(counts)
         return KeptSets(counts, self.ids[places])
 
-    def to(self, device: torch.device) -> KeptSets:
-        counts, ids = to_device((self.counts, self.ids), device)
-        assert counts is not None and ids is not None
-        return KeptSets(counts, ids)
+    def each(self, move: Move) -> KeptSets:
+        return KeptSets(move(self.counts), move(self.ids))
 
     def cut(self, start: int, stop: int) -> Tensor:
         """[N, stop - start] bool: True for vocabulary entries in `[start, stop)` outside a token's set; False without a set."""

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from roll.core.data.kept_tokens import KeptSets
 from roll.core.data.routes import joined_routes, told_apart, unrouted
-from roll.core.data.transfer import to_device
+from roll.core.data.transfer import Move
 
-PER_SAMPLE = ("lengths", "scores", "temperatures", "rollout_tokens")
+PER_SAMPLE = ("lengths", "scores", "temperatures", "rollout_tokens", "teacher_weights")
 
 
 @dataclass(slots=True)
@@ -44,6 +44,10 @@ class _Tensors:
     """[N] float32, log-probs recomputed at the start of the step (decoupled losses); None means bypass."""
     reference_logprobs: Tensor | None = None
     """[N] float32, log-probs of the frozen reference policy."""
+    teacher_logprobs: Tensor | None = None
+    """[N] float32, log-probs of each sample's teacher; NaN where it has none."""
+    teacher_weights: Tensor | None = None
+    """[S] float32, weight of the teacher in the sample's advantages."""
     values: Tensor | None = None
     """[N] float32, the critic's value of the state that each token was taken in, 0 where the mask is False."""
     returns: Tensor | None = None
@@ -156,10 +160,10 @@ class Padded(_Tensors):
 
     attention_mask: Tensor
 
-    def to(self, device: torch.device) -> Padded:
-        names = [f.name for f in fields(self) if f.name != "kept"]
-        moved: dict[str, Any] = dict(zip(names, to_device([getattr(self, name) for name in names], device), strict=True))
-        return Padded(**moved, kept=None if self.kept is None else self.kept.to(device))
+    def each(self, move: Move) -> Padded:
+        held = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
+        there: dict[str, Any] = {n: v.each(move) if isinstance(v, KeptSets) else move(v) for n, v in held.items()}
+        return Padded(**there)
 
     def flatten(self, values: Tensor) -> Tensor:
         """[N] non-padding entries of a [B, T] tensor, in the order of the `TokenBatch` it was cut from."""

@@ -107,6 +107,8 @@ class Cluster:
         self._open: dict[OpenCall, None] = {}
         self._replaced: dict[int, asyncio.Event] = {}
         """Rank -> event that is set when it gets another worker; only for ranks that somebody waits for."""
+        self.unanswered: set[int] = set()
+        """Ranks whose connection was lost during a call: whether it was done is not known, though the worker may live."""
         self.restarts = 0
         """Number of replaced workers."""
 
@@ -190,6 +192,7 @@ class Cluster:
     def put(self, rank: int, worker: WorkerHandle) -> None:
         """Replaces the rank's worker by this one."""
         self.workers[rank] = worker
+        self.unanswered.discard(rank)
         self._replaced.pop(rank, asyncio.Event()).set()
 
     async def silent(self, within_s: float = PING_S) -> dict[int, WorkerDied | TimeoutError]:
@@ -275,6 +278,9 @@ class Cluster:
         try:
             async with limit:
                 return await answer
+        except WorkerDied:
+            self.unanswered.add(rank)
+            raise
         except TimeoutError as error:
             if not limit.expired():
                 raise

@@ -7,6 +7,7 @@ Which version scores a step follows from the step's number alone, never from who
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from roll.core.distributed.clock import monotonic
 from roll.core.distributed.cluster import Cluster
@@ -22,6 +23,9 @@ LOADING = STAGE + "log_prob_load"
 
 
 class PolicyCopy:
+    begins: Collection[int] = ()
+    """In a replay: the steps after which the recorded run began, or was resumed."""
+
     def __init__(
         self,
         cluster: Cluster,
@@ -47,7 +51,8 @@ class PolicyCopy:
 
     def version_for(self, step: int) -> int:
         """Returns the version that scores the step. A run that begins, or is resumed, has none older than its first."""
-        return max(self._first, self._schedule.newest_published(step - self._lag))
+        first = max([self._first, *(begun for begun in self.begins if begun <= step)])
+        return max(first, self._schedule.newest_published(step - self._lag))
 
     @property
     def needed(self) -> frozenset[int]:

@@ -113,7 +113,7 @@ def watch_deaths(clusters: Mapping[str, Cluster]) -> list[Coroutine[object, obje
     """Returns watchers that run as long as the run does. A rank of the trainer that dies is noticed even while no call is under
     way, and ends both sides; other workers are replaced by their callers. Engines have a fleet that watches them."""
     others = {role: cluster for role, cluster in clusters.items() if role != "actor_infer"}
-    return [cluster.watch() if role in roles.TRAINER else cluster.kill_silent() for role, cluster in others.items()]
+    return [cluster.watch() if roles.of_trainer(role) else cluster.kill_silent() for role, cluster in others.items()]
 
 
 def device_locks(config: PPOConfig) -> DeviceLocks:

@@ -18,7 +18,7 @@ from roll.core.configs.ppo import PPOConfig
 from roll.core.distributed.clock import monotonic
 from roll.core.distributed.cluster import Cluster
 from roll.core.errors import BackendLost, Missed, VersionGone, WorkerDied, WorkersLost, WorkerStartError
-from roll.core.pipeline.roles import TRAINER
+from roll.core.pipeline.roles import of_trainer
 from roll.core.pipeline.state import RunState
 
 RETRY_S = 0.5
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 def restarted_roles(devices: Mapping[str, Collection[int]]) -> frozenset[str]:
     """Returns the roles that restart when a rank of the trainer dies. `devices`: the devices of each role."""
-    taken = {device for role, held in devices.items() if role in TRAINER for device in held}
+    taken = {device for role, held in devices.items() if of_trainer(role) for device in held}
     return frozenset(role for role, held in devices.items() if taken.intersection(held))
 
 
@@ -76,15 +76,18 @@ class TrainerRestarts:
 
 
 async def dead_rank(clusters: Mapping[str, Cluster]) -> str | None:
-    """Returns a sentence about a dead rank of the trainer; None if there is none, or no worker can be reached."""
-    for role in sorted(TRAINER & clusters.keys()):
+    """Returns a sentence about a rank of the trainer that is dead, or may not have done its part of a step though it lives; None
+    if there is none, or no worker can be reached."""
+    for role in sorted(filter(of_trainer, clusters)):
+        cluster = clusters[role]
         try:
-            silent = await clusters[role].silent()
+            silent = await cluster.silent()
         except BackendLost:
             return None
-        for rank, why in silent.items():
-            if isinstance(why, WorkerDied):
-                return f"worker {clusters[role].workers[rank].name} of role {role} died"
+        dead = {rank for rank, why in silent.items() if isinstance(why, WorkerDied)}
+        for rank in sorted(dead) or sorted(cluster.unanswered):
+            what = "died" if rank in dead else "lost its connection during a call"
+            return f"worker {cluster.workers[rank].name} of role {role} {what}"
     return None
 
 
@@ -97,7 +100,7 @@ class Fallback:
 
     def is_due(self, restarts: Mapping[str, int]) -> bool:
         """True if the run becomes synchronous. `restarts`: number of replaced workers of each role."""
-        failures = sum(count for role, count in restarts.items() if role not in TRAINER)
+        failures = sum(count for role, count in restarts.items() if not of_trainer(role))
         return self.since is not None or 0 < self._after <= failures
 
     async def watch(self, clusters: Mapping[str, Cluster], state: RunState) -> None:

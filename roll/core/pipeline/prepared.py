@@ -96,6 +96,8 @@ class Prepared:
     """Tag -> the rules of its environments."""
     contract: JsonObject = field(default_factory=dict)
     """Values that all processes of the run must share, by key."""
+    groups: Callable[[GroupParts], Groups] = Groups
+    """Makes the groups of a run that has them in this process."""
     database: GroupsDatabase | None = None
     """Where the groups of a run of several processes lie; None: in this process."""
     identity: RunIdentity | None = None

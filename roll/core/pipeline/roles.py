@@ -17,6 +17,7 @@ from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.sizes import TORCH_NAMES, compute_dtype
 from roll.core.configs.worker import (
+    TEACHERS,
     ActorLogProbConfig,
     CriticConfig,
     JudgingModelConfig,
@@ -32,8 +33,6 @@ from roll.core.workers.infer_interface import NO_VERSION
 from roll.core.workers.train_interface import RankContext
 from roll.core.workers.train_spec import Optimisation, TrainSpec
 
-TRAINER = frozenset({"actor_train", "actor_log_prob", "critic", "reference"})
-"""The roles without which a step cannot end."""
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Both names of the variable that torch's allocator reads."""
 QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -44,9 +43,14 @@ INFER_WORKER = "roll.core.workers.workers.InferWorker"
 REWARD_WORKER = "roll.core.rewards.host.RewardHost"
 
 
+def of_trainer(role: str) -> bool:
+    """True for the roles without which a step cannot end."""
+    return role in ("actor_train", "actor_log_prob", "critic", "reference") or role.startswith(TEACHERS)
+
+
 def loss_spec(config: PPOConfig, derived: Derived) -> LossSpec:
     return LossSpec(
-        pg_variant=config.actor_train.pg_variant,
+        pg_variant=config.pg_variant,
         args=derived.policy_loss,
         aggregation=config.loss_agg_mode,
         norm_length=derived.response_length,
@@ -125,7 +129,7 @@ def train_specs(
             threads=placement.threads,
             borrows_cores=borrows_cores(config, inventory),
             seed=config.seed,
-            deterministic=config.deterministic,
+            deterministic=bool(config.deterministic),
         )
         kwargs: dict[str, Any] = {"context": context, "spec": spec}
         if isinstance(worker, ActorLogProbConfig) and derived.adapter_updates:
@@ -234,7 +238,7 @@ def _engine_options(
     return options | {
         "device": devices[0],
         "attn_implementation": model.attn_implementation,
-        "deterministic": config.deterministic,
+        "deterministic": config.deterministic is True,
         "borrows_cores": borrows_cores(config, inventory),
     }
 

@@ -1,8 +1,8 @@
 """A run on one page.
 
-    admit → (rollouts) → keep → [groups] → lease → (value | log_prob | reference) → advantage → train → publish → validate
-      ▲                                                                                            │
-      └── admission ◀── version served ◀── engines flip ◀── [weight store] ◀───────────────────────┘
+    admit → (rollouts) → keep → [groups] → lease → (value | log_prob | reference | teachers) → advantage → train → publish
+      ▲                                                                                           │ → validate
+      └── admission ◀── version served ◀── engines flip ◀── [weight store] ◀──────────────────────┘
 
 The stages are in `stages.py`, their work is in `explorer/`, `trainer/` and `engines/`. Which of them a process has follows from
 `mode` (`topology.py`). Training with `async_generation_ratio: 0` is synchronous only because admission starts nothing early.
@@ -42,7 +42,7 @@ class Run(RunLifecycle):
         await self.state.join()
         accelerators = self.inventory.kind == "cuda"
         around = Surroundings(self.config, self.prepared, self.state, self.devices, self.backend, self.explorer, accelerators)
-        topology = topology_of(self.config.mode)(around, clusters)
+        topology = topology_of(self.config)(around, clusters)
         try:
             if await topology.open():
                 await self._flow(topology, clusters)
@@ -68,7 +68,7 @@ class Run(RunLifecycle):
 
     async def work(self, clusters: dict[str, Cluster]) -> None:
         """Makes attempts, until one comes to its end or fails for good."""
-        recovery = topology_of(self.config.mode).recovery(self, clusters)
+        recovery = topology_of(self.config).recovery(self, clusters)
         while True:
             try:
                 await recovery.begin()
@@ -78,7 +78,7 @@ class Run(RunLifecycle):
 
     def figures(self, wall_s: float) -> JsonObject:
         figures = super().figures(wall_s)
-        return topology_of(self.config.mode).summary(figures, self.prepared.evaluated, self.state.record.results)
+        return topology_of(self.config).summary(figures, self.prepared.evaluated, self.state.record.results)
 
     def _watchers(self, flow: Flow, clusters: Mapping[str, Cluster]) -> list[Coroutine[object, object, None]]:
         groups, fallback = self.state.groups, self.fallback.watch(clusters, self.state)

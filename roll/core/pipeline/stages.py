@@ -7,7 +7,7 @@
 | reward | a group with responses | its judges have answered | – |
 | keep | a rewarded group | – | – |
 | lease | the groups of a step | the batch is complete | keep |
-| value, log_prob, reference | a leased step, side by side | the weights they score with are there | the step before |
+| value, log_prob, reference, teachers.* | a leased step, side by side | the weights they score with are there | the step before |
 | advantage | a scored step | the step before is trained and written down | train |
 | train (or critic and policy) | a step with advantages | – | – |
 | gather | a trained step, where a critic trains beside the policy | – | – |
@@ -21,14 +21,15 @@ slower than the one before it holds that one up.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from roll.core.configs.derived import Derived
+from roll.core.configs.worker import TEACHERS
 from roll.core.data.sample import SampleGroup
 from roll.core.flow.stage import AnyStage, GatedStage, SourceStage, Stage, parallel
-from roll.core.trainer.trainer import Trainer
+from roll.core.trainer.trainer import Step, Trainer
 from roll.core.weights.transport import NewWeights
 
 
@@ -76,14 +77,15 @@ def exploring(explorer: Explores, rollouts: Sequence[AnyStage]) -> list[AnyStage
     return [SourceStage("admit", explorer.next), *rollouts, Stage("keep", explorer.keep)]
 
 
-def training(trainer: Trainer, publisher: Publishes, derived: Derived, roles: Container[str]) -> list[AnyStage]:
+def training(trainer: Trainer, publisher: Publishes, derived: Derived, roles: Collection[str]) -> list[AnyStage]:
     """Returns the stages from the groups of a step to its published weights."""
     with_critic, with_reference = "critic" in roles, "reference" in roles
     scorer = "actor_log_prob" if "actor_log_prob" in roles else "actor_train"
     scoring = [
         with_critic and GatedStage("value", trainer.values, trainer.before_values, role="critic"),
         derived.recompute_old_logprobs and GatedStage("log_prob", trainer.log_probs, trainer.before_log_probs, role=scorer),
-        with_reference and GatedStage("reference", trainer.reference, trainer.before_reference, role="reference"),
+        with_reference and _frozen("reference", trainer.reference, trainer),
+        *(_teaching(trainer, role) for role in roles if role.startswith(TEACHERS)),
     ]
     update: list[AnyStage] = [Stage("train", trainer.train, role="actor_train")]
     if with_critic:
@@ -94,6 +96,14 @@ def training(trainer: Trainer, publisher: Publishes, derived: Derived, roles: Co
     advantage = GatedStage("advantage", trainer.advantages, trainer.before_advantages)
     source: SourceStage[Any] = SourceStage("lease", trainer.lease)
     return [source, *parallel("scoring", scoring), advantage, *update, Stage("publish", publisher.publish)]
+
+
+def _frozen(role: str, work: Callable[[Step], Awaitable[Step]], trainer: Trainer) -> GatedStage[Step, Step]:
+    return GatedStage(role, work, lambda step: trainer.before_frozen(step, role), role=role)
+
+
+def _teaching(trainer: Trainer, role: str) -> GatedStage[Step, Step]:
+    return _frozen(role, lambda step: trainer.teach(step, role), trainer)
 
 
 def announcing(versions: Announces) -> AnyStage:

@@ -117,7 +117,7 @@ class RunState:
         admission, depth = new_admission(config, self.first_step), _depth(config)
         progress = Progress(config.groups_per_step, config.max_dropped_batches)
         parts = GroupParts(admission, depth, source, journal, trace, progress, monotonic)
-        return Groups(parts) if database is None else database.groups(parts, self.identity)
+        return self._prepared.groups(parts) if database is None else database.groups(parts, self.identity)
 
     def _learn_length(self) -> None:
         """The trainer decides how many steps the run has; an explorer learns it when that has joined."""

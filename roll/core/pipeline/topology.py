@@ -5,7 +5,9 @@
 | both | in memory or a database | from the trainer through a store to its own engines | both sides | all steps are trained |
 | train | in a database | to a folder that explorers read | the training side | that is so, and all explorers have left |
 | explore | in a database | from that folder to its own engines | the rollout side | the trainer ended, versions are validated |
+| replay | in memory, as another run recorded them | nowhere | the training side | all steps are trained |
 | bench | – | from folders of models, one after another | validation | the last model is evaluated |
+| (rows) | in memory | nowhere: rows of a file are trained, `from_rows` | rows, training | all steps are trained |
 
 The first is here; the others are loaded by name.
 """
@@ -55,8 +57,10 @@ TOPOLOGIES = {
     "train": "roll.topologies.disaggregated.TrainerProcess",
     "explore": "roll.topologies.disaggregated.ExplorerProcess",
     "bench": "roll.topologies.evaluation.EvalOnly",
+    "replay": "roll.topologies.replay.ReplayedTrainer",
+    "rows": "roll.topologies.from_rows.FromRows",
 }
-"""`mode` -> the class of its topology."""
+"""`mode`, or rows for a run of any mode that generates nothing -> the class of its topology."""
 Rollouts = Callable[[Any, Any], list[AnyStage]]
 """Makes the stages from an admitted group to samples with rewards, for a configuration and its explorer."""
 Watchers = list[Coroutine[object, object, None]]
@@ -238,11 +242,13 @@ class WithTrainer(Topology):
         """`announce`: called when the gathering of a version begins."""
         config, derived, state, clusters = self._config, self._prepared.derived, self._state, self._clusters
         self._checkpoints = CheckpointWriter(state, clusters, self.ledger)
-        kind = TrainerOnArrival if config.train_on_arrival else Trainer
         training = Training(
             state.groups, state.schedule, state.reports, state.advantages, state.first_step, self._checkpoints, announce
         )
-        self.trainer = kind(config, derived, loss_spec(config, derived), training, clusters, store, self._copy)
+        self.trainer = self._kind()(config, derived, loss_spec(config, derived), training, clusters, store, self._copy)
+
+    def _kind(self) -> Callable[..., Trainer]:
+        return TrainerOnArrival if self._config.train_on_arrival else Trainer
 
 
 class SingleDriver(WithTrainer):
@@ -291,8 +297,8 @@ class SingleDriver(WithTrainer):
             self._store.close()
 
 
-def topology_of(mode: str) -> type[Topology]:
-    found: type[Topology] = import_object(TOPOLOGIES[mode])
+def topology_of(config: PPOConfig) -> type[Topology]:
+    found: type[Topology] = import_object(TOPOLOGIES["rows" if config.from_rows else config.mode])
     return found
 
 

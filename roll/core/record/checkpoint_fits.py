@@ -41,7 +41,7 @@ def check_fits(checkpoint: Found, config: PPOConfig) -> None:
         fix = "an adv_estimator that needs no critic, as the run had; or, for a run of its own, another exp_name"
         raise Misfit(f"{checkpoint.path} was made without a critic, which adv_estimator gae needs", fix)
     was, now = ("a database" if "database" in checkpoint.state else "memory"), config.groups_address
-    if (was == "memory") != (now is None):
+    if (was == "memory") != (now is None) and config.mode != "replay":
         fix = "groups_database: null, and mode: both" if was == "memory" else "the groups_database of the run's config.yaml"
         raise Misfit(f"{checkpoint.path} was made with groups in {was}, now they are in {now or 'memory'}", fix)
     accounts = checkpoint.state["admission"]

@@ -9,11 +9,13 @@ from pathlib import Path
 import yaml
 
 from roll.core.configs.derived import Derived
+from roll.core.configs.dotted_path import import_object
 from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.redact import redact
+from roll.core.record.batch_log import BATCHES, WRITTEN, BatchLog
 from roll.core.record.group_log import GroupLog, SampleLog
-from roll.core.record.journal import JournalFile, RotatedJournal, check_prefix, write_atomically
+from roll.core.record.journal import JournalFile, RotatedJournal, check_prefix, journal_parts, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +47,19 @@ class Journals:
         run_dir, at = Path(derived.run_dir), resumed or {}
         step, digests = at.get("step", 0), at.get("digests", {})
         self.groups = GroupLog(run_dir)
-        self.samples = SampleLog(run_dir, config.rollout_log_per_step, config.seed, round(config.rollout_log_limit_gb * 1e9))
+        logged, most_bytes = config.rollout_log_per_step, round(config.rollout_log_limit_gb * 1e9)
+        self.samples = SampleLog(run_dir, logged, config.seed, most_bytes)
+        self.batches, records = BatchLog(), logged == "all" and config.trains and config.mode != "replay"
+        if records or journal_parts(run_dir / BATCHES):
+            self.batches = import_object(WRITTEN)(run_dir, records, most_bytes)
         self.metrics = MetricsLog(run_dir)
         self.metrics.rewind(at.get("metrics", 0), step if resumed is not None else -1, digests.get("metrics"))
         write_atomically(run_dir / "config.yaml", yaml.safe_dump(redact(written), sort_keys=False).encode())
         self.groups.rewind(at.get("groups", 0), digests.get("groups"))
         self.samples.journal.rewind(at.get("samples", 0), digests.get("samples"))
+        if self.batches.journal is not None:
+            self.batches.journal.rewind(at.get("batches", 0), digests.get("batches"))
+        self.batches.begun(step)
 
     def state(self) -> JsonObject:
         """Returns the positions of the journals, for a checkpoint."""
@@ -64,9 +73,13 @@ class Journals:
 
     @property
     def _wound_back(self) -> dict[str, JournalFile | RotatedJournal]:
-        return {"groups": self.groups.journal, "samples": self.samples.journal, "metrics": self.metrics.journal}
+        found: dict[str, JournalFile | RotatedJournal] = {"groups": self.groups.journal, "metrics": self.metrics.journal}
+        found |= {"samples": self.samples.journal}
+        return found if self.batches.journal is None else found | {"batches": self.batches.journal}
 
     def close(self) -> None:
         self.metrics.journal.close()
         self.groups.close()
         self.samples.close()
+        if self.batches.journal is not None:
+            self.batches.journal.close()

@@ -5,6 +5,8 @@ from __future__ import annotations
 _SPREAD = ("mean", "max", "min")
 _OPTIMISER = ("grad_norm", "lr", "skipped_steps", "optimiser_steps")
 
+OF_PAIRS = ("loss", "accuracy", "margin")
+
 OF_EVERY_RUN = (
     *(f"{name}/{part}" for name in ("critic/score", "critic/rewards", "critic/advantages", "rewards") for part in _SPREAD),
     *(f"tokens/response_length/{part}" for part in ("mean", "max", "clip")),
@@ -23,6 +25,7 @@ OF_EVERY_RUN = (
 OF_SOME_RUNS: dict[str, tuple[str, ...]] = {
     "use_kl_loss or add_token_level_kl": ("actor/kl_loss",),
     "add_token_level_kl": ("critic/kl", "critic/kl_coef"),
+    "teachers": ("teacher/kl", "teacher/token_share", "teacher/weight"),
     "an adv_estimator that compares the rollouts of a group": ("rewards/groups_without_signal",),
     "adv_estimator gae": (
         *("critic/value_loss", "critic/values/mean", "critic/returns/mean", "critic/explained_variance"),
@@ -37,6 +40,7 @@ OF_SOME_RUNS: dict[str, tuple[str, ...]] = {
     "router_replay": ("actor/router_replay_changed",),
     "a validation set": ("val/*", "val_correct/*", "eval/*"),
     "an agentic run": ("env/*",),
+    "pairs of answers": tuple(f"pairs/{name}" for name in OF_PAIRS),
     "mode train": ("scheduler/explorers",),
 }
 """What a run needs to have them -> patterns."""

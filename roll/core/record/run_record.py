@@ -166,7 +166,7 @@ class RunRecord:
         found = Validated(result.version, result.accuracy, result.reward, result.errors, result.rollouts)
         self.validation.append(found)
         metrics = {**found.metrics(), "time/validation_s": result.seconds}
-        if found.accuracy is None:
+        if found.accuracy is None and result.sets:
             why = found.unjudged or "the environment does not say what a success is (custom_envs.<tag>.success_at)"
             logger.warning("step %d: there is no accuracy: %s", found.step, why)
         now, facts = monotonic(), {"accuracy": result.accuracy, "errors": result.errors}

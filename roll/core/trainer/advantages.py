@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from roll.core.algorithms.distillation import with_teachers
 from roll.core.algorithms.kl import KLController, approx_kl
 from roll.core.algorithms.returns import Action, discounted_returns, gae, on_last_token
 from roll.core.algorithms.reward_normalization import RunningMoments, normalize_rewards
@@ -22,6 +23,7 @@ from roll.core.configs.rlvr import RLVRConfig
 from roll.core.data.numbers import are_equal
 from roll.core.data.sample import Sample, SampleGroup
 from roll.core.data.token_batch import TokenBatch
+from roll.core.trainer.batch import rollout_metrics
 
 
 class Estimate(NamedTuple):
@@ -57,8 +59,13 @@ class Advantages(ABC):
         """Returns metrics of a step's samples besides rewards and lengths."""
         return {}
 
+    def rollouts(self, groups: Sequence[SampleGroup]) -> dict[str, float]:
+        """Returns metrics of a step's rewards and lengths."""
+        return rollout_metrics(groups)
+
     def __call__(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> tuple[TokenBatch, dict[str, float]]:
-        """Returns the batch with advantages, and metrics: the estimate, then token-level KL, discount, whitening, clipping.
+        """Returns the batch with advantages, and metrics: the estimate, then token-level KL, discount, whitening,
+        teachers, clipping.
 
         Without KL and discount all trained tokens of a sample get its advantage. A token-level estimate is only whitened and
         clipped. With a critic the estimate of a sample is its reward, and the batch has values: it gets the critic's returns,
@@ -81,6 +88,9 @@ class Advantages(ABC):
         elif config.whiten_advantages:
             among = None if populations is None else populations[batch.sample_ids]
             advantages = whiten(advantages, batch.loss_mask, among=among)
+        if batch.teacher_logprobs is not None:
+            advantages, more = with_teachers(batch, advantages)
+            metrics |= more
         advantages = clip(advantages, config.advantage_clip)
         return batch.with_(advantages=advantages), metrics | _spread("critic/advantages", advantages[batch.loss_mask])
 
@@ -148,9 +158,11 @@ class RLVRAdvantages(Advantages):
         self._running: dict[str, RunningMoments] = {}
 
     def trains(self, group: SampleGroup, sample: Sample) -> bool:
-        """False for samples that were cut off at the length limit (`max_len_mask`), for long ones that are not right
-        (`error_max_len_clip`), and for groups that are too easy or too hard (`difficulty_mask`)."""
+        """False for samples that `raft` rejects, that were cut off at the length limit (`max_len_mask`), for long ones that are
+        not right (`error_max_len_clip`), and for groups that are too easy or too hard (`difficulty_mask`)."""
         config = self._rlvr
+        if config.adv_estimator == "raft" and not _kept(group, sample, config.raft_best):
+            return False
         if config.max_len_mask and sample.finish_reason == "length":
             return False
         longest = config.error_max_len_threshold
@@ -194,6 +206,14 @@ class RLVRAdvantages(Advantages):
     def restore(self, state: JsonMapping) -> None:
         super().restore(state)
         self._running = {name: RunningMoments(**moments) for name, moments in state["rewards"].items()}
+
+
+def _kept(group: SampleGroup, sample: Sample, best: int | None) -> bool:
+    """True if rejection sampling keeps the sample: it succeeds, or is among the best of its group; of equals the first."""
+    if best is None:
+        return sample.succeeded
+    rewards = dict(zip([each.index for each in group.samples], group.rewards, strict=True))
+    return sample.index in sorted(rewards, key=lambda index: -rewards[index])[:best]
 
 
 class Rollout(NamedTuple):

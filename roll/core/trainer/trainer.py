@@ -1,6 +1,6 @@
 """The training side of a run: a step in the order in which it happens. The batch of a step moves through it as one `Step`.
 
-    lease → (values | log_probs | reference) → advantages → (update_critic | update) → gather
+    lease → (values | log_probs | reference | teachers) → advantages → (update_critic | update) → gather
 
 Stages side by side (`|`) work at the same time where devices allow it. The next step begins when the step before is trained, its
 accounts and metrics are written, and a snapshot is taken for its checkpoint. Roles that score on devices of their own
@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from roll.core.algorithms.correction import ESS
@@ -24,6 +25,7 @@ from roll.core.algorithms.value_loss import ValueLossSpec
 from roll.core.configs.derived import Derived
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.sizes import MIB
+from roll.core.configs.worker import TEACHERS
 from roll.core.data.seeding import derive_seed
 from roll.core.data.token_batch import TokenBatch
 from roll.core.distributed.clock import monotonic
@@ -110,8 +112,9 @@ class Trainer:
         self._reports, self._advantages, self._announce = training.reports, training.advantages, training.announce
         self._policy = clusters["actor_train"]
         self._critic = clusters.get("critic")
-        self._reference = clusters.get("reference")
+        self._clusters = clusters
         self._copy, self._store, self._checkpoints = copy, store, training.checkpoints
+        self._batches = training.reports.record.journals.batches
         self._next = training.first_step
         self.milestones = Milestones(self._groups, self._next)
         self._done_at = 0.0
@@ -127,6 +130,7 @@ class Trainer:
         await self.milestones.until(Milestone.DONE, self._next - bool(self._derived.scored_ahead), "lease")
         lease = await self._groups.lease(self._next, self.on_arrival)
         self._next += lease.last
+        await self._batches.leased(lease.step, lease.groups)
         temperature = self._config.actor_infer.generating_args.temperature
         compared = self._scored_with(lease.step)
         # In a thread: all tokens of a step take time, and the event loop serves the rollouts.
@@ -155,10 +159,10 @@ class Trainer:
         if self._copy is not None:
             await self._copy.ready_for(step.number)
 
-    async def before_reference(self, step: Step) -> None:
-        """Waits for nothing if the reference, which never changes, has devices of its own."""
-        if "reference" not in self._derived.scored_ahead:
-            await self.after_previous_step(step, "reference")
+    async def before_frozen(self, step: Step, role: str) -> None:
+        """Waits for nothing if the role, which never changes, has devices of its own."""
+        if role not in self._derived.scored_ahead:
+            await self.after_previous_step(step, role)
 
     async def before_advantages(self, step: Step) -> None:
         """Waits for the step before. Its waits and this step's are then known, and the groups' depth learns from them."""
@@ -183,13 +187,14 @@ class Trainer:
     async def values(self, step: Step) -> Step:
         """Computes the critic's values of the states that the tokens were sampled in."""
         assert self._critic is not None
-        values = await self._per_token(self._critic, "values", step)
+        values = await self._per_token(self._critic, "values", step, step.batch)
         step.batch = step.batch.with_(values=values)
         return step
 
     async def log_probs(self, step: Step) -> Step:
         """Computes proximal log-probs: those of the weights that the step starts from, or of a copy's version."""
-        log_probs = await self._per_token(self._policy if self._copy is None else self._copy.cluster, "log_probs", step)
+        scorer = self._policy if self._copy is None else self._copy.cluster
+        log_probs = await self._per_token(scorer, "log_probs", step, step.batch)
         step.batch = step.batch.with_(proximal_logprobs=log_probs)
         if self._copy is not None and step.lease.last:
             self._copy.scored(step.number)
@@ -197,9 +202,18 @@ class Trainer:
 
     async def reference(self, step: Step) -> Step:
         """Computes log-probs of the frozen reference policy."""
-        assert self._reference is not None
-        log_probs = await self._per_token(self._reference, "log_probs", step)
+        log_probs = await self._per_token(self._clusters["reference"], "log_probs", step, step.batch)
         step.batch = step.batch.with_(reference_logprobs=log_probs)
+        return step
+
+    async def teach(self, step: Step, role: str) -> Step:
+        """Computes a teacher's log-probs of the samples that it teaches."""
+        samples = [group.prompt.tag for group in step.lease.groups for _ in group.samples]
+        taught = [i for i, tag in enumerate(samples) if self._config.teacher_of(tag) == role]
+        weight = self._config.teachers[role.removeprefix(TEACHERS)].weight(step.number, self._config.max_steps)
+        part = step.batch.select(taught)
+        log_probs = await self._per_token(self._clusters[role], "log_probs", step, part) if taught else torch.zeros(0)
+        step.batch = batching.taught(step.batch, taught, log_probs, weight)
         return step
 
     async def advantages(self, step: Step) -> Step:
@@ -245,7 +259,10 @@ class Trainer:
     async def gather_weights(self, version: int) -> NewWeights:
         coming = Buckets(version)
         self._announce(coming)
-        return await gather_weights(self._policy, self._store, version, self._config.model_update_buffer_size_mb * MIB, coming)
+        bucket_bytes = self._config.model_update_buffer_size_mb * MIB
+        weights = await gather_weights(self._policy, self._store, version, bucket_bytes, coming)
+        self._batches.gathered(weights.manifest)
+        return weights
 
     async def _finish(self, step: Step) -> None:
         self._step_s = monotonic() - max(step.lease.leased_at, self._done_at)
@@ -257,7 +274,7 @@ class Trainer:
         counts = admission.counts()
         metrics = (
             step.metrics
-            | await asyncio.to_thread(batching.rollout_metrics, groups)
+            | await asyncio.to_thread(self._advantages.rollouts, groups)
             | self._advantages.describe(samples)
             | {
                 "time/wait_for_batch_s": step.idle_s,
@@ -273,6 +290,7 @@ class Trainer:
         )
         if self._copy is not None:
             metrics["staleness/proximal_lag"] = float(step.number - self._scored_with(step.number))
+        self._batches.trained(step.number)
         row = self._reports.record.add_step(step.number, groups, step.batch, metrics)
         self.milestones.passed(Milestone.RECORDED, step.number + 1)
         await self._reports.step(row)
@@ -286,16 +304,20 @@ class Trainer:
         seed = derive_seed(self._config.seed, "shuffle", step.number)
         return batching.optimiser_batches(step.batch, count, self._config.ppo_epochs, seed)
 
-    async def _per_token(self, cluster: Cluster, method: str, step: Step) -> Tensor:
-        """Returns [N], the results of a method of all workers (`log_probs`, `values`) for the batch."""
+    async def _per_token(self, cluster: Cluster, method: str, step: Step, batch: TokenBatch) -> Tensor:
+        """Returns [N], the results of a method of all workers (`log_probs`, `values`) for a batch of the step."""
         begun_at = monotonic()
-        batch = _for(cluster, step.batch)
-        by_rank = await asyncio.to_thread(batching.shares, batch, cluster.num_shards)  # it compares all tokens
-        shards = await asyncio.to_thread(lambda: [batch.select(indices) for indices in by_rank])
-        parts = await cluster.scatter(method, shards)
+        found = await self.scores(cluster, method, batch)
         if cluster.role in self._derived.scored_ahead:
             step.scored_at = monotonic()
             step.scored_s = max(step.scored_s, step.scored_at - begun_at)
+        return found
+
+    async def scores(self, cluster: Cluster, method: str, batch: TokenBatch) -> Tensor:
+        batch = _for(cluster, batch)
+        by_rank = await asyncio.to_thread(batching.shares, batch, cluster.num_shards)  # it compares all tokens
+        shards = await asyncio.to_thread(lambda: [batch.select(indices) for indices in by_rank])
+        parts = await cluster.scatter(method, shards)
         return batching.gather(parts, batch, by_rank)
 
 

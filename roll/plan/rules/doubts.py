@@ -13,6 +13,7 @@ from roll.core.configs.problems import Note
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.worker import TrainedConfig
 from roll.plan.counts import validations
+from roll.plan.rows_config import RowsConfig
 from roll.plan.rules.metric_rules import among, of_validations
 
 HIGHEST_RATE = 0.01
@@ -21,6 +22,9 @@ USUAL_RATES = "1.0e-6 is usual where all weights of a pretrained model are train
 
 
 def doubts(config: PPOConfig) -> Iterator[Note]:
+    if config.from_rows:
+        yield from _validation(config)
+        return
     if config.trains:
         yield from _learning_rates(config)
         yield from _clip(config)
@@ -139,7 +143,8 @@ def _trained_twice(config: RLVRConfig) -> Iterator[Note]:
 
 
 def _validation(config: PPOConfig) -> Iterator[Note]:
-    if config.eval_steps is not None and not config.validation_sampling:
+    sets = config.validations if isinstance(config, RowsConfig) else config.validation_sampling
+    if config.eval_steps is not None and not sets:
         block = "val_env_manager" if isinstance(config, AgenticConfig) else "validation: {data_args: {file_name: ...}}"
         yield Note("eval_steps", config.eval_steps, f"does nothing: there is no validation set; add {block}, or remove the key")
     stopping, count = config.early_stopping, validations(config.max_steps, config.steps_between_validations)

@@ -13,7 +13,8 @@ from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import MISSING_VALUE, Problem, did_you_mean
 from roll.core.configs.watching import AlarmConfig
 from roll.core.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE, numbers_of_attempts
-from roll.core.record.metric_names import OF_EVERY_RUN, OF_SOME_RUNS
+from roll.core.record.metric_names import OF_EVERY_RUN, OF_PAIRS, OF_SOME_RUNS
+from roll.plan.rows_config import DPOConfig, RowsConfig
 
 OF_VALIDATIONS = "a validation set"
 
@@ -25,6 +26,12 @@ def metric_names(config: PPOConfig) -> list[str]:
 
 def of_validations(config: PPOConfig) -> Iterator[str]:
     """Yields patterns of the names of the metrics of its validations."""
+    if isinstance(config, RowsConfig):
+        figures = OF_PAIRS if isinstance(config, DPOConfig) else OF_PAIRS[:1]
+        for position, name in enumerate(config.validations):
+            yield from (f"{f'eval/{escape(name)}' if position else 'val'}/{figure}" for figure in figures)
+            yield from () if position else (SCORE, ROLLOUTS, "time/validation_s", *([ACCURACY] if figures[1:] else []))
+        return
     tags, sets = [escape(tag) for tag in config.tag_to_domain], config.validation_sampling
     domains = [escape(domain) for domain in dict.fromkeys(config.tag_to_domain.values())]
     if sets:
@@ -58,11 +65,13 @@ def _range(alarm: AlarmConfig, key: str) -> Iterator[Problem]:
 
 def _of_this(config: PPOConfig) -> Iterator[str]:
     correction = config.train_infer_correction
-    decoupled = old_logprobs_recomputed(config)[0] and anchor_of(config.actor_train.pg_variant) == "step"
+    decoupled = not config.from_rows and old_logprobs_recomputed(config)[0] and anchor_of(config.pg_variant) == "step"
     corrects = correction.is_weight.enabled or any(each.enabled for each in correction.filters)
     has = {
+        "pairs of answers": isinstance(config, DPOConfig),
         "use_kl_loss or add_token_level_kl": config.uses_reference,
         "add_token_level_kl": config.add_token_level_kl,
+        "teachers": bool(config.teachers),
         "an adv_estimator that compares the rollouts of a group": config.compares_in_groups,
         "adv_estimator gae": config.uses_critic,
         "value_clip": config.uses_critic and config.value_clip is not None,
@@ -77,8 +86,11 @@ def _of_this(config: PPOConfig) -> Iterator[str]:
         if need != OF_VALIDATIONS and has[need]:
             yield from patterns
     yield from of_validations(config)
-    own = POLICY_LOSSES.get(config.actor_train.pg_variant)
-    yield from ("actor/*",) if own is None else (f"actor/{name}" for name in own.metrics)
+    own = POLICY_LOSSES.get(config.pg_variant)
+    if own is not None:
+        yield from (f"actor/{name}" for name in own.metrics)
+    elif not config.from_rows:
+        yield "actor/*"
     domains = [escape(domain) for domain in dict.fromkeys(config.tag_to_domain.values())]
     yield from (f"rewards/{domain}/*" for domain in domains)
     yield from (f"staleness/{domain}/mean" for domain in domains if len(domains) > 1)

@@ -110,6 +110,10 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
         )
         message = "error_max_len_clip and its threshold belong together"
         yield Problem("error_max_len_threshold", config.error_max_len_threshold, message, fix)
+    if config.raft_best is not None and config.adv_estimator != "raft":
+        yield Problem(
+            "raft_best", config.raft_best, f"{config.adv_estimator} does not read it", "remove it, or adv_estimator: raft"
+        )
     low, high = config.difficulty_low_threshold, config.difficulty_high_threshold
     if low >= high:
         yield Problem(
@@ -127,10 +131,10 @@ def _data(config: RLVRConfig) -> Iterator[Problem]:
     if config.mode != "bench":
         sources["actor_train"] = config.actor_train.data_args
     for name, data in sources.items():
-        yield from _prompts(f"{name}.data_args", data)
+        yield from data_problems(f"{name}.data_args", data)
 
 
-def _prompts(key: str, data: DataArguments) -> Iterator[Problem]:
+def data_problems(key: str, data: DataArguments) -> Iterator[Problem]:
     if data.path is None and (not data.files or "" in data.files):
         yield Problem(f"{key}.file_name", MISSING_VALUE, "names no prompt file", "a file of prompts or a list of them, or path")
     if data.path is not None and data.files:

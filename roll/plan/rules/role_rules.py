@@ -19,15 +19,14 @@ from roll.core.configs.dotted_path import DOTTED_PATH
 from roll.core.configs.engines import ENGINES
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import MISSING_VALUE, Problem
-from roll.core.configs.worker import JudgingModelConfig, RoleConfig, TrainedConfig, WorkerConfig
+from roll.core.configs.worker import JudgingModelConfig, RoleConfig, ScoringConfig, TrainedConfig, WorkerConfig
 
 _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
     "actor_train": TRAINING_STRATEGIES,
     "actor_infer": tuple(ENGINES),
-    "actor_log_prob": FROZEN_STRATEGIES,
-    "reference": FROZEN_STRATEGIES,
     "critic": TRAINING_STRATEGIES,
 }
+"""The others score for the trainer: `FROZEN_STRATEGIES`."""
 LORA_STRATEGIES = ("fsdp2_train", "deepspeed_train")
 
 
@@ -77,7 +76,7 @@ def device_problems(config: PPOConfig, device_count: int) -> Iterator[Problem]:
 
 def role_problems(config: PPOConfig) -> Iterator[Problem]:
     for name, role in config.configured_roles().items():
-        wanted, strategy = _STRATEGIES_OF_ROLE[name], role.strategy_args.strategy_name
+        wanted, strategy = _STRATEGIES_OF_ROLE.get(name, FROZEN_STRATEGIES), role.strategy_args.strategy_name
         if strategy not in wanted:
             yield Problem(f"{name}.strategy_args.strategy_name", strategy, f"does not fit {name}", " or ".join(wanted))
         elif isinstance(role.strategy_args.options, DeepSpeedConfig):
@@ -120,8 +119,8 @@ def _lora(name: str, role: WorkerConfig) -> Iterator[Problem]:
     if name == "actor_log_prob":
         message = "it takes what actor_train publishes, adapters too"
         yield Problem(f"{key}.lora_target", model.lora_target, message, "remove it")
-    elif name == "reference":
-        yield Problem(f"{key}.lora_target", model.lora_target, "the reference is the model without adapters", "remove it")
+    elif isinstance(role, ScoringConfig):
+        yield Problem(f"{key}.lora_target", model.lora_target, f"{name} is the model without adapters", "remove it")
     elif name == "critic":
         yield Problem(f"{key}.lora_target", model.lora_target, "all weights of the critic are trained", "remove it")
     elif name == "actor_train" and role.strategy_args.strategy_name not in LORA_STRATEGIES:

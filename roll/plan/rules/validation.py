@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from roll.core.configs.agentic import AgenticConfig
@@ -12,10 +12,11 @@ from roll.core.configs.arguments import EngineArguments
 from roll.core.configs.base import PRETRAIN
 from roll.core.configs.derived import optimizer_batch_size
 from roll.core.configs.fields import all_range_problems
-from roll.core.configs.ppo import MAIN_SET, PPOConfig
+from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import MISSING_VALUE, Problem
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.worker import TrainedConfig
+from roll.plan.rows_config import RowsConfig
 from roll.plan.rules.agentic_rules import agentic_problems
 from roll.plan.rules.best_rules import best_problems
 from roll.plan.rules.loss_rules import loss_problems
@@ -23,7 +24,10 @@ from roll.plan.rules.metric_rules import alarm_problems
 from roll.plan.rules.operating_rules import operating_problems
 from roll.plan.rules.rlvr_rules import rlvr_problems
 from roll.plan.rules.role_rules import device_problems, role_problems, unreadable_devices
+from roll.plan.rules.rows_rules import rows_problems
 from roll.plan.rules.schedule_rules import schedule_problems
+from roll.plan.rules.set_names import set_names
+from roll.plan.rules.teacher_rules import teacher_problems
 
 OF_THE_RUN = frozenset({"messages", "add_generation_prompt"})
 """Variables of a chat template that are not for the user to set."""
@@ -35,6 +39,9 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
     if unreadable := [*unreadable_devices(config)]:
         return problems + unreadable
     problems += device_problems(config, device_count)
+    if isinstance(config, RowsConfig):
+        rules = (_run, alarm_problems, best_problems, role_problems, _template_variables, rows_problems)
+        return problems + [problem for rule in rules for problem in rule(config)]
     for rule in (
         _run,
         _deterministic,
@@ -46,6 +53,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         operating_problems,
         schedule_problems,
         loss_problems,
+        teacher_problems,
         role_problems,
         _sampling,
         _template_variables,
@@ -108,7 +116,7 @@ def _deterministic(config: PPOConfig) -> Iterator[Problem]:
         ),
     )
     for excludes, message, instead in excluded:
-        if config.deterministic and excludes:
+        if config.deterministic is True and excludes:
             yield Problem("deterministic", True, message, f"false, or {instead}")
 
 
@@ -191,13 +199,9 @@ def _batch_fix(config: PPOConfig, worker: TrainedConfig, batch: int) -> str:
     return ", or ".join(fixes)
 
 
-RESERVED = ("train", MAIN_SET)
-"""What the tasks of training and of the first set are called."""
-
-
 def _evaluation(config: PPOConfig) -> Iterator[Problem]:
     if isinstance(config, RLVRConfig | AgenticConfig):
-        yield from _set_names(config.validation_sets)
+        yield from set_names(config.validation_sets)
     checkpoints = config.bench_checkpoints
     if config.mode != "bench":
         if checkpoints != [PRETRAIN]:
@@ -213,12 +217,3 @@ def _evaluation(config: PPOConfig) -> Iterator[Problem]:
     if config.resume_from_checkpoint not in (False, "auto"):
         message = "an evaluation resumes nothing: its models are those of bench_checkpoints"
         yield Problem("resume_from_checkpoint", config.resume_from_checkpoint, message, "false")
-
-
-def _set_names(names: Iterable[str]) -> Iterator[Problem]:
-    """`names`: of `validation_sets`."""
-    for name in names:
-        if name in RESERVED:
-            yield Problem(f"validation_sets.{name}", name, "is the name of other tasks", "another name")
-        elif not name or not name.isprintable() or {"/", "."} & {*name}:
-            yield Problem("validation_sets", name, "is no name of a set", 'no "/", no ".", not empty')

@@ -195,6 +195,11 @@ class DeepSpeedStrategy(HFTrainStrategy):
         self._zero: ZeroState | None = None
         super().__init__(context, spec)
 
+    @property
+    def _layers_can_be_compiled(self) -> bool:
+        """Stage 3 gathers and frees the weights of each matrix from within a layer."""
+        return self._stage < 3
+
     def _place(self) -> None:
         prepare_deepspeed(self._device)
         import deepspeed
@@ -211,7 +216,7 @@ class DeepSpeedStrategy(HFTrainStrategy):
         training = self._spec.optimisation
         clip = math.inf if training is None else training.max_grad_norm
         config = engine_config(self._spec.options(DeepSpeedConfig).zero_json(), bf16, clip)
-        client = self._make_optimizer()  # decays matrices; parameters that are divided are vectors
+        client = self._make_optimizer(self._model.parameters())  # decays matrices; parameters that are divided are vectors
         if self._stage == 3:
             place_divided(self._model, self._device, self._compute_dtype, config)
         else:

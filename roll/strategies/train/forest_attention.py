@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from roll.core.data.transfer import to_device
+from roll.core.data.transfer import Move
 
 FOREST_SDPA = "forest_sdpa"
 LONGEST_QUERY = 1024
@@ -77,11 +77,9 @@ class ForestAttention:
         self.layers = 0
         """How many have attended."""
 
-    def to(self, device: torch.device) -> ForestAttention:
-        parts = [part for call in self._calls for part in (call.queries, call.keys, call.first)]
-        moved: list[Any] = to_device([self._outputs, *parts], device)
-        self._outputs, rest = moved[0], iter(moved[1:])
-        self._calls = [_Call(*call) for call in zip(rest, rest, rest, strict=True)]
+    def each(self, move: Move) -> ForestAttention:
+        self._outputs = move(self._outputs)
+        self._calls = [_Call(move(c.queries), move(c.keys), None if c.first is None else move(c.first)) for c in self._calls]
         return self
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None) -> Tensor:
@@ -189,12 +187,13 @@ def forest_sdpa(
     return plain
 
 
-def _no_mask(*args: object, **kwargs: object) -> None:
-    return None
+AttentionInterface.register(FOREST_SDPA, forest_sdpa)  # and no masks: transformers makes none, nor looks whether it should
 
 
-AttentionInterface.register(FOREST_SDPA, forest_sdpa)
-AttentionMaskInterface.register(FOREST_SDPA, _no_mask)
+def keep_out_of_graphs() -> None:
+    """From now on layers that are compiled call the kernel between two graphs: its calls are another row's each time."""
+    AttentionInterface.register(FOREST_SDPA, torch.compiler.disable(forest_sdpa))
+
 
 ATTENTION = {"full_attention", "sliding_attention"}
 

@@ -1,4 +1,5 @@
-"""The embedded training back end: FSDP2, but for one rank in float32, which is a plain module."""
+"""The embedded training back end: FSDP2 over several ranks; one rank is a plain module, beside float32 masters if it computes in
+bf16."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from roll.core.configs.arguments import FSDP2Config
 from roll.core.data.token_batch import TokenBatch
 from roll.core.workers.train_interface import BatchTotals
 from roll.strategies.train.hf_train import HFTrainStrategy
+from roll.strategies.train.masters import Masters
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.scorer import Call
 from roll.strategies.train.sharding import local, reduce_gradients, reshard
@@ -24,7 +26,7 @@ from roll.transports.experts import Fused
 
 
 class FSDP2Strategy(HFTrainStrategy):
-    """Layers compute in the specification's type by FSDP2's mixed precision, on one rank as on several."""
+    """Layers compute in the specification's type: of several ranks by FSDP2's mixed precision, of one in rounded masters."""
 
     frozen_name = "fsdp2_infer"
 
@@ -32,10 +34,13 @@ class FSDP2Strategy(HFTrainStrategy):
         layer_names = set(self._model._no_split_modules or ())
         dtype = self._compute_dtype if self._mixed else None
         self._options = self._spec.options(FSDP2Config)
+        self._masters = Masters()
         self._ranks.shard(self._model, layer_names, dtype, self._options)
-        if self._kept_dtype == torch.float32:  # its own part alone becomes wider than what is stored
+        if dtype is not None and self._ranks.size == 1:
+            self._masters.narrow(self._model, dtype)
+        elif self._kept_dtype == torch.float32:  # its own part alone becomes wider than what is stored
             nn.Module.to(self._model, torch.float32)
-        self._optimizer = self._make_optimizer()
+        self._optimizer = self._make_optimizer(map(self._masters.of, self._model.parameters()))
         self._offloaded = StorageOffload()
         self._parts: list[Metrics] = []
         """Of the gradients that have been added and not been stepped on."""
@@ -52,7 +57,8 @@ class FSDP2Strategy(HFTrainStrategy):
         return self._take_step(parts, loss.rate_scale)
 
     def _added_gradients(self) -> list[Tensor]:
-        return [local(p.grad) for p in self._model.parameters() if p.grad is not None]
+        masters = map(self._masters.of, self._model.parameters())
+        return [local(p.grad) for p in masters if p.grad is not None]
 
     @property
     def _callable(self) -> Call:
@@ -72,40 +78,45 @@ class FSDP2Strategy(HFTrainStrategy):
         if math.isfinite(norm):
             scale_to_norm(gradients, norm, self._spec.optimisation.max_grad_norm)
             self._optimizer.step()
+            self._masters.round()
         self._optimizer.zero_grad(set_to_none=True)
         return norm
 
     def _full_weights(self, trained_only: bool = False, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         for name, tensor in self._named_tensors(trained_only):
-            part = tensor.detach()
+            part = (tensor if dtype == tensor.dtype else self._masters.of(tensor)).detach()
             yield name, self._ranks.full(part.to(dtype) if part.is_floating_point() else part)
 
     def _full_moments(self) -> Iterator[tuple[str, Tensor]]:
         assert self._optimizer is not None
         for name, parameter in self._model.named_parameters():
+            state = self._optimizer.state[self._masters.of(parameter)]
             for moment in MOMENTS:
-                if moment in self._optimizer.state[parameter]:
-                    yield f"{name}.{moment}", self._ranks.full(self._optimizer.state[parameter][moment])
+                if moment in state:
+                    yield f"{name}.{moment}", self._ranks.full(state[moment])
 
     def _set_weights(self, full: Fused) -> None:
         for name, tensor in self._named_tensors():
             if name in full:
-                local(tensor.detach()).copy_(self._ranks.part(full, name, tensor))
+                local(self._masters.of(tensor).detach()).copy_(self._ranks.part(full, name, tensor))
+        self._masters.round()
 
     def _set_moments(self, full: Fused, step: int) -> None:
         assert self._optimizer is not None
         self._optimizer.state.clear()
         for name, parameter in self._model.named_parameters():
             if step and parameter.requires_grad:
-                self._optimizer.state[parameter] = {
+                master = self._masters.of(parameter)
+                self._optimizer.state[master] = {
                     "step": torch.tensor(float(step), device=self._device),
-                    **{moment: self._ranks.like(full, f"{name}.{moment}", parameter) for moment in MOMENTS},
+                    **{moment: self._ranks.like(full, f"{name}.{moment}", master) for moment in MOMENTS},
                 }
 
     def _free_device(self) -> None:
         states = self._optimizer.state.values() if self._optimizer is not None else ()
         moments = (state[moment] for state in states for moment in MOMENTS if moment in state)
-        held = chain(self._model.parameters(), self._model.buffers(), moments)
+        weights = list(self._model.parameters())
+        held = chain(weights, map(self._masters.of, weights), self._model.buffers(), moments)
         self._offloaded.offload(local(tensor.detach()) for tensor in held)
 
     def _fill_device(self) -> None:

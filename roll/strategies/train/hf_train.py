@@ -8,17 +8,18 @@ micro-batches (the missing ones without a token) so that their collectives match
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from roll.core.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_metrics
 from roll.core.data.token_batch import Padded, TokenBatch
+from roll.core.data.transfer import moved
 from roll.core.weights.adapter import BaseWeights, with_base
 from roll.core.weights.bucket import Bucket, host_copies, make_buckets
 from roll.core.workers.train_interface import BatchTotals, RankContext
@@ -26,6 +27,7 @@ from roll.core.workers.train_spec import Optimisation, TrainSpec, resolve_dtype
 from roll.strategies import model_folder
 from roll.strategies.train import checkpoint_files as files
 from roll.strategies.train.checkpoint_files import AllOnFirst, Share, Snapshot
+from roll.strategies.train.compiled import compile_layers
 from roll.strategies.train.layout import Layout, RankMicrobatch, rank_microbatches
 from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.optimizer import MOMENTS, RateScale, make_adamw, unscaled
@@ -77,7 +79,10 @@ class HFTrainStrategy(ABC):
         self._adapted_base = BaseWeights(path) if spec.export_adapters else None
         if spec.recomputes_activations:
             _recompute_activations(self._model)
-        self._scorer = Scorer(self._model)
+        fast = spec.backend.compiles(self._device.type != "cpu")
+        self._scorer = Scorer(self._model, fast)
+        if fast and self._layers_can_be_compiled:
+            compile_layers(self._model)
         follow_cores(self._model, self._cores)
         self._state = files.TrainerState()
         self._shapes = {name: tensor.shape for name, tensor in self._named_tensors()}
@@ -108,15 +113,19 @@ class HFTrainStrategy(ABC):
             torch.manual_seed(seed)  # the same adapters on every rank, however many there are
             return Adapters(self._model, model.lora_target, model.adapter_rank, model.adapter_alpha)
 
-    def _make_optimizer(self) -> torch.optim.AdamW | None:
-        """AdamW over the model's parameters as they are now; None for a frozen model."""
+    def _make_optimizer(self, masters: Iterable[nn.Parameter]) -> torch.optim.AdamW | None:
+        """None for a frozen model."""
         training = self._spec.optimisation
-        return None if training is None else make_adamw(self._model.parameters(), training.arguments)
+        return None if training is None else make_adamw(masters, training.arguments)
 
     def _load_model(self, path: Path, dtype: torch.dtype, state: dict[str, Tensor] | None = None) -> PreTrainedModel:
         """Loads the model from a Hugging Face folder, on the CPU, or of the `state` that `ModelFiles` says. In the type that they
         are stored in, weights are the files' own memory, which the ranks of a machine share."""
         return model_folder.load_model(path, dtype, self._spec.model.attn_implementation, state=state)
+
+    @property
+    def _layers_can_be_compiled(self) -> bool:
+        return True
 
     # How the ranks divide the model
 
@@ -202,7 +211,8 @@ class HFTrainStrategy(ABC):
     def _microbatches(self, batch: TokenBatch, budget: int) -> Iterator[tuple[RankMicrobatch, Padded, Layout]]:
         """This rank's micro-batches, and on its device their values and how they go through the model."""
         for part in rank_microbatches(batch, self._scorer.plan(batch, budget), self._ranks.all_max):
-            yield part, part.padded.to(self._device), self._scorer.layout(part.padded).to(self._device)
+            micro, layout = moved([part.padded, self._scorer.layout(part.padded)], self._device)
+            yield part, micro, layout
 
     def _optimise(self, batch: TokenBatch, loss_of: LossOf, rate_scale: RateScale = unscaled) -> dict[str, float]:
         """Takes one optimiser step. `loss_of`: a micro-batch's share of the loss, and its metrics."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from roll.core.data.routes import unrouted
 from roll.core.data.token_batch import PER_SAMPLE, Padded, TokenBatch
-from roll.core.data.transfer import to_device
+from roll.core.data.transfer import Move
 from roll.strategies.train.forest_attention import ForestAttention
 
 
@@ -64,13 +64,16 @@ class Layout:
     arguments: dict[str, Any] = field(default_factory=dict)
     """What else the model is called with."""
 
-    def to(self, device: torch.device) -> Layout:
-        given = [name for name, value in self.arguments.items() if isinstance(value, Tensor)]
-        own = (self.tokens, self.columns, self.places, *self.trained, self.routes, *(self.arguments[name] for name in given))
-        moved: list[Any] = to_device(own, device)
-        tokens, columns, places, row, column, routes, *arguments = moved
-        others = {name: value.to(device) for name, value in self.arguments.items() if name not in given}
-        return Layout(tokens, columns, places, (row, column), routes, {**dict(zip(given, arguments, strict=True)), **others})
+    def each(self, move: Move) -> Layout:
+        row, column = self.trained
+        return Layout(
+            move(self.tokens),
+            move(self.columns),
+            move(self.places),
+            (move(row), move(column)),
+            None if self.routes is None else move(self.routes),
+            {name: move(value) if isinstance(value, Tensor) else value.each(move) for name, value in self.arguments.items()},
+        )
 
     def spread(self, values: Tensor, micro: Padded) -> Tensor:
         """[B, T] of values [K] of the trained tokens; 0 elsewhere."""

@@ -5,23 +5,28 @@ The definition is design-wide: `log softmax(logits / T)` in float32 with the sam
 before the softmax, so neither prompt nor padding costs [.., V] memory.
 
 Whole logits of a micro-batch, with what a softmax and its gradient need, would be the largest thing on a device: 14 to 22 bytes
-per token and vocabulary entry. From hidden states they exist for `HEAD_COLUMNS` entries at a time, and are computed again in the
+per token and vocabulary entry. From hidden states `HEAD_LOGITS` of them exist at a time, which are computed again in the
 backward pass. The ranks that divide a vocabulary (tensor parallelism) are further such parts: three numbers per row are reduced.
-Parts are cut from the vocabulary, not from the rows: the width does not depend on the micro-batch, and the gradient of a part of
-the head is one product over all rows, rounded once.
+
+Parts are cut from the vocabulary, not from the rows. Either way a gradient is a sum over parts: by columns that of the states,
+[rows, H], by rows that of the weights, [V, H], which moves more bytes as long as there are fewer rows than entries. And the
+gradient of a part of the head is one product over all rows, rounded once.
+
+What is done to a part's logits is two functions, one forward and one backward. Compiled, each reads them and writes no more than
+its result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from roll.core.configs.arguments import HEAD_COLUMNS
 from roll.core.data.kept_tokens import KeptSets
+from roll.plan.memory import head_columns
+from roll.strategies.train.compiled import compiled
 
 EntropyMode = Literal["none", "detached", "differentiable"]
 ENTROPY_ROWS = 1024
@@ -77,6 +82,7 @@ def head_logprobs(
     columns: int | None = None,
     first_column: int = 0,
     group: dist.ProcessGroup | None = None,
+    fast: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """log softmax(logits / T) of the targets, and the entropy of the same distributions in nats, with logits = hidden·weightᵀ +
     bias, computed in the type of the weights; float32 or wider, equal on all ranks of the group.
@@ -91,6 +97,7 @@ def head_logprobs(
         kept: of R tokens, in the whole vocabulary.
         first_column: index in the whole vocabulary of this rank's first one.
         group: the ranks that divide the vocabulary; all have the same hidden states, and get the same gradient of them.
+        fast: whether what is done to logits is compiled.
 
     Returns:
         ([R], [R] or None).
@@ -100,7 +107,7 @@ def head_logprobs(
     hidden = hidden.to(weight.dtype)
     if kept is not None:
         kept = KeptSets(kept.counts, kept.ids - first_column)
-    logprobs, entropies = _Head.apply(hidden, weight, bias, targets - first_column, scale, count, group, entropy, kept)
+    logprobs, entropies = _Head.apply(hidden, weight, bias, targets - first_column, scale, count, group, entropy, kept, fast)
     return logprobs, None if entropy == "none" else entropies
 
 
@@ -119,21 +126,25 @@ class _Head(torch.autograd.Function):
         group: dist.ProcessGroup | None,
         entropy: EntropyMode,
         kept: KeptSets | None,
+        fast: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        sums = []
-        chosen = targets.new_zeros(targets.shape, dtype=_wide(weight))
-        for part in _parts(count):
-            of_part, at_target, mine = _sums(_scaled(hidden, weight, bias, scale, part, kept), targets, part, entropy != "none")
-            chosen = torch.where(mine, at_target, chosen)
-            sums.append(of_part)
-        peak, log_total, mean = _combined(sums, group)
-        logprobs = torch.where((targets >= 0) & (targets < count), chosen - peak, 0.0)
+        sums_of = compiled(_sums) if fast else _sums
+        scale = scale.to(_wide(weight))
+        parts = _parts(count, len(hidden), hidden.device)
+        said = [
+            sums_of(_logits(hidden, weight, bias, part, kept), scale, targets - part.start, entropy != "none") for part in parts
+        ]
+        peaks, totals, moments, chosen = torch.stack(said, 1)
+        peak, log_total, mean = _combined(peaks, totals, moments, group)
+        # A target stands in one part, of one rank.
+        own = (targets >= 0) & (targets < count)
+        logprobs = torch.where(own, chosen.sum(0) - peak, 0.0)
         if group is not None:
             dist.all_reduce(logprobs, group=group)
         logprobs -= log_total
         entropies = None if entropy == "none" else log_total - mean
         ctx.save_for_backward(hidden, weight, bias, targets, scale, peak, log_total, entropies)
-        ctx.count, ctx.group, ctx.kept = count, group, kept
+        ctx.parts, ctx.group, ctx.kept, ctx.fast = parts, group, kept, fast
         ctx.set_materialize_grads(False)
         if entropies is not None and entropy == "detached":
             ctx.mark_non_differentiable(entropies)
@@ -143,81 +154,118 @@ class _Head(torch.autograd.Function):
     def backward(ctx: Any, of_logprob: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, scale, peak, log_total, entropies = ctx.saved_tensors
         needed = ctx.needs_input_grad
-        of_logprob = torch.zeros_like(peak) if of_logprob is None else of_logprob
+        gradient_of = compiled(_gradient) if ctx.fast else _gradient
+        of_logprob = (torch.zeros_like(peak) if of_logprob is None else of_logprob) / scale
+        of_entropy = None if of_entropy is None else of_entropy / scale
         grad_hidden = torch.zeros(hidden.shape, dtype=peak.dtype, device=hidden.device) if needed[0] else None
-        grad_weight = torch.zeros_like(weight) if needed[1] else None
+        grad_weight = torch.empty_like(weight) if needed[1] else None
         grad_bias = torch.zeros_like(bias) if needed[2] else None
-        for part in _parts(ctx.count):
-            log_p = _scaled(hidden, weight, bias, scale, part, ctx.kept).sub_(peak[:, None]).sub_(log_total[:, None])
-            grad = _gradient(log_p, targets, part, of_logprob, of_entropy, entropies).div_(scale[:, None]).to(weight.dtype)
-            del log_p  # nothing of a part lives on while the next one is computed
+        for part in ctx.parts:
+            grad = gradient_of(
+                _logits(hidden, weight, bias, part, ctx.kept),
+                scale,
+                targets - part.start,
+                peak,
+                log_total,
+                of_logprob,
+                of_entropy,
+                entropies,
+            )
             if grad_hidden is not None:
-                grad_hidden += grad @ weight[part]
+                _add_product(grad_hidden, grad, weight[part])
             if grad_weight is not None:
-                grad_weight[part] = grad.t() @ hidden
+                torch.mm(grad.t(), hidden, out=grad_weight[part])
             if grad_bias is not None:
                 grad_bias[part] = grad.sum(0)
-            del grad
+            del grad  # nothing of a part lives on while the next one is computed
+        if grad_weight is not None:
+            grad_weight[sum(part.stop - part.start for part in ctx.parts) :] = 0
         if grad_hidden is not None:
             if ctx.group is not None:
                 dist.all_reduce(grad_hidden, group=ctx.group)
             grad_hidden = grad_hidden.to(hidden.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None
+        return grad_hidden, grad_weight, grad_bias, *(None,) * 7
 
 
-def _parts(count: int) -> Iterator[slice]:
-    return (slice(start, min(start + HEAD_COLUMNS, count)) for start in range(0, count, HEAD_COLUMNS))
+def _parts(count: int, rows: int, device: torch.device) -> list[slice]:
+    width = head_columns(rows, device.type != "cpu")
+    return [slice(start, min(start + width, count)) for start in range(0, count, width)]
 
 
 def _wide(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
 
 
-def _scaled(hidden: Tensor, weight: Tensor, bias: Tensor | None, scale: Tensor, part: slice, kept: KeptSets | None) -> Tensor:
-    """[R, part] logits / T, float32 or wider; -inf outside the kept sets."""
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, part: slice, kept: KeptSets | None) -> Tensor:
+    """[R, part], in the weights' type; -inf outside the kept sets."""
     columns = weight[part].t()
     logits = hidden @ columns if bias is None else torch.addmm(bias[part], hidden, columns)
-    scaled = logits.to(_wide(weight)).div_(scale[:, None])
-    return scaled if kept is None else scaled.masked_fill_(kept.cut(part.start, part.stop), -torch.inf)
+    return logits if kept is None else logits.masked_fill_(kept.cut(part.start, part.stop), -torch.inf)
 
 
-def _within(targets: Tensor, part: slice) -> tuple[Tensor, Tensor]:
-    """[R] twice: the targets' places in the part, and whether they are there; elsewhere any place."""
-    return (targets - part.start).clamp(0, part.stop - part.start - 1), (targets >= part.start) & (targets < part.stop)
+def _add_product(total: Tensor, one: Tensor, other: Tensor) -> None:
+    if total.dtype == one.dtype:
+        total.addmm_(one, other)
+    else:
+        total += one @ other
 
 
-def _sums(z: Tensor, targets: Tensor, part: slice, moment: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Of a part's z, which is overwritten: [3, R] the peak m, Σ e^(z - m) and Σ e^(z - m)·(z - m) or 0; [R] z of the target, and
-    whether it is there."""
-    local, mine = _within(targets, part)
-    at_target = z.gather(1, local[:, None]).squeeze(1)
+def _sums(logits: Tensor, scale: Tensor, places: Tensor, moment: bool) -> Tensor:
+    """[4, R] of the logits [R, C] of a part with z = logits / T: the peak m, Σ e^(z - m), Σ e^(z - m)·(z - m) or 0, and z at
+    the target's place in the part, 0 if it is not in it. The logits may be overwritten."""
+    z = _divided(logits, scale)
+    last = z.shape[1] - 1
+    chosen = z.gather(1, places.clamp(0, last)[:, None]).squeeze(1)
+    chosen = torch.where((places >= 0) & (places <= last), chosen, 0.0)
     lowest = torch.finfo(z.dtype).min
-    peak = z.amax(1).clamp_(min=lowest)
-    weights = z.sub_(peak[:, None]).exp()
+    peak = z.amax(1).clamp(min=lowest)
+    z = z.sub_(peak[:, None])
+    weights = z.exp()
     total = weights.sum(1)
     # A token of probability 0 (logit -inf) adds nothing to the entropy, rather than 0 * -inf.
     first = weights.mul_(z.clamp_(min=lowest)).sum(1) if moment else torch.zeros_like(total)
-    return torch.stack([peak, total, first]), at_target, mine
+    return torch.stack([peak, total, first, chosen])
 
 
 def _gradient(
-    log_p: Tensor, targets: Tensor, part: slice, of_logprob: Tensor, of_entropy: Tensor | None, entropies: Tensor | None
+    logits: Tensor,
+    scale: Tensor,
+    places: Tensor,
+    peak: Tensor,
+    log_total: Tensor,
+    of_logprob: Tensor,
+    of_entropy: Tensor | None,
+    entropies: Tensor | None,
 ) -> Tensor:
-    """[R, part] of z; `log_p` is overwritten."""
+    """[R, C] of the logits, in their type; they may be overwritten. `of_logprob`, `of_entropy`: of both, divided by T."""
+    dtype = logits.dtype
+    log_p = _divided(logits, scale).sub_(peak[:, None]).sub_(log_total[:, None])
     grad = log_p.exp()
     if of_entropy is None or entropies is None:
-        grad.mul_(-of_logprob[:, None])
+        grad = grad.mul_(-of_logprob[:, None])
     else:
         # A token of probability 0 has log-prob -inf, and a gradient of 0.
-        factor = log_p.masked_fill_(grad == 0, 0.0).add_(entropies[:, None]).mul_(of_entropy[:, None])
-        grad.mul_(factor.add_(of_logprob[:, None])).neg_()
-    local, mine = _within(targets, part)
-    return grad.scatter_add_(1, local[:, None], torch.where(mine, of_logprob, 0.0)[:, None])
+        factor = log_p.masked_fill_(grad == 0, 0.0).add_(entropies[:, None]).mul_(-of_entropy[:, None])
+        grad = grad.mul_(factor.sub_(of_logprob[:, None]))
+        del factor
+    del log_p
+    if torch.compiler.is_compiling():  # comparisons that go along with the rest; a scatter would be a pass of its own
+        at_target = torch.arange(grad.shape[1], device=grad.device) == places[:, None]
+        return torch.where(at_target, grad + of_logprob[:, None], grad).to(dtype)
+    last = grad.shape[1] - 1
+    of_target = torch.where((places >= 0) & (places <= last), of_logprob, 0.0)
+    return grad.scatter_add_(1, places.clamp(0, last)[:, None], of_target[:, None]).to(dtype)
 
 
-def _combined(parts: list[Tensor], group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor, Tensor]:
-    """[R] each, of all parts of all ranks: the peak m, log Σ e^(z - m), and the mean of z - m."""
-    peaks, totals, moments = torch.stack(parts, 1)
+def _divided(logits: Tensor, scale: Tensor) -> Tensor:
+    """Logits / T in the type of T, in their own memory where it has room and nobody fuses the quotient with what follows."""
+    if logits.dtype != scale.dtype or torch.compiler.is_compiling():
+        return logits / scale[:, None]
+    return logits.div_(scale[:, None])
+
+
+def _combined(peaks: Tensor, totals: Tensor, moments: Tensor, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor, Tensor]:
+    """[R] each, of all parts [parts, R] of all ranks: the peak m, log Σ e^(z - m), and the mean of z - m."""
     peak = peaks.amax(0)
     if group is not None:
         dist.all_reduce(peak, dist.ReduceOp.MAX, group=group)

@@ -46,19 +46,19 @@ class Asked:
 class ScoringHead:
     """Raises `ValueError` while it scores if the model changes what its head returns in a way that no key in its config tells."""
 
-    def __init__(self, model: PreTrainedModel, head: nn.Linear) -> None:
-        self._head, self._model_type = head, model.config.model_type
+    def __init__(self, model: PreTrainedModel, head: nn.Linear, fast: bool) -> None:
+        self._head, self._model_type, self._fast = head, model.config.model_type, fast
         self._asked: Asked | None = None
         self._said: Tensor | None = None
         self._checked = False
         head.forward = self._forward  # type: ignore[assignment, method-assign]
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> ScoringHead | None:
+    def of(cls, model: PreTrainedModel, fast: bool) -> ScoringHead | None:
         """None where it would not be right: logits are changed after the head, or the head is more than a linear layer (LoRA)."""
         head = model.get_output_embeddings()
         plain = type(head) is nn.Linear and changed_after_the_head(model) is None
-        return cls(model, head) if plain else None
+        return cls(model, head, fast) if plain else None
 
     def scores(self, asked: Asked, call: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
         """[K] each: `row_logprobs` of what is asked. `call`: runs the model, and returns what its head says."""
@@ -79,7 +79,9 @@ class ScoringHead:
             return nn.functional.linear(hidden, self._head.weight, self._head.bias)
         chosen = hidden.flatten(0, 1).index_select(0, asked.places)
         head = self._head
-        values = head_logprobs(chosen, head.weight, head.bias, asked.targets, asked.temperatures, asked.entropy, asked.kept)
+        values = head_logprobs(
+            chosen, head.weight, head.bias, asked.targets, asked.temperatures, asked.entropy, asked.kept, fast=self._fast
+        )
         self._said = torch.stack([value for value in values if value is not None], 1)
         return self._said
 
@@ -96,15 +98,15 @@ Call = Callable[..., Any]
 
 
 class Scorer:
-    def __init__(self, model: PreTrainedModel) -> None:
-        """Before a back end divides the model, whose attention and head it may change."""
+    def __init__(self, model: PreTrainedModel, fast: bool = False) -> None:
+        """Before a back end divides the model, whose attention and head it may change. `fast`: whether the head is compiled."""
         self._model = model
         self.metrics: Metrics = {}
         """Of the last forward."""
         self._forest = attends_by_forest(model)
         if self._forest:
             model.set_attn_implementation(FOREST_SDPA)
-        self._head = ScoringHead.of(model)
+        self._head = ScoringHead.of(model, fast)
         self._routers = Routers(model)
 
     def plan(self, batch: TokenBatch, budget: int) -> list[list[int]]:

@@ -1,7 +1,6 @@
 """One rank or several behind the same calls: process group, FSDP2 sharding, and full tensors out of and into shards.
 
-A single rank that needs no mixed precision has no process group and a plain module. Every method of a single rank is a local
-operation.
+A single rank has no process group and a plain module. Every method of a single rank is a local operation.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from roll.core.configs.arguments import FSDP2Config
 from roll.core.workers.train_interface import RankContext
-from roll.strategies.train.process import ensure_group_of_one, init_process_group
+from roll.strategies.train.process import init_process_group
 from roll.strategies.train.value_head import ValueHead
 from roll.transports.experts import Fused
 
@@ -39,14 +38,11 @@ class Ranks:
         """Moves the model to the device; the ranks divide each layer of a class in `layer_names`, and the rest, among them, or
         each group of `fsdp_size` ranks does.
 
-        Layers compute in `param_dtype`, from copies that FSDP2 makes as it gathers them: also of one rank, whose numbers are
-        then those of several. Gradients are summed over ranks, not averaged: the loss is already normalised by the whole
-        batch."""
-        if self.size == 1 and param_dtype is None:
+        Layers of several ranks compute in `param_dtype`, from copies that FSDP2 makes as it gathers them. Gradients are summed
+        over ranks, not averaged: the loss is already normalised by the whole batch."""
+        if self.size == 1:
             model.to(self.device)
             return
-        if self.size == 1:
-            ensure_group_of_one(self.device)
         self._shards, reshard = options.shards(self.size), options.reshard_after_forward
         sizes = {"replicate": self.size // self._shards, "shard": self._shards}
         if sizes["replicate"] == 1:

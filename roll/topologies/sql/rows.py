@@ -1,7 +1,5 @@
 """Groups as rows of the database: what is written of one, and what one is that another process rolls out. Also the rows of
 validations: which explorer validates which version, and what came of it.
-
-The samples of a group are packed as safetensors bytes: per-token values as arrays, everything else as JSON in one of them.
 """
 
 from __future__ import annotations
@@ -9,55 +7,29 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from array import array
 from collections.abc import Mapping
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import numpy as np
-from safetensors.numpy import load, save
 from sqlalchemy import Connection, Executable, LargeBinary, Row, Select, delete, insert, literal, select, update
 
-from roll.core.data.sample import MASK, PER_TOKEN, Prompt, SampleGroup
-from roll.core.errors import PackingError, boundary
+from roll.core.data.sample import Prompt, SampleGroup
+from roll.core.errors import PackingError
 from roll.core.groups.admission import Admission
 from roll.core.groups.ticket import GroupState
+from roll.topologies.packing import packed, unpacked
 from roll.topologies.sql.tables import groups, members, reuses, samples, tasks, validations
-
-REST = "rest"
-"""Holds UTF-8 text; the other arrays (`PER_TOKEN`) the values of all samples, one after the other."""
 
 
 def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def pack(group: SampleGroup) -> bytes:
-    row, samples = group.to_json(per_token=False), [*group.samples, *([group.baseline] if group.baseline is not None else [])]
-    for described, sample in zip(_samples(row), samples, strict=True):
-        described["tokens"], described["masked"] = len(sample.response_ids), sample.loss_mask is not None
-    arrays: dict[str, np.ndarray[Any, Any]] = {REST: np.frombuffer(json.dumps(row, allow_nan=False).encode(), dtype=np.uint8)}
-    for name, kind in PER_TOKEN.items():
-        values = b"".join(getattr(sample, name) or b"" for sample in samples)
-        arrays[name] = np.frombuffer(values, dtype=kind)
-    return save(arrays)
-
-
 def unpack(data: bytes, expected: str) -> SampleGroup:
     """`expected`: the digest that was stored with the data. Raises `PackingError`."""
     if digest(data) != expected:
         raise PackingError("its samples are not the ones that were stored")
-    with boundary(PackingError, "its samples cannot be read"):
-        arrays = load(data)
-        row = json.loads(arrays[REST].tobytes())
-        at = dict.fromkeys(PER_TOKEN, 0)
-        for sample in _samples(row):
-            count, masked = sample.pop("tokens"), sample.pop("masked")
-            for name, kind in PER_TOKEN.items():
-                there = kind != MASK or masked
-                start, at[name] = at[name], at[name] + count * there
-                sample[name] = array(kind, arrays[name][start : at[name]].astype(kind).tobytes()) if there else None
-        return SampleGroup.from_json(row)
+    return unpacked(data)
 
 
 def unpack_group(group_id: int, stored: tuple[bytes, str] | None) -> SampleGroup:
@@ -68,11 +40,6 @@ def unpack_group(group_id: int, stored: tuple[bytes, str] | None) -> SampleGroup
     if group.group_id != group_id:
         raise PackingError(f"its samples are those of group {group.group_id}")
     return group
-
-
-def _samples(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """The samples of a group's JSON, the greedy one included."""
-    return [*row["samples"], *([row["baseline"]] if row["baseline"] is not None else [])]
 
 
 REUSED = "reused"
@@ -138,7 +105,7 @@ class Stored:
     """The samples of a group that is in flight still, packed."""
 
     def __init__(self, group: SampleGroup, member: str) -> None:
-        data = pack(group)
+        data = packed(group)
         theirs = (groups.c.id == group.group_id, groups.c.member == member, groups.c.state == GroupState.IN_FLIGHT.value)
         row = select(groups.c.id, literal(digest(data)), literal(data, LargeBinary)).where(*theirs)
         self._statements = (  # which may be executed again

@@ -3,6 +3,7 @@
 FAMILIES holds folders of models whose weights only go in and out. OUT holds the checkpoints `one` and `one-lora` of one rank.
 """
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -51,6 +52,7 @@ LAYOUTS = {
     "fsdp2-bf16": ("fsdp2_train", BF16),
     "fsdp2-copies": ("fsdp2_train", {"fsdp_size": 1}),
     "fsdp2-nodes": ("fsdp2_train", {"fsdp_size": 2}),
+    "fsdp2-compiled": ("fsdp2_train", {"compile": True}),
     "fsdp2-sums-late": ("fsdp2_train", {"reduce_scatter_during_grad_accumulation": False}),
     "zero0": zero(0),
     "zero1": zero(1),
@@ -177,13 +179,20 @@ def round_trip(model: Path, out: Path, rank: int) -> None:
         strategy.close()
 
 
+def compiles_nothing_but_graphs() -> None:
+    """Code for them takes a minute, and is another test's."""
+    torch.compile = functools.partial(torch.compile, backend="aot_eager")
+
+
 def main(model: str, families: str, out: str, rank: int, ranks: int, port: int, layouts: list[str]) -> None:
+    compiles_nothing_but_graphs()
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
     for layout in layouts:
         run_layout(layout, model, Path(out), rank)
-    for stage in (2, 3) if ranks == 2 else ():
+    everything = ranks == 2 and len(layouts) > 1
+    for stage in (2, 3) if everything else ():
         run_frozen(stage, model, Path(out), rank)
-    for family in sorted(Path(families).iterdir()) if ranks == 2 else ():
+    for family in sorted(Path(families).iterdir()) if everything else ():
         if "of_three" not in family.name:  # Megatron's
             round_trip(family, Path(out), rank)
 

@@ -10,14 +10,16 @@ import pytest
 import torch
 from tiny_models import numbered_tokenizer, tiny_qwen2
 from train_specs import fsdp2_spec, train_spec
-from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
+from roll.core.algorithms.distillation import with_teachers
 from roll.core.algorithms.loss import LossSpec, prepare_batch
 from roll.core.algorithms.pg_variants import get_policy_loss
 from roll.core.algorithms.policy_loss import traits_of
 from roll.core.algorithms.value_loss import ValueLossSpec
 from roll.core.configs.losses import POLICY_LOSSES
 from roll.core.data.token_batch import TokenBatch
+from roll.core.trainer.batch import gather, shards, shares, taught
 from roll.core.workers.train_backends import make_critic, make_train_strategy
 from roll.core.workers.train_interface import BatchTotals, RankContext
 from roll.strategies.train import forest_attention
@@ -244,3 +246,48 @@ def test_a_layer_that_does_not_ask_for_attention_is_an_error(tmp_path, monkeypat
     monkeypatch.setattr(layer.self_attn, "forward", lambda hidden_states, **_: (hidden_states, None))
     with pytest.raises(ValueError, match=r"1 of 2 layers of a qwen2.*attn_implementation: eager"):
         strategy.log_probs(groups())
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """A folder of the policy's vocabulary, with a larger model."""
+    folder = tmp_path_factory.mktemp("teacher")
+    tiny_qwen2(VOCABULARY, seed=5, hidden_size=32, num_attention_heads=4, initializer_range=0.3).save_pretrained(folder)
+    numbered_tokenizer(VOCABULARY).save_pretrained(folder)
+    return folder
+
+
+def plain_logprobs(folder, batch):
+    """The model in float64, and its log-probs of each row by itself, [N]; 0 at first tokens."""
+    model, found = AutoModelForCausalLM.from_pretrained(folder).double(), []
+    for row, temperature in zip(batch.rows, batch.temperatures, strict=True):
+        tokens = torch.tensor(row)[None]
+        scores = (model(tokens).logits / temperature.double()).log_softmax(-1)[0, :-1]
+        found.append(torch.cat([scores.new_zeros(1), scores.gather(1, tokens[0, 1:, None])[:, 0]]))
+    return model, torch.cat(found)
+
+
+@pytest.mark.parametrize("packed", [ALONE, TOGETHER], ids=["alone", "together"])
+def test_what_a_teacher_teaches_is_the_gradient_of_plain_torch(model_path, teacher, packed):
+    """The teacher scores in float32: 1e-5."""
+    batch, loss = groups().with_(proximal_logprobs=None), LossSpec(pg_variant="reinforce", aggregation="token-mean")
+    mask, of_teacher = batch.loss_mask, plain_logprobs(teacher, batch)[1].detach()
+    frozen = make_train_strategy(RankContext(), train_spec("fsdp2_infer", teacher, dtype="fp32", **packed))
+    scored = frozen.log_probs(batch)
+    torch.testing.assert_close(scored[mask].double(), of_teacher[mask], rtol=0, atol=1e-5)
+    lesson = taught(batch, range(len(batch)), scored, 1.0)
+    lesson = lesson.with_(advantages=with_teachers(lesson, torch.zeros(batch.num_tokens))[0])
+    student = make_train_strategy(RankContext(), fsdp2_spec(model_path, **NO_STEP, **packed))
+    found = gradients(student, lesson, partial(policy_step, loss=loss))
+    plain, log_probs = plain_logprobs(model_path, batch)
+    divergence = batch.behaviour_logprobs.double() - of_teacher
+    ((divergence * log_probs)[mask].sum() / mask.sum()).backward()
+    wanted = {name: parameter.grad for name, parameter in plain.named_parameters()}
+    assert distance(found, wanted) < 1e-5
+
+
+def test_two_ranks_of_a_teacher_score_as_one(teacher):
+    batch, frozen = groups(), make_train_strategy(RankContext(), train_spec("fsdp2_infer", teacher, dtype="fp32"))
+    parts = [frozen.log_probs(part) for part in shards(batch, 2)]
+    together = gather(parts, batch, shares(batch, 2))
+    torch.testing.assert_close(together[batch.loss_mask], frozen.log_probs(batch)[batch.loss_mask], rtol=0, atol=2e-6)

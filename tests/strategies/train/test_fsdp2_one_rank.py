@@ -260,8 +260,29 @@ def test_bf16_computes_in_bf16_on_float32_masters(make, rank_program):
     rough = strategy.log_probs(batch)
     assert 0 < (rough - exact).abs().max() < 0.3
     strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
-    assert {p.dtype for p in strategy._model.parameters()} == {torch.float32}
-    assert {t.dtype for t in weights(strategy).values()} == {torch.bfloat16}
+    exported, masters = weights(strategy), strategy.snapshot().weights
+    assert {p.dtype for p in strategy._model.parameters()} == {t.dtype for t in exported.values()} == {torch.bfloat16}
+    assert {t.dtype for t in masters.values()} == {torch.float32}
+    assert all(torch.equal(masters[name].bfloat16(), tensor) for name, tensor in exported.items()), "rounded once"
+    assert any(not torch.equal(masters[name], tensor.float()) for name, tensor in exported.items()), "masters are not rounded"
+
+
+def test_gradients_of_bf16_micro_batches_are_added_in_float32(make, rank_program):
+    """As if each had been widened before it is added: bit for bit."""
+    batch, kept, apart = rank_program.make_batch(0), [], make(dtype="bf16")
+    strategy = make(dtype="bf16")
+    strategy._step = lambda: kept.extend(g.clone() for g in strategy._added_gradients()) or 1.0
+    strategy.train_step(batch, rank_program.LOSS, rank_program.totals(batch))
+    sums = [torch.zeros_like(gradient) for gradient in kept]
+    parts = apart._gradients(batch, apart._policy_loss(rank_program.LOSS, rank_program.totals(batch)))
+    count = 0
+    for _ in parts:
+        count += 1
+        for total, gradient in zip(sums, apart._added_gradients(), strict=True):
+            assert gradient.dtype == torch.float32 and torch.equal(gradient.bfloat16().float(), gradient)
+            total += gradient
+        apart._optimizer.zero_grad()
+    assert count > 1 and all(torch.equal(total, gradient) for total, gradient in zip(sums, kept, strict=True))
 
 
 def test_bf16_on_one_rank_computes_what_a_model_in_bf16_computes(make, rank_program):

@@ -252,8 +252,8 @@ def test_bf16_base_with_float32_adapters(make, train, rank_program):
     strategy, batch = make(dtype="bf16"), rank_program.make_batch(9)
     assert 0 < (strategy.log_probs(batch) - make().log_probs(batch)).abs().max() < 0.3
     train(strategy, 0, 1)
-    types = {"lora" in name: parameter.dtype for name, parameter in strategy._model.named_parameters()}
-    assert types == {True: torch.float32, False: torch.bfloat16}
+    masters = {name: strategy._masters.of(parameter).dtype for name, parameter in strategy._model.named_parameters()}
+    assert {"lora" in name: dtype for name, dtype in masters.items()} == {True: torch.float32, False: torch.bfloat16}
     assert {tensor.dtype for tensor in rank_program.exported(strategy).values()} == {torch.bfloat16}
 
 

@@ -43,10 +43,10 @@ def test_tokens_are_those_of_the_cpu(ran):
 
 
 def test_the_host_seldom_waits_for_the_device(ran):
-    """Two micro-batches a step: each is copied in three parts and looked at once by transformers; the metrics come back in two
+    """At most twice a micro-batch and five times a step. Two micro-batches a step are one copy each; the metrics come back in two
     parts, and the norm."""
-    assert sum(ran.there.waits["step"].values()) <= 13
-    assert sum(ran.there.waits["log_probs"].values()) <= 21, (
+    assert sum(ran.there.waits["step"].values()) <= 2 + 3, ran.there.waits["step"]
+    assert sum(ran.there.waits["log_probs"].values()) <= 2 * 4 + 1, (
         "four micro-batches, whose log-probs come back, and one look at the head"
     )
 

@@ -28,6 +28,7 @@ from roll.core.data.kept_tokens import KeptSets
 from roll.core.data.microbatches import plan_microbatches
 from roll.core.data.routes import unrouted
 from roll.core.data.token_batch import Padded, TokenBatch
+from roll.core.data.transfer import moved
 from roll.strategies.routers import Routers
 from roll.strategies.train.layout import RankMicrobatch, rank_microbatches
 from roll.strategies.train.logprobs import EntropyMode
@@ -157,7 +158,7 @@ class PipelineSchedule:
         self._routers.replay(None)
         results = get_forward_backward_func()(
             forward_step_func=partial(self._step, of_rows, entropy, train),
-            data_iterator=(part.padded.to(self._parallel.device) for part in parts),
+            data_iterator=(moved([part.padded], self._parallel.device)[0] for part in parts),
             model=[self._model],
             num_microbatches=len(parts),
             seq_length=0,  # both sizes are read from the tensors, see the class

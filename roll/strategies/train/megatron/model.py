@@ -76,6 +76,9 @@ class ModelStage(GPTModel):  # type: ignore[misc]
     """One pipeline stage, for this rank's share of the sequences [B, T]. The last stage returns what its head says at the R
     positions that `loss_mask` names, the others [T, B, H] for the next stage."""
 
+    fast = False
+    """Whether what the head does to logits is compiled."""
+
     def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules, tied: bool) -> None:
         super().__init__(
             config,
@@ -134,6 +137,7 @@ class PolicyModel(ModelStage):
             columns=self._columns,
             first_column=self._first_column,
             group=parallel_state.get_tensor_model_parallel_group(),
+            fast=self.fast,
         )
         return torch.stack([value for value in values if value is not None], 1)
 

@@ -14,7 +14,7 @@ import megatron.core.optimizer
 import torch
 import torch.distributed as dist
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-from megatron.core.optimizer import ChainedOptimizer, MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import ChainedOptimizer, MegatronOptimizer, OptimizerConfig, clip_grads, get_megatron_optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
@@ -26,6 +26,14 @@ from roll.strategies.train.optimizer import MOMENTS, Moment
 
 # Transformer Engine's AdamW, where it is installed, keeps other state than torch's; one kind of checkpoint is enough.
 megatron.core.optimizer.USING_PYTORCH_OPTIMIZER = True
+
+
+def _norm_of_all(chunk: int, overflow: Tensor, gradients: list[list[Tensor]], per_parameter: bool) -> tuple[Tensor, None]:
+    return nn.utils.get_total_norm(gradients[0]), None
+
+
+# Without Transformer Engine and Apex Megatron's own reads the norm of each parameter to the host.
+clip_grads.l2_norm_impl = _norm_of_all
 
 
 def data_parallel(stage: ModelStage, config: TransformerConfig, divide: bool, overlap: bool) -> DistributedDataParallel:

@@ -1,0 +1,72 @@
+"""TRL's half of `sft_vs_trl.py`; runs in TRL's own environment: `python trl_rows_side.py FOLDER KIND THREADS STEPS BATCH`.
+
+KIND is sft, or a loss of DPOTrainer. With one step its gradient goes to FOLDER/trl_<KIND>.safetensors; with more the seconds
+after the first three are printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import load_dataset
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, TrainerCallback
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+
+WARM_UP = 3
+
+
+class Watch(TrainerCallback):
+    """Keeps the gradients of the first step, and the time at which each ended."""
+
+    def __init__(self) -> None:
+        self.gradients: dict[str, torch.Tensor] = {}
+        self.ends: list[float] = []
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if not self.gradients:
+            named = kwargs["model"].named_parameters()
+            self.gradients = {name: each.grad.detach().clone() for name, each in named if each.grad is not None}
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.ends.append(time.perf_counter())
+
+
+def main(folder: Path, kind: str, threads: int, steps: int, batch: int) -> None:
+    torch.set_num_threads(threads)
+    watch = Watch()
+    shared: dict[str, Any] = {
+        "output_dir": str(folder / "trl"), "use_cpu": True, "max_steps": steps, "per_device_train_batch_size": batch,
+        "learning_rate": 1e-4, "lr_scheduler_type": "constant", "max_grad_norm": 1e9, "gradient_checkpointing": False,
+        "bf16": False, "logging_steps": 1000, "report_to": "none", "save_strategy": "no", "disable_tqdm": True,
+    }  # fmt: skip
+    name = "rows" if kind == "sft" else "pairs"
+    rows = load_dataset("json", data_files=str(folder / f"{name}.jsonl"), split="train", cache_dir=str(folder / "cache"))
+    trainer: Any
+    if kind == "sft":
+        # Packed where time is measured, by its default strategy; the gradient is that of whole rows.
+        config = SFTConfig(**shared, max_length=192, packing=steps > 1, model_init_kwargs={"dtype": "float32"})
+        trainer = SFTTrainer(str(folder / "model"), config, train_dataset=rows, callbacks=[watch])
+    else:
+        model, reference = (
+            AutoModelForCausalLM.from_pretrained(folder / each, dtype=torch.float32) for each in ("model", "other")
+        )
+        options = DPOConfig(**shared, max_length=192, beta=0.5, loss_type=kind, disable_dropout=True)
+        tokenizer = __import__("transformers").AutoTokenizer.from_pretrained(folder / "model")
+        trainer = DPOTrainer(model, reference, options, train_dataset=rows, processing_class=tokenizer, callbacks=[watch])
+    tokens = sum(map(len, trainer.train_dataset["input_ids"])) if kind == "sft" else 0
+    trainer.train()
+    if steps == 1:
+        save_file(watch.gradients, folder / f"trl_{kind}.safetensors")
+    else:
+        per_row = tokens / len(trainer.train_dataset)
+        seconds = watch.ends[-1] - watch.ends[WARM_UP - 1]
+        print(json.dumps({"seconds": seconds, "tokens": per_row * batch * (steps - WARM_UP)}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))

@@ -1,0 +1,123 @@
+"""The configurations of runs on rows of files: supervised fine-tuning (SFT), and preferences (DPO). Nothing is generated."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from roll.core.configs.arguments import GeneratingArguments
+from roll.core.configs.derived import optimizer_batch_size
+from roll.core.configs.fields import Bounds, option
+from roll.core.configs.losses import LossAggregation
+from roll.core.configs.ppo import MAIN_SET, Lengths, PPOConfig
+from roll.core.configs.rows import ColumnsConfig, DPOKeysConfig, LossOn, RowSetConfig, SFTKeysConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsConfig(PPOConfig, ABC):
+    from_rows = True
+    group_size_key = "rows"
+    refused_estimators: ClassVar[Mapping[str, str]] = {}
+
+    validation: RowSetConfig | None = option(None, "Rows whose loss is computed every eval_steps; null means none.")
+    validation_sets: dict[str, RowSetConfig] = option({}, "More such sets by name.")
+    total_epochs: float | None = option(
+        None, "Passes over the rows, instead of max_steps; rows that do not fill a last batch wait.", bounds=Bounds(gt=0)
+    )
+    loss_agg_mode: LossAggregation = option("token-mean", "How token losses become one number; dpo: token-mean.")
+
+    @property
+    @abstractmethod
+    def columns(self) -> ColumnsConfig: ...
+
+    @property
+    def loss_on(self) -> LossOn:
+        return "last"
+
+    @property
+    def compares_in_groups(self) -> bool:
+        return False
+
+    @property
+    def pg_variant(self) -> str:
+        return "roll.topologies.row_losses.likelihood"
+
+    @property
+    def has_engines(self) -> bool:
+        return False
+
+    @property
+    def group_size(self) -> int:
+        return 1
+
+    @property
+    def groups_per_step(self) -> int:
+        return optimizer_batch_size(self.actor_train)
+
+    @property
+    def rollouts_per_step(self) -> int:
+        """A row counts once, a pair too: a step is one optimiser step."""
+        return self.groups_per_step
+
+    def in_steps(self, rows: int) -> Self:
+        """Returns a copy with `max_steps` in place of `total_epochs`, if that is given."""
+        if self.total_epochs is None:
+            return self
+        return replace(self, max_steps=math.floor(self.total_epochs * rows / self.groups_per_step + 1e-9), total_epochs=None)
+
+    def lengths(self) -> Lengths:
+        """Returns the lengths. Raises `ValueError` if sequence_length is not given."""
+        if self.sequence_length is None:
+            raise ValueError("sequence_length is needed")
+        return Lengths(self.sequence_length, self.sequence_length, self.sequence_length)
+
+    @property
+    def domain_weights(self) -> dict[str, float]:
+        return self.actor_train.data_args.domain_interleave_probs or {}
+
+    @property
+    def tag_to_domain(self) -> dict[str, str]:
+        return {name: name for name in self.domain_weights}
+
+    @property
+    def validations(self) -> dict[str, RowSetConfig]:
+        return ({MAIN_SET: self.validation} if self.validation else {}) | self.validation_sets
+
+    @property
+    def validation_sampling(self) -> dict[str, GeneratingArguments]:
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFTConfig(RowsConfig):
+    kind = "sft"
+    sft: SFTKeysConfig = option(SFTKeysConfig(), "Rows, and their trained tokens; the block makes a file one of SFT.")
+
+    @property
+    def columns(self) -> ColumnsConfig:
+        return self.sft
+
+    @property
+    def loss_on(self) -> LossOn:
+        return self.sft.loss_on
+
+    @property
+    def uses_reference(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPOConfig(RowsConfig):
+    kind = "dpo"
+    dpo: DPOKeysConfig = option(DPOKeysConfig(), "Pairs, and their loss; the block makes a file one of DPO.")
+
+    @property
+    def columns(self) -> ColumnsConfig:
+        return self.dpo
+
+    @property
+    def uses_reference(self) -> bool:
+        return self.dpo.loss != "simpo"

@@ -1,0 +1,42 @@
+"""What a run on rows optimises, in formulas with its own numbers, and the amounts of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from roll.plan.counts import Quantity
+from roll.plan.formulas import AGGREGATIONS, LossFormula
+from roll.plan.rows_config import DPOConfig, RowsConfig
+
+_TOKENS = {
+    "assistant": "the assistant's turns, with what ends each, are trained",
+    "last": "the assistant's last turn is trained",
+    "all": "whole rows are trained",
+}
+
+
+def rows_formula(config: RowsConfig) -> LossFormula:
+    if not isinstance(config, DPOConfig):
+        return LossFormula(
+            "mean(L_t)", "−ℓ", "none", "", "", AGGREGATIONS[config.loss_agg_mode], "", "", "", _TOKENS[config.loss_on]
+        )
+    keys = config.dpo
+    sizes = {"sigmoid": "Σ_y(ℓ − ℓ_r)", "ipo": "mean_y(ℓ − ℓ_r)", "simpo": "mean_y ℓ"}
+    h = f"h = {sizes[keys.loss]} of the chosen answer − that of the rejected one"
+    if keys.loss == "ipo":
+        return LossFormula("mean(L)", f"(h − {1 / (2 * keys.beta):g})², {h}", "none", "", "", "mean over pairs", "", "", "", "")
+    logits = f"{keys.beta:g}·h" + (f" − {keys.margin:g}" if keys.loss == "simpo" else "")
+    loss = f"−log σ({logits})"
+    if keys.label_smoothing:
+        loss = f"{1 - keys.label_smoothing:g}·{loss} − {keys.label_smoothing:g}·log σ(−({logits}))"
+    return LossFormula("mean(L)", f"{loss}, {h}", "none", "", "", "mean over pairs", "", "", "", "")
+
+
+def rows_of_step(config: RowsConfig) -> Iterator[Quantity]:
+    training, steps, rows = config.actor_train.training_args, config.max_steps, config.groups_per_step
+    ranks, name = config.actor_train.data_parallel_size, "pairs" if isinstance(config, DPOConfig) else "rows"
+    each, accumulated = training.per_device_train_batch_size, training.gradient_accumulation_steps
+    yield Quantity(name, rows, rows * steps, f"{each:,} × {accumulated:,} × {ranks:,} data-parallel, one optimiser step")
+    samples, longest = rows * (2 if isinstance(config, DPOConfig) else 1), config.lengths().sequence
+    tokens = samples * longest
+    yield Quantity("tokens", tokens, tokens * steps, f"{samples:,} × sequence_length {longest:,}", at_most=True)

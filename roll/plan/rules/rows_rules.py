@@ -1,0 +1,93 @@
+"""Rules of runs on rows of files (SFT, DPO)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from roll.core.configs.base import BaseConfig
+from roll.core.configs.fields import default_of
+from roll.core.configs.losses import PolicyLossKnobs
+from roll.core.configs.ppo import PPOConfig, set_key
+from roll.core.configs.problems import MISSING_VALUE, Problem
+from roll.core.configs.rows import DPOKeysConfig
+from roll.core.configs.worker import ActorTrainConfig
+from roll.plan.rows_config import DPOConfig, RowsConfig, SFTConfig
+from roll.plan.rules.rlvr_rules import data_problems
+from roll.plan.rules.set_names import set_names
+
+OF_EVERY_PIPELINE = frozenset(
+    (
+        *("exp_name", "output_dir", "seed", "max_steps", "pretrain", "deterministic", "rpc_timeout", "worker_start_timeout"),
+        *("heartbeat_timeout", "stop_within_s", "val_batch_size", "sequence_length", "save_steps", "max_ckpt_to_keep"),
+        *("keep_best", "early_stopping", "resume_from_checkpoint", "eval_steps", "logging_steps", "track_with"),
+        *("tracker_kwargs", "alarms", "rollout_log_per_step", "rollout_log_limit_gb", "max_trainer_restarts", "flow"),
+        *("num_nodes", "num_gpus_per_node", "device_timeout", "max_grad_norm", "loss_agg_mode", "actor_train", "reference"),
+    )
+)
+"""The keys of RLVR and agentic runs that runs on rows read, too."""
+
+OF_A_LOSS = frozenset({"pg_variant", "router_replay", *(item.name for item in fields(PolicyLossKnobs))})
+
+
+def rows_problems(config: PPOConfig) -> Iterator[Problem]:
+    assert isinstance(config, RowsConfig)
+    yield from _unread(config)
+    yield from _data(config)
+    yield from set_names(config.validation_sets)
+    if config.sequence_length is None:
+        yield Problem("sequence_length", None, "is the longest row in tokens, and is not given", "e.g. 2048")
+    if config.total_epochs is not None and config.max_steps != BaseConfig.max_steps:
+        message = f"and max_steps {config.max_steps} are both given"
+        yield Problem("total_epochs", config.total_epochs, message, "remove one of the two")
+    training = config.actor_train.training_args
+    if training.warmup_ratio > 0 and training.warmup_steps > 0:
+        message = f"warmup_steps {training.warmup_steps} is given too"
+        yield Problem("actor_train.training_args.warmup_ratio", training.warmup_ratio, message, "keep one of them")
+    if isinstance(config, DPOConfig):
+        yield from _pairs(config)
+
+
+def _unread(config: RowsConfig) -> Iterator[Problem]:
+    """Keys of other pipelines that are written, and would do nothing."""
+    what = config.kind.upper()
+    for item in fields(PPOConfig):
+        value = getattr(config, item.name)
+        if item.name not in OF_EVERY_PIPELINE and value != default_of(item):
+            shown = value if isinstance(value, bool | int | float | str) else "given"
+            message = f"is not read: {what} trains rows as they stand, and generates nothing"
+            fix = "actor_train.training_args.per_device_train_batch_size" if item.name == "rollout_batch_size" else "remove it"
+            yield Problem(item.name, shown, message, fix)
+    for item in fields(ActorTrainConfig):
+        if item.name in OF_A_LOSS and (value := getattr(config.actor_train, item.name)) != default_of(item):
+            yield Problem(f"actor_train.{item.name}", value, f"is not read: {what} has a loss of its own", "remove it")
+    if isinstance(config, SFTConfig) and config.reference is not None:
+        yield Problem("reference", "given", "is not read: SFT has no reference", "remove it")
+
+
+def _data(config: RowsConfig) -> Iterator[Problem]:
+    data = config.actor_train.data_args
+    sources = {set_key(name): each.data_args for name, each in config.validations.items()} | {"actor_train": data}
+    for name, each in sources.items():
+        yield from data_problems(f"{name}.data_args", each)
+        if each.template == "chatml":
+            yield Problem(f"{name}.data_args.template", "chatml", "writes prompts alone", "native, or none")
+        if each.continue_final_message:
+            message = "is not read: an answer at the end of a row is trained"
+            yield Problem(f"{name}.data_args.continue_final_message", True, message, "remove it")
+    for key in ("curriculum", "pass_rate_curriculum"):
+        if getattr(data, key) is not None:
+            yield Problem(f"actor_train.data_args.{key}", "given", "is for prompts", "remove it")
+
+
+def _pairs(config: DPOConfig) -> Iterator[Problem]:
+    keys, usual = config.dpo, DPOKeysConfig()
+    if config.loss_agg_mode != "token-mean":
+        message = "is not read: the loss is the mean over pairs"
+        yield Problem("loss_agg_mode", config.loss_agg_mode, message, "remove it")
+    for name, read_by in (("margin", ("simpo",)), ("label_smoothing", ("sigmoid", "simpo"))):
+        if keys.loss not in read_by and (value := getattr(keys, name)) != getattr(usual, name):
+            yield Problem(f"dpo.{name}", value, f"loss {keys.loss} does not read it", f"0, or loss: {' or '.join(read_by)}")
+    if config.uses_reference and config.reference is None:
+        message = f"loss {keys.loss} compares with the model that training starts from"
+        yield Problem("reference", MISSING_VALUE, message, "reference: {}, or loss: simpo")

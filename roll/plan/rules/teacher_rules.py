@@ -1,0 +1,67 @@
+"""Rules of teachers: what each is, which tags it teaches, and what can take its signal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from roll.core.configs.losses import POLICY_LOSSES
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.problems import MISSING_VALUE, Problem, did_you_mean
+
+_NAME = re.compile(r"[\w-]+")
+
+
+def teacher_problems(config: PPOConfig) -> Iterator[Problem]:
+    for rule in (_teachers, _tags, _signal):
+        yield from rule(config)
+
+
+def _teachers(config: PPOConfig) -> Iterator[Problem]:
+    for name, teacher in config.teachers.items():
+        key, weight = f"teachers.{name}", teacher.opd_kl_coef
+        if not _NAME.fullmatch(name):
+            yield Problem("teachers", name, "is no name of a teacher", "letters, digits, - and _")
+        if config.model_folder(teacher) == config.model_folder(config.actor_train):
+            value = teacher.model_args.model_name_or_path or MISSING_VALUE
+            message = "the policy would be taught by the model that it starts from"
+            yield Problem(f"{key}.model_args.model_name_or_path", value, message, "the folder of another model")
+        if isinstance(weight, list) and len(weight) != 2:
+            yield Problem(f"{key}.opd_kl_coef", weight, "is no schedule", "one number, or [1.0, 0.0] for [first, last]")
+        elif not (any(weight) if isinstance(weight, list) else weight):
+            yield Problem(f"{key}.opd_kl_coef", weight, "the teacher teaches nothing", "e.g. 1.0, or remove the teacher")
+
+
+def _tags(config: PPOConfig) -> Iterator[Problem]:
+    known, owner = config.tag_to_domain, dict[str, str]()
+    for name, teacher in config.teachers.items():
+        key = f"teachers.{name}.tag_included"
+        for tag in teacher.tag_included:
+            if tag not in known:
+                fix = did_you_mean(tag, known, f"one of {', '.join(known)}")
+                yield Problem(key, tag, "no prompt has this tag", fix)
+            elif tag in owner:
+                yield Problem(key, tag, f"the tag belongs to teachers.{owner[tag]} already", "name it once")
+            owner.setdefault(tag, name)
+        others = [other for other, each in config.teachers.items() if not each.tag_included and other != name]
+        if not teacher.tag_included and others:
+            message = f"teachers.{others[0]} names none, either: one teacher has all tags that no other names"
+            yield Problem(key, MISSING_VALUE, message, "the tags of each")
+    if config.estimator.of_teachers and config.teachers:
+        for tag in known:
+            if config.teacher_of(tag) is None:
+                message = f"no teacher teaches the tag {tag}, and rewards are not learnt from"
+                yield Problem("adv_estimator", config.adv_estimator, message, f"a teacher with tag_included: [{tag}]")
+
+
+def _signal(config: PPOConfig) -> Iterator[Problem]:
+    if not config.teachers:
+        if config.estimator.of_teachers:
+            fix = "teachers: {big: {model_args: {model_name_or_path: ...}, device_mapping: ...}}, or adv_estimator: grpo"
+            yield Problem("adv_estimator", config.adv_estimator, "there are no teachers", fix)
+        return
+    loss = POLICY_LOSSES.get(config.actor_train.pg_variant)
+    if loss is not None and not loss.by_token:
+        message = "spreads advantages over a response or goes by its reward, and a teacher says what each token is worth"
+        able = [name for name, each in POLICY_LOSSES.items() if each.by_token]
+        yield Problem("actor_train.pg_variant", config.actor_train.pg_variant, message, f"one of {', '.join(able)}")

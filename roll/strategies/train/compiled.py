@@ -1,0 +1,78 @@
+"""Functions and layers that torch compiles where a role asks for it, and runs as they are where it cannot.
+
+Inductor's caches lie where `TORCHINDUCTOR_CACHE_DIR` says, or else in the user's temporary folder (`torchinductor_<user>`): a
+process that is started again, or another run of the same sizes, finds there what was compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+from torch import nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from roll.strategies.routers import is_router
+from roll.strategies.train.forest_attention import keep_out_of_graphs
+
+P = ParamSpec("P")
+R = TypeVar("R")
+RECOMPILATIONS = 64
+"""Of one function: with and without gradients, for training and for scoring, of several roles in a process."""
+
+
+@functools.cache
+def prepare() -> type[Exception]:
+    """Once in a process, which loads the compiler then. Returns what a failing compilation raises."""
+    import torch._dynamo
+    import torch._functorch.config
+    import torch._inductor.config
+
+    torch._dynamo.config.recompile_limit = max(RECOMPILATIONS, torch._dynamo.config.recompile_limit)
+    # A backward pass is compiled with its forward pass: there a failure can still be answered.
+    torch._functorch.config.force_non_lazy_backward_lowering = True
+    torch._inductor.config.cpp.dynamic_threads = True  # on CPUs the cores follow the work
+    return torch._dynamo.exc.TorchDynamoException
+
+
+@functools.cache
+def tell_failure(reason: str) -> None:
+    logging.getLogger(__name__).warning("compilation failed, and what was to be compiled runs eagerly: %s", reason)
+
+
+class Compiled(Generic[P, R]):
+    """A function of tensors of any sizes, compiled at its first call. If that fails it is called as it is, then and later."""
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self._failure = prepare()
+        self._eager = function
+        self._function: Callable[P, R] = torch.compile(function, dynamic=True)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return self._function(*args, **kwargs)
+        except self._failure as error:
+            tell_failure(" ".join(str(error).split()[:60]))
+            self._function = self._eager
+            return self._eager(*args, **kwargs)
+
+
+@functools.cache
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """The same for all that ask: it is compiled once in a process."""
+    return Compiled(function)
+
+
+def compile_layers(model: nn.Module) -> None:
+    """Compiles what stands between one attention and the next; layers of a kind share it. Attention and the choice of experts,
+    which is recorded and replayed, stay outside. What is hooked to a layer, or recomputes it, is around it."""
+    keep_out_of_graphs()
+    for module in model.modules():
+        own: Any = module
+        if is_router(module):
+            own.forward = torch.compiler.disable(own.forward)
+        elif isinstance(module, GradientCheckpointingLayer):
+            own.forward = Compiled(own.forward)

@@ -1,0 +1,215 @@
+"""On-policy distillation: frozen teachers score the policy's own samples, and their log-probs become advantages."""
+
+import json
+
+import pytest
+import torch
+from tiny_models import symbol_tokenizer, tiny_qwen2
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from roll.core.configs.problems import ConfigError
+from roll.core.distributed.devices import Inventory
+from roll.platform.local_backend import LocalBackend
+from roll.prepare.rlvr_run import prepare
+
+THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
+SYMBOLS = ["<pad>", "<eos>", *"0123456789+-=abcdefghijklmnopqrst"]
+FAST = {"actor_train.training_args.per_device_train_batch_size": 64, "actor_train.training_args.learning_rate": 0.02}
+BOTH_TAGS = {"rollout_batch_size": 8, "num_return_sequences_in_group": 2, "rollout_log_per_step": "all"}
+PURE = {"adv_estimator": "on_policy_distillation", "actor_train.pg_variant": "reinforce", "rollout_log_per_step": "all"}
+
+
+def write_teacher(folder, seed, symbols=SYMBOLS, rows=None, **changes):
+    """Larger than the policy, and of its tokenizer."""
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "max_position_embeddings": 64, "initializer_range": 0.3}
+    model = tiny_qwen2(rows or len(symbols), seed=seed, eos_token_id=1, pad_token_id=0, **{**sizes, **changes})
+    model.save_pretrained(folder)
+    symbol_tokenizer(symbols).save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    return [write_teacher(tmp_path_factory.mktemp(f"teacher{seed}"), seed) for seed in (3, 4)]
+
+
+def taught_by(folder, name="big", device="0"):
+    return {f"teachers.{name}.model_args.model_name_or_path": folder, f"teachers.{name}.device_mapping": device}
+
+
+def divergence(rows, folder, temperature=1.0):
+    """Mean of log p_sampler - log p_teacher over the response tokens of logged samples, by transformers."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    total, count = 0.0, 0
+    for row in rows:
+        prompt = tokenizer(row["prompt"]).input_ids
+        tokens = torch.tensor([prompt + row["response_ids"]])
+        with torch.no_grad():
+            scores = (model(tokens).logits / temperature).log_softmax(-1)[0, len(prompt) - 1 : -1]
+        of_teacher = scores.gather(1, tokens[0, len(prompt) :, None])[:, 0]
+        total += float((torch.tensor(row["behaviour_logprobs"]) - of_teacher).sum())
+        count += len(of_teacher)
+    return total / count
+
+
+def test_the_divergence_is_that_of_the_samples_and_the_policy_comes_closer(lab, make_config, folders):
+    changes = PURE | taught_by(folders[0]) | {"actor_infer.generating_args.temperature": 0.8, **FAST}
+    config = make_config(changes, max_steps=12, num_return_sequences_in_group=1, rollout_batch_size=64)
+    run = lab.run(config)
+    samples, steps = run.trained_samples(), run.steps()
+    for number, step in enumerate(steps, start=1):
+        of_step = [row for row in samples if row["step"] == number]
+        assert step["teacher/kl"] == pytest.approx(divergence(of_step, folders[0], 0.8), abs=1e-5)
+        assert (step["teacher/token_share"], step["teacher/weight"]) == (1.0, 1.0)
+    assert steps[-1]["teacher/kl"] < 0.75 * steps[0]["teacher/kl"]
+
+
+def lettered(number):
+    """A sum, and the letter that its second number stands for."""
+    return f"{number}+{number * 7 % 10}=", "abcdefghij"[number * 7 % 10]
+
+
+def teach(folder, steps=120):
+    """Teaches a model to answer with the letter and an end, by plain torch."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    rows = [[*tokenizer("".join(lettered(number))).input_ids, 1] for number in range(10, 100)]
+    tokens = torch.tensor(rows)
+    torch.manual_seed(0)
+    for _ in range(steps):
+        of_step = tokens[torch.randint(len(tokens), (32,))]
+        logits = model(of_step[:, :-1]).logits[:, -2:]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), of_step[:, -2:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.save_pretrained(folder)
+
+
+def test_a_student_learns_the_task_of_its_teacher_without_rewards(lab, make_config, tmp_path):
+    """The student knows the task, too, and rarely says so: its logits are a third of the teacher's."""
+    teacher, student = (write_teacher(tmp_path / name, 7) for name in ("teacher", "student"))
+    teach(teacher)
+    model = AutoModelForCausalLM.from_pretrained(teacher)
+    model.model.norm.weight.data /= 3
+    model.save_pretrained(student)
+    for name, numbers in (("train", range(10, 90)), ("validation", range(60, 100))):
+        rows = [(str(number), *lettered(number)) for number in numbers]
+        lines = [json.dumps({"id": i, "tag": "sums", "prompt": prompt, "ground_truth": letter}) for i, prompt, letter in rows]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    exact = "roll.pipeline.rlvr.rewards.exact_match_reward_worker.ExactMatchRewardWorker"
+    changes = PURE | taught_by(teacher) | FAST | {"pretrain": student, "actor_train.training_args.learning_rate": 0.005}
+    changes |= {"rewards.sums": {"worker_cls": exact}, "rollout_log_per_step": 0}
+    for role in ("actor_train", "validation"):
+        file = tmp_path / f"{role.replace('actor_', '')}.jsonl"
+        changes[f"{role}.data_args"] = {"file_name": str(file), "template": "none"}
+    sizes = {
+        "rollout_batch_size": 64,
+        "num_return_sequences_in_group": 1,
+        "max_steps": 40,
+        "eval_steps": 40,
+        "response_length": 4,
+    }
+    run = lab.run(make_config(changes, max_running_requests=64, async_generation_ratio=1, **sizes))
+    first, last = (row["val_correct/sums/mean"] for row in run.rows("metrics") if "val_correct/sums/mean" in row)
+    assert first < 0.5 and last > 0.9
+    assert run.steps()[-1]["teacher/kl"] < 0.2 * run.steps()[0]["teacher/kl"]
+
+
+def test_each_tag_has_its_teacher_and_weights_follow_their_schedules(lab, make_config, folders):
+    changes = taught_by(folders[0], "odd") | taught_by(folders[1], "even") | BOTH_TAGS
+    changes |= {"teachers.odd.tag_included": ["odd"], "teachers.odd.opd_kl_coef": [1.0, 0.0], "teachers.even.opd_kl_coef": 0.5}
+    run = lab.run(make_config(changes, max_steps=3))
+    for number, step in enumerate(run.steps(), start=1):
+        rows = [row for row in run.trained_samples() if row["step"] == number]
+        by_tag = [[row for row in rows if row["tag"] == tag] for tag in ("odd", "even")]
+        tokens = [sum(len(row["response_ids"]) for row in of_tag) for of_tag in by_tag]
+        kl = [divergence(of_tag, folder) for of_tag, folder in zip(by_tag, folders, strict=True)]
+        mean = sum(each * count for each, count in zip(kl, tokens, strict=True)) / sum(tokens)
+        assert step["teacher/kl"] == pytest.approx(mean, abs=1e-5)
+        weight = ((3 - number) / 2 * tokens[0] + 0.5 * tokens[1]) / sum(tokens)
+        assert step["teacher/weight"] == pytest.approx(weight, abs=1e-6)
+
+
+def test_a_tag_without_a_teacher_learns_from_its_rewards_alone(lab, make_config, folders):
+    changes = taught_by(folders[0]) | BOTH_TAGS | {"teachers.big.tag_included": ["odd"]}
+    run = lab.run(make_config(changes))
+    for number, step in enumerate(run.steps(), start=1):
+        rows = [row for row in run.trained_samples() if row["step"] == number]
+        odd = [row for row in rows if row["tag"] == "odd"]
+        tokens = [sum(len(row["response_ids"]) for row in of) for of in (odd, rows)]
+        assert step["teacher/token_share"] == pytest.approx(tokens[0] / tokens[1])
+        assert step["teacher/kl"] == pytest.approx(divergence(odd, folders[0]), abs=1e-5)
+
+
+def test_a_resumed_run_is_the_run_that_was_not_interrupted(lab, make_config, folders):
+    changes = PURE | taught_by(folders[0]) | {"deterministic": True, "save_steps": 2, "teachers.big.opd_kl_coef": [1.0, 0.2]}
+    whole = lab.run(make_config(changes, max_steps=4, exp_name="whole"))
+    lab.run(make_config(changes, max_steps=4, exp_name="halves"))
+    for folder in (whole.run_dir.parent / "halves" / "checkpoints").glob("step-4*"):
+        folder.rename(folder.with_name(f"gone-{folder.name}"))
+    again = lab.run_local(make_config(changes, max_steps=4, exp_name="halves", resume_from_checkpoint=True))
+    assert again.summary["status"] == "finished", again.summary["reason"]
+    one, other = lab.weights(whole, 4), lab.weights(again, 4)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_on_devices_of_its_own_it_scores_ahead(lab, make_config, folders):
+    config = make_config(PURE | taught_by(folders[0], device="2"), async_generation_ratio=1, max_steps=4)
+    run = lab.start(config, LocalBackend(), THREE_SLOTS)
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    lab.check_accounts(run, config)
+    assert [row["teacher/token_share"] for row in run.steps()] == [1, 1, 1, 1]
+
+
+def test_groups_that_are_trained_as_they_arrive_are_taught_alike(lab, make_config, folders):
+    changes = PURE | taught_by(folders[0], device="2") | {"max_steps": 3}
+    arrived = make_config(changes, train_on_arrival=True, exp_name="arrival")
+    runs = [lab.start(each, LocalBackend(), THREE_SLOTS) for each in (make_config(changes), arrived)]
+    for one, other in zip(*(run.steps() for run in runs), strict=True):
+        assert one["teacher/kl"] == pytest.approx(other["teacher/kl"], abs=1e-5)
+        assert one["actor_train/grad_norm"] == pytest.approx(other["actor_train/grad_norm"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "told"),
+    [
+        ({"actor_train.pg_variant": "gspo"}, "actor_train.pg_variant", "spreads advantages over a response"),
+        ({"teachers.big.device_mapping": None}, "teachers.big.device_mapping", "needs devices"),
+        ({"teachers.big.device_mapping": "7"}, "teachers.big.device_mapping", "no device 7"),
+        ({"teachers.big.model_args.model_name_or_path": "/no/where"}, "teachers.big.model_args.model_name_or_path", "/no/where"),
+        ({"teachers.big.model_args.model_name_or_path": None}, "teachers.big.model_args.model_name_or_path", "it starts from"),
+        ({"teachers.big.model_args.lora_target": "all-linear"}, "teachers.big.model_args.lora_target", "without adapters"),
+        ({"teachers.big.strategy_args.strategy_name": "hf_infer"}, "strategy_name", "does not fit teachers.big"),
+        ({"teachers.big.tag_included": ["even", "odd", "od"]}, "teachers.big.tag_included", "no prompt has this tag"),
+        ({"teachers.big.tag_included": ["even"]}, "adv_estimator", "no teacher teaches the tag odd"),
+        ({"teachers.big.opd_kl_coef": 0.0}, "teachers.big.opd_kl_coef", "teaches nothing"),
+        ({"teachers.big.opd_kl_coef": [1.0, 0.5, 0.0]}, "teachers.big.opd_kl_coef", "is no schedule"),
+        ({"teachers.big.opd_kl_coef": -1.0}, "teachers.big.opd_kl_coef", "must be >= 0"),
+        ({"teachers": {}}, "adv_estimator", "there are no teachers"),
+    ],
+)
+def test_what_cannot_teach_is_refused_in_one_line(make_config, folders, changes, key, told):
+    with pytest.raises(ConfigError) as refused:
+        prepare(make_config(PURE | taught_by(folders[0]) | changes), THREE_SLOTS)
+    print(*refused.value.problems, sep="\n")
+    (problem,) = refused.value.problems
+    assert problem.key.endswith(key)
+    assert told in str(problem)
+
+
+def test_another_vocabulary_is_refused_with_the_difference(make_config, tmp_path):
+    swapped, shorter = list(SYMBOLS), SYMBOLS[:-2]
+    swapped[4], swapped[9] = swapped[9], swapped[4]
+    write_teacher(tmp_path / "swapped", 0, swapped)
+    write_teacher(tmp_path / "shorter", 0, shorter, rows=len(SYMBOLS) + 5)
+    write_teacher(tmp_path / "padded", 0, rows=len(SYMBOLS) + 5)
+    for name, told in (
+        ("swapped", "2 tokens of 35 are another text to it: 4 is '2' there, '7' here"),
+        ("shorter", "33 is 's' there, none here, of 33"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            prepare(make_config(PURE | taught_by(str(tmp_path / name))), THREE_SLOTS)
+        (problem,) = refused.value.problems
+        assert told in str(problem)
+    prepare(make_config(PURE | taught_by(str(tmp_path / "padded"))), THREE_SLOTS)
