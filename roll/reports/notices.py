@@ -22,7 +22,7 @@ from roll.core.record.callbacks import Callback, Summary
 from roll.core.record.journal import write_atomically
 from roll.core.record.run_progress import RunProgress
 from roll.reports.best_steps import told_best
-from roll.reports.receivers import NotDelivered, Receiver
+from roll.reports.receivers import Receiver
 
 FILE = "told_events.json"
 PENDING = 100
@@ -81,12 +81,9 @@ class Notices(Callback):
             def warn(why: str, key: str = f"on_event.{receiver.event}", receiver: Receiver = receiver) -> None:
                 logger.warning("%s: %s (the run goes on)", key, receiver.hidden(why))
 
-            with boundary(warn, say=_why):
-                receiver.send(notice)
-
-
-def _why(error: BaseException) -> str:
-    return str(error) if isinstance(error, NotDelivered) else f"{type(error).__name__}: {error}"
+            with boundary(warn):
+                if why := receiver.send(notice):
+                    warn(why)
 
 
 def events_of(summary: Mapping[str, Any]) -> Iterator[Event]:

@@ -26,25 +26,20 @@ MOST_SAID = 200
 EVENTS = ("finished", "failed", "alarm", "best")
 
 
-class NotDelivered(Exception):
-    """The receiver did not take the notice; says why, with nothing secret."""
-
-
 @dataclass(frozen=True)
 class Receiver:
     event: str
     to: str | Sequence[str]
     timeout_s: float
 
-    def send(self, notice: Mapping[str, Any]) -> None:
-        """Raises `NotDelivered`, at the latest when the time is over."""
+    def send(self, notice: Mapping[str, Any]) -> str:
+        """Returns why the receiver did not take the notice, at the latest when the time is over; empty if it did."""
         body = json.dumps(notice).encode()
         if isinstance(self.to, str):
-            self._post(expanded(self.to), body)
-        else:
-            self._run([expanded(word) for word in self.to], body)
+            return self._post(expanded(self.to), body)
+        return self._run([expanded(word) for word in self.to], body)
 
-    def _run(self, command: Sequence[str], body: bytes) -> None:
+    def _run(self, command: Sequence[str], body: bytes) -> str:
         with TemporaryFile() as said:  # a pipe would be waited for as long as anybody whom the command leaves behind holds it
             process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said, start_new_session=True
@@ -55,13 +50,14 @@ class Receiver:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                raise NotDelivered(f"{self.name} was ended after {self.timeout_s:g} s (on_event.timeout_s)") from None
-            if process.returncode:
-                said.seek(0)
-                last = " ".join(said.read().decode(errors="replace").split())[-MOST_SAID:]
-                raise NotDelivered(f"{self.name} ended with {process.returncode}: {self.hidden(last)}")
+                return f"{self.name} was ended after {self.timeout_s:g} s (on_event.timeout_s)"
+            if not process.returncode:
+                return ""
+            said.seek(0)
+            last = self.hidden(" ".join(said.read().decode(errors="replace").split()))[-MOST_SAID:]
+            return f"{self.name} ended with {process.returncode}: {last}"
 
-    def _post(self, address: str, body: bytes) -> None:
+    def _post(self, address: str, body: bytes) -> str:
         """On a thread of its own: the client limits the time of each read, not that of all together."""
         import httpx  # most runs need none
 
@@ -79,8 +75,7 @@ class Receiver:
         thread = threading.Thread(target=post, daemon=True)
         thread.start()
         thread.join(self.timeout_s)
-        if outcome[0]:
-            raise NotDelivered(f"{self.name} {outcome[0]}")
+        return f"{self.name} {outcome[0]}" if outcome[0] else ""
 
     def check(self) -> None:
         """Raises `ValueError` if this process could not reach the receiver."""

@@ -12,11 +12,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tiny_world import wait_for
 
 from roll.core.configs.watching import OnEventConfig
 from roll.reports import notices
 from roll.reports.notices import FILE, Notices, end_of, events_of
-from roll.reports.receivers import NotDelivered, Receiver, receivers_of
+from roll.reports.receivers import Receiver, receivers_of
 
 PROGRESS = SimpleNamespace(step=3)
 ALARM = {"step": 3, "metric": "actor/ess", "value": 0.2, "action": "warn", "text": "step 3: actor/ess is 0.2, below 0.3"}
@@ -160,18 +161,22 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path, forks):
     fork = "os.fork(); " if forks else ""
     hangs = f"import os, time, pathlib; {fork}pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"
     began = time.monotonic()
-    with pytest.raises(NotDelivered, match=r"was ended after 2 s \(on_event.timeout_s\)"):
-        Receiver("best", [sys.executable, "-c", hangs], 2.0).send({})
+    why = Receiver("best", [sys.executable, "-c", hangs], 2.0).send({})
+    assert why == f"{sys.executable} was ended after 2 s (on_event.timeout_s)"
     assert time.monotonic() - began < 60
-    state = Path(f"/proc/{pid.read_text()}/stat")
-    with suppress(FileNotFoundError, ProcessLookupError):
-        assert state.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+    def gone():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return Path(f"/proc/{pid.read_text()}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        return True
+
+    wait_for("the end of its processes", gone, 30)  # the kernel ends a killed process when it is its turn
 
 
 def test_a_webhook_that_never_answers_is_given_up():
-    why = r"the webhook at 127\.0\.0\.1 (gave no answer in time|cannot be reached: ReadTimeout)"
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(NotDelivered, match=why):
-        Receiver("best", f"http://127.0.0.1:{silent.getsockname()[1]}/x", 0.2).send({})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        why = Receiver("best", f"http://127.0.0.1:{silent.getsockname()[1]}/x", 0.2).send({})
+    assert why in ("the webhook at 127.0.0.1 gave no answer in time", "the webhook at 127.0.0.1 cannot be reached: ReadTimeout")
 
 
 def test_a_slow_receiver_keeps_the_run_neither_waiting_nor_from_its_end(tmp_path, monkeypatch, caplog):
