@@ -257,14 +257,15 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
     if config.trains:
         yield from (*_long_responses(config, derived), *_recorded(config, derived))
     if config.async_generation_ratio > 0 and any(
-        role.role == "actor_train" and "actor_infer" in role.shares_with for role in roles
+        "actor_infer" in role.shares_with for role in roles if role.role == "actor_train"
     ):
-        yield (
-            "actor_train and actor_infer share devices: they take turns, and asynchrony gains only where rewards are slow; "
-            "sharing: overlap lets both work at the same time"
-        )
+        yield TURNS
 
 
+TURNS = (
+    "actor_train and actor_infer share devices: they take turns, and asynchrony gains only where rewards are slow; "
+    "sharing: overlap lets both work at the same time"
+)
 RECORDED_TOKEN = 12
 """Bytes of a response's token in batches.jsonl: id, log-prob and mask, in base64."""
 RECORDED_SAMPLE = 1000

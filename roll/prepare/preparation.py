@@ -176,6 +176,25 @@ class Preparation:
             fix = "keep seed, prompts or environments, and tokenizer, or start over with false"
             self.collect("resume_from_checkpoint", self.config.resume_from_checkpoint, lambda: _restore(source, cursor), fix)
 
+    def _groups(self) -> Callable[[GroupParts], Groups]:
+        """Returns the maker of groups that are in memory."""
+        config = self.config
+        if config.mode != "replay":
+            return Groups
+        first = self.checkpoint.step if self.checkpoint is not None else 0
+        fix = "the folder of a run with rollout_log_per_step: all, and steps that it has recorded"
+        return self.collect("replay.run", config.replay.run, partial(recorded_groups, config, first), fix) or Groups
+
+    def _check_listeners(self) -> None:
+        """Those outside that are told of the run."""
+        config = self.config
+        if (address := config.metrics_address) is not None:
+            self.collect("metrics_address", address, partial(check_listening, *listening_at(address)), FREE)
+        if config.otlp_endpoint is not None:
+            self.collect("otlp_endpoint", config.otlp_endpoint, check_installed, INSTALL)
+        for receiver in () if config.only_explores else receivers_of(config.on_event):
+            self.collect(f"on_event.{receiver.event}", receiver.to, receiver.check, "export it, or name another")
+
     def common(self, source: TaskSource, filters: dict[str, GroupFilter]) -> dict[str, Any]:
         """The fields of `Prepared`. Raises `ConfigError` with everything that was found."""
         config, contract = self.config, self.config.contract()
@@ -184,18 +203,9 @@ class Preparation:
             own = self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
             check = partial(check_database, config, contract, self._identity, self.checkpoint, own)
             self.collect("groups_database", config.groups_database, check, "pip install sqlalchemy watchfiles")
-        groups: Callable[[GroupParts], Groups] = Groups
-        if config.mode == "replay":
-            first = self.checkpoint.step if self.checkpoint is not None else 0
-            fix = "the folder of a run with rollout_log_per_step: all, and steps that it has recorded"
-            groups = self.collect("replay.run", config.replay.run, partial(recorded_groups, config, first), fix) or Groups
+        groups = self._groups()
         self.collect("weights_address", config.weights_address, partial(serving.check_serving, config), serving.FIX)
-        if (address := config.metrics_address) is not None:
-            self.collect("metrics_address", address, partial(check_listening, *listening_at(address)), FREE)
-        if config.otlp_endpoint is not None:
-            self.collect("otlp_endpoint", config.otlp_endpoint, check_installed, INSTALL)
-        for receiver in () if config.only_explores else receivers_of(config.on_event):
-            self.collect(f"on_event.{receiver.event}", receiver.to, receiver.check, "export it, or name another")
+        self._check_listeners()
         self.collect.raise_if_any()
         observers = RunObservers()
         return {
