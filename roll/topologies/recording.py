@@ -85,7 +85,10 @@ def _why_none(run_dir: Path) -> str:
     config = run_dir / "config.yaml"
     if not config.is_file():
         return "it is no folder of a run"
-    logged = (yaml.safe_load(config.read_text()) or {}).get("rollout_log_per_step")
+    written = yaml.safe_load(config.read_text()) or {}
+    if "sft" in written or "dpo" in written:
+        return "it is a run on rows of files, and its seed decides every step"
+    logged = written.get("rollout_log_per_step")
     if logged == "all":
         return "it has trained none yet, or batches.jsonl is gone"
     return f"rollout_log_per_step is {logged}; samples.jsonl has rounded log-probs of some groups"
