@@ -123,4 +123,6 @@ def _recording(run_dir: Path) -> Recording:
     try:
         return Recording(run_dir)
     except ValueError as error:
-        raise ConfigError([Problem("RUN", str(run_dir), str(error), "an RLVR or agentic run with rollout_log_per_step: all")]) from error
+        raise ConfigError(
+            [Problem("RUN", str(run_dir), str(error), "an RLVR or agentic run with rollout_log_per_step: all")]
+        ) from error
