@@ -151,7 +151,9 @@ def _prompts(config: AnyConfig, options: argparse.Namespace) -> str:
     """Raises `ConfigError`."""
     if not isinstance(config, RLVRConfig):
         fix = "roll env check looks at environments; a run on rows tells at its start which it leaves out"
-        raise ConfigError([Problem("config_name", options.config_name, f"is of the {config.kind} pipeline: no prompts", fix)])
+        raise ConfigError(
+            [Problem("config_name", options.config_name, f"is of the {config.kind} pipeline, which has no prompts", fix)]
+        )
     sys.path.append(os.getcwd())
     from roll.cli.data import as_text as data_text
     from roll.cli.data import inspected

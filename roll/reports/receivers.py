@@ -23,7 +23,6 @@ from roll.core.configs.watching import OnEventConfig
 
 MOST_SAID = 200
 """Characters of what a command that failed has said."""
-EVENTS = ("finished", "failed", "alarm", "best")
 
 
 @dataclass(frozen=True)
@@ -108,8 +107,9 @@ def expanded(text: str) -> str:
 
 
 def receivers_of(config: OnEventConfig) -> Iterator[Receiver]:
-    for event in EVENTS:
-        if (to := getattr(config, event)) is not None:
+    named = {"finished": config.finished, "failed": config.failed, "alarm": config.alarm, "best": config.best}
+    for event, to in named.items():
+        if to is not None:
             yield Receiver(event, to, config.timeout_s)
 
 

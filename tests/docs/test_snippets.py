@@ -7,14 +7,13 @@ import pytest
 import yaml
 from printed import BLOCK, PAGES, ROOT, blocks
 
-from roll.compat.roll.pipelines import pipeline_of
-from roll.core.configs.agentic import AgenticConfig
-from roll.core.configs.rlvr import RLVRConfig
+from roll.compat.roll.pipelines import CONFIGS, pipeline_of
 from roll.plan.rules.loading import load_config
 from roll.prepare.compose import compose, load
 from roll.prepare.pipeline import Pipeline
 from roll.simulate.costs import Costs, read_costs
 
+EXAMPLES = {"rlvr": "rlvr_config_async", "agentic": "agent_val_frozen_lake_async", "sft": "sft_config", "dpo": "dpo_config"}
 COSTS_PAGE = ROOT / "docs_roll/simulate.md"
 
 
@@ -34,9 +33,9 @@ def test_a_printed_piece_of_yaml_loads_with_an_example_around_it(text):
     for parent in reversed(parents):
         piece = {parent: piece}
     piece = {key: value for key, value in piece.items() if key not in ("defaults", "hydra")}
-    agentic = pipeline_of(piece) == "agentic" or "env_manager" in text
-    whole = compose(ROOT / "examples/config", "agent_val_frozen_lake_async" if agentic else "rlvr_config_async")
-    load_config(AgenticConfig if agentic else RLVRConfig, merged(whole, piece))
+    kind = "agentic" if "env_manager" in text else pipeline_of(piece)
+    whole = compose(ROOT / "examples/config", EXAMPLES[kind])
+    load_config(CONFIGS[kind], merged(whole, piece))
 
 
 def test_the_printed_table_of_costs_is_one():

@@ -180,7 +180,7 @@ def _fix(hint: object, value: object, default: object) -> str:
         return f"write {int(value)}"
     if int in (hint, *get_args(hint)) and isinstance(value, str) and "inf" not in value and _NUMBER.fullmatch(value):
         return f"write {float(value):.0f}, without quotes" if float(value).is_integer() else "a whole number"
-    if hint is bool and isinstance(value, str) and value.lower() in _SWITCHES:
+    if bool in (hint, *get_args(hint)) and isinstance(value, str) and value.lower() in _SWITCHES:
         return f"write {_SWITCHES[value.lower()]}, without quotes"
     if str in (hint, *get_args(hint)) and isinstance(value, int | float):
         return f'write "{value}", in quotes'
