@@ -81,10 +81,15 @@ def test_strictly_what_is_lacking_is_refused_and_nothing_else(path):
 @pytest.mark.parametrize("compat", [False, True])
 def test_other_pipelines_are_refused_by_name(path, compat):
     (problem,) = problems_of(path.parent, path.stem, compat=compat)
-    named = {"vision_rlvr": "see or hear", "vision_agentic": "see or hear", "dpo": "DPO", "sft": "SFT"}
+    named = {"vision_rlvr": "see or hear", "vision_agentic": "see or hear"}
     named["self_distillation"] = "self-distillation"
     assert named.get(path.stem, path.stem.replace("_", " ")) in problem.message
     assert problem.where.startswith(f"{path.name}:")
+
+
+@pytest.mark.parametrize("kind", ["sft", "dpo"])
+def test_rolls_files_of_rows_are_read(kind):
+    assert load(ROLL / "rows", kind, compat=True)[0].kind == kind
 
 
 def written(folder, text):

@@ -23,7 +23,14 @@ def checkpoint(folder, state=None, model=TINY, critic=False):
 def config(folder, model=TINY, **changes):
     (folder / "base").mkdir()
     (folder / "base/config.json").write_text(json.dumps(model))
-    given = {"trains": True, "uses_critic": False, "groups_address": None, "groups_per_step": 8, "rollout_batch_size": 8}
+    given = {
+        "mode": "both",
+        "trains": True,
+        "uses_critic": False,
+        "groups_address": None,
+        "groups_per_step": 8,
+        "rollout_batch_size": 8,
+    }
     return SimpleNamespace(**(given | changes), actor_train=None, model_folder=lambda role: str(folder / "base"))
 
 

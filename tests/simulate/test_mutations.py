@@ -255,6 +255,7 @@ OTHERS = {
     "SqlGroups.keep_in_sync": "processes",
     "FollowedWeights.follow": "processes",
     "ModelsInTurn.next_version": "evaluation",
+    "RecordedGroups.trained": "a replay has nobody else who waits",
 }
 
 
