@@ -28,6 +28,7 @@ from roll.core.configs.arguments import (
     TrainDataArguments as TrainDataArguments,
     TrainingArguments as TrainingArguments,
 )
+from roll.core.configs.replay import ReplayConfig as ReplayConfig
 from roll.core.configs.losses import (
     CorrectionFilterConfig as CorrectionFilterConfig,
     ISWeightConfig as ISWeightConfig,
@@ -58,6 +59,7 @@ from roll.core.configs.worker import (
     RouterReplayConfig as RouterReplayConfig,
     ShapingConfig as ShapingConfig,
     ValidationConfig as ValidationConfig,
+    TeacherConfig as TeacherConfig,
 )
 from roll.core.data.sample import Prompt as Prompt
 from roll.core.data.sample import Sample as Sample

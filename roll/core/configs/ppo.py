@@ -166,7 +166,7 @@ class PPOConfig(BaseConfig, ABC):
     )
     critic: CriticConfig | None = option(None, "The value model that adv_estimator: gae needs, and nothing else.")
     teachers: dict[str, TeacherConfig] = option(
-        {}, "Frozen models, by name, whose log-probs of the policy's tokens are part of advantages: docs_roll/distillation.md."
+        {}, "Frozen models, by name, whose log-probs of the policy's tokens are part of advantages."
     )
 
     @property
