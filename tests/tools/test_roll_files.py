@@ -33,7 +33,7 @@ def test_each_file_is_answered_and_what_keeps_them_is_counted(tmp_path: Path, ca
             "model_args:", "strategy_args: {strategy_name: megatron_train}\n  model_args:"
         )
     )
-    (tmp_path / "other.yaml").write_text(RUN + "diffusion_module: a\n")
+    (tmp_path / "other.yaml").write_text(RUN + "opsd_mode: a\n")
     (tmp_path / "broken.yaml").write_text(RUN + "seed: ${nothing}\n")
     (tmp_path / "part.yaml").write_text("custom_env: {}\n")
     (tmp_path / "empty.yaml").write_text("")
