@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from roll.cli.options import answering
+from roll.cli.options import UNREADABLE, answering, unreadable
 from roll.cli.rows import number_range
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.redact import visible
@@ -33,12 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         rows = _unique(_rows(options.run, options))
         count = write(rows, options.output)
-    except ModuleNotFoundError as error:
-        print(f"error: {visible(str(options.output))} needs {error.name}: pip install 'roll[data]'", file=sys.stderr)
-        return 2
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        print(f"error: {visible(str(options.run))}: {visible(str(error))}", file=sys.stderr)
-        return 2
+    except UNREADABLE as error:
+        return unreadable(error, options.run, options.output)
     print(f"{count:,} responses written to {visible(str(options.output))}")
     return 0
 

@@ -18,6 +18,7 @@ import yaml
 from roll.compat.roll.pipelines import AnyConfig, Pipeline
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.problems import MISSING_VALUE, ConfigError, Problem, did_you_mean
+from roll.core.configs.redact import visible
 from roll.core.configs.rlvr import RLVRConfig
 from roll.prepare.packaged import EXAMPLES
 
@@ -112,6 +113,18 @@ def answering(main: Callable[P, int]) -> Callable[P, int]:
             return INTERRUPTED
 
     return answered
+
+
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, ModuleNotFoundError)
+
+
+def unreadable(error: Exception, run: object, output: object) -> int:
+    """Prints why the files of a run cannot be read, or `output` cannot be written. Returns the exit code."""
+    why = f"{run}: {error}"
+    if isinstance(error, ModuleNotFoundError):
+        why = f"{output} needs {error.name}: pip install 'roll[data]'"
+    print(f"error: {visible(why)}", file=sys.stderr)
+    return BAD_INPUT
 
 
 def complain(problems: Sequence[Problem]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -232,9 +233,17 @@ def _side_by_side(run_dir: Path, into: Path) -> Iterator[str]:
 
     before, now = _steps(run_dir), _steps(into)
     steps = sorted(before.keys() & now.keys())
-    yield from table([["step", *(f"{label}{of}" for label in SHOWN for of in (" was", " is")), "ESS"], *(
-        [str(step), *(f"{row.get(name, float('nan')):.4g}" for name in SHOWN.values() for row in (before[step], now[step])),
-         f"{now[step].get(ESS, float('nan')):.2f}"] for step in steps[:LARGEST_TABLE])])  # fmt: skip
+    head = ["step", *(f"{label} {then}" for label in SHOWN for then in ("was", "is")), "ESS"]
+    rows = [[str(step), *_figures(before[step], now[step])] for step in steps[:LARGEST_TABLE]]
+    yield from table([head, *rows])
     few = next((step for step in steps if now[step].get(ESS, 1.0) < FEW), None)
     if few is not None:
         yield f"from step {few} on fewer than {FEW:.0%} of the responses count (ESS): they say little about this trainer"
+
+
+def _figures(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    from roll.core.algorithms.correction import ESS
+
+    for name in SHOWN.values():
+        yield from (f"{row.get(name, math.nan):.4g}" for row in (before, now))
+    yield f"{now.get(ESS, math.nan):.2f}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from roll.cli.options import UNREADABLE, unreadable
 from roll.core.configs.redact import visible
 from roll.core.data.sample import Sample, SampleGroup, VersionSpan
 from roll.core.record.run_identity import groups_address
@@ -164,12 +165,8 @@ def groups(arguments: Sequence[str]) -> int:
             print("\n".join(json.dumps(row) for row in rows))
         else:
             print("\n".join(table(list(rows))))
-    except ModuleNotFoundError as error:
-        print(f"error: {visible(str(options.export))} needs {error.name}: pip install 'roll[data]'", file=sys.stderr)
-        return 2
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        print(f"error: {visible(str(options.run))}: {visible(str(error))}", file=sys.stderr)
-        return 2
+    except UNREADABLE as error:
+        return unreadable(error, options.run, options.export)
     return 0
 
 

@@ -89,6 +89,7 @@ def screen(rows: Sequence[Mapping[str, Any]], most: int | None = None) -> Render
         table.add_column(
             name,
             overflow="ellipsis",
+            min_width=len(name),
             no_wrap=name != "verdict" or most is not None,
             justify="right" if name == "warnings" else "left",
         )

@@ -49,14 +49,15 @@ def with_sharing(
         return overlap, []
     unknown = [note for role in roles.values() if isinstance(note := models[config.model_folder(role)], str)]
     if device_bytes is None or unknown:
-        found = _unknown(config, unknown[0] if unknown else "the memory of a device is not known here")
+        problem = _unknown(config, unknown[0] if unknown else "the memory of a device is not known here")
+        fitting = overlap, list[str]()
     else:
-        found = _lack(overlap, models, device_bytes)
-    if found is None:
-        return (overlap, []) if device_bytes is None or unknown else _with_share(overlap, models, device_bytes)
+        problem, fitting = _lack(overlap, models, device_bytes), _with_share(overlap, models, device_bytes)
+    if problem is None:
+        return fitting
     if config.sharing == "auto":
-        return replace(config, sharing="turns"), [f"sharing auto: turns, for {found.message}"]
-    raise ConfigError([found])
+        return replace(config, sharing="turns"), [f"sharing auto: turns, for {problem.message}"]
+    raise ConfigError([problem])
 
 
 def _unknown(config: PPOConfig, why: str) -> Problem | None:

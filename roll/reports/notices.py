@@ -1,7 +1,7 @@
 """`on_event`: a run tells others when it has ended, when an alarm was given, and when a checkpoint is the best so far.
 
-Each event is told at most once, also across a resumption: it is written down before it is sent. A thread sends; the run neither
-waits for it nor fails with it, until its end, when the last notices have their time.
+Each event is told at most once, also across a resumption: it is written down before it is sent. A thread does both; the run
+neither waits for it nor fails with it, until its end, when the last notices have their time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Notices(Callback):
         self._receivers = {receiver.event: receiver for receiver in receivers}
         self._run, self._folder = run, run_dir
         self._told = _read(run_dir / FILE)
-        self._waiting: queue.Queue[tuple[Receiver, dict[str, Any]] | None] = queue.Queue(PENDING)
+        self._waiting: queue.Queue[tuple[str, Receiver, dict[str, Any]] | None] = queue.Queue(PENDING)
         self._thread = threading.Thread(target=self._send, name="notices", daemon=True)
         self._thread.start()
 
@@ -65,21 +65,23 @@ class Notices(Callback):
         if event.key in self._told or (receiver := self._receivers.get(event.name)) is None:
             return
         self._told |= {event.key}
-        with suppress(OSError):  # that the disk is full is worth a notice, too
-            write_atomically(self._folder / FILE, json.dumps(sorted(self._told), indent=0).encode())
         who = {"event": event.name, "run": self._run, "folder": str(self._folder.absolute()), "host": platform.node()}
         notice = who | {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "step": step} | event.facts
         try:
-            self._waiting.put_nowait((receiver, notice))
+            self._waiting.put_nowait((event.key, receiver, notice))
         except queue.Full:
             logger.warning("on_event.%s: %d notices wait already: this one is left out", event.name, PENDING)
 
     def _send(self) -> None:
+        written = _read(self._folder / FILE)
         while (waiting := self._waiting.get()) is not None:
-            receiver, notice = waiting
+            key, receiver, notice = waiting
+            written |= {key}
+            with suppress(OSError):  # that the disk is full is worth a notice, too
+                write_atomically(self._folder / FILE, json.dumps(sorted(written), indent=0).encode())
 
-            def warn(why: str, key: str = f"on_event.{receiver.event}", receiver: Receiver = receiver) -> None:
-                logger.warning("%s: %s (the run goes on)", key, receiver.hidden(why))
+            def warn(why: str, receiver: Receiver = receiver) -> None:
+                logger.warning("on_event.%s: %s (the run goes on)", receiver.event, receiver.hidden(why))
 
             with boundary(warn):
                 if why := receiver.send(notice):

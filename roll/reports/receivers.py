@@ -107,10 +107,8 @@ def expanded(text: str) -> str:
 
 
 def receivers_of(config: OnEventConfig) -> Iterator[Receiver]:
-    named = {"finished": config.finished, "failed": config.failed, "alarm": config.alarm, "best": config.best}
-    for event, to in named.items():
-        if to is not None:
-            yield Receiver(event, to, config.timeout_s)
+    for event, to in config.receivers().items():
+        yield Receiver(event, to, config.timeout_s)
 
 
 def is_address(text: str) -> bool:

@@ -19,7 +19,7 @@ from roll.core.configs.rows import DPOKeysConfig
 from roll.core.data.sample import SampleGroup
 from roll.core.data.token_batch import TokenBatch
 from roll.core.trainer.advantages import Advantages, Estimate
-from roll.plan.rows_config import DPOConfig, RowsConfig
+from roll.plan.rows_config import DPOConfig
 
 
 @policy_loss(anchor="none")
@@ -29,9 +29,6 @@ def likelihood(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[s
 
 
 class RowWeights(Advantages):
-    def __init__(self, config: RowsConfig) -> None:
-        super().__init__(config)
-
     def rollouts(self, groups: Sequence[SampleGroup]) -> dict[str, float]:
         lengths = [sample.own_tokens for group in groups for sample in group.samples]
         return {"tokens/response_length/mean": sum(lengths) / len(lengths), "tokens/response_length/max": float(max(lengths))}
@@ -67,7 +64,7 @@ class PairWeights(RowWeights):
         weighed, metrics = super().__call__(batch, groups)
         assert batch.proximal_logprobs is not None
         figures = {f"pairs/{name}": value for name, value in self.figures(batch, batch.proximal_logprobs).items()}
-        return weighed.with_(proximal_logprobs=None, reference_logprobs=None), metrics | figures
+        return weighed, metrics | figures
 
     def figures(self, batch: TokenBatch, log_probs: Tensor) -> dict[str, float]:
         strengths = self._strengths(batch, log_probs.double())

@@ -16,9 +16,10 @@ from tiny_world import BATCH, read_json_lines
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.hosts, pytest.mark.timeout(600)]
 
-STEPS = 20
+LATEST = 12
+"""A fault begins before this step."""
 RUN = (
-    f"max_steps={STEPS}",
+    "max_steps=100000",
     "actor_train.training_args.learning_rate=1e-8",
     "num_nodes=3",
     "num_gpus_per_node=1",
@@ -53,7 +54,7 @@ def test_hosts_fail_at_random(site, seed):
     run = here.launch(here.hosts[0], *options, "device_timeout=120", RAY_ADDRESS=address)
     run.wait_for_steps(2, 200)
     done = []
-    for at in sorted(draw.sample(range(3, STEPS - 8), 2)):
+    for at in sorted(draw.sample(range(3, LATEST), 2)):
         run.wait_for_steps(at, 200)
         host, kind, seconds = here.hosts[draw.choice([1, 2])], draw.choice(KINDS), draw.uniform(2.0, 20.0)
         began = time.monotonic()
@@ -62,11 +63,11 @@ def test_hosts_fail_at_random(site, seed):
         mend(host, kind)
         if kind == "off":
             here.join_ray(host, f"--address={address}")
-        run.wait_for_steps(min(STEPS, len(run.steps()) + 2), 300)
+        run.wait_for_steps(len(run.steps()) + 2, 300)
         stop_s = round(run.longest_stop_s(began), 1)
         done.append({"kind": kind, "host": host.number, "step": at, "seconds": round(seconds, 1), "stop_s": stop_s})
-    assert run.end(300) == 0, run.output
-    assert (run.summary()["status"], run.summary()["steps"]) == ("finished", STEPS)
+    run.signal(2)  # no fault came when the last step was done
+    assert run.end(300) == 130, run.output
     run.is_clean()
     nothing_is_lost(run.dir)
     here.note(seed=seed, layout=layout, transport=transport, ratio=ratio, faults=done)
@@ -88,11 +89,10 @@ def mend(host: Host, kind: str) -> None:
 
 
 def nothing_is_lost(folder: Path) -> None:
-    rows = read_json_lines(folder / "groups.jsonl")
+    rows, summary = read_json_lines(folder / "groups.jsonl"), json.loads((folder / "summary.json").read_text())
     assert max(Counter(row["group_id"] for row in rows).values()) == 1, "a group has two ends"
     trained = Counter(row["step"] for row in rows if row["status"] == "trained")
-    assert trained == dict.fromkeys(range(1, STEPS + 1), BATCH)
+    assert trained == dict.fromkeys(range(1, summary["steps"] + 1), BATCH)
     assert all(row["reason"] for row in rows if row["status"] != "trained")
-    groups = json.loads((folder / "summary.json").read_text())["groups"]
-    assert (groups["buffered"], groups["in_flight"]) == (0, 0)
-    assert groups["admitted"] == len(rows)
+    groups = summary["groups"]
+    assert groups["admitted"] == len(rows) + groups["buffered"] + groups["in_flight"]

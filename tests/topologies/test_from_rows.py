@@ -217,3 +217,11 @@ def test_epochs_decide_the_number_of_steps(world, tmp_path):
     without = {key: value for key, value in settings(world, tmp_path).items() if key != "max_steps"}
     made = load_config(SFTConfig, without | {"total_epochs": 1.5})
     assert pipeline_for(made, local=True).run()["steps"] == 4, "1.5 x 24 rows in batches of 8"
+
+
+def test_what_watches_a_run_watches_rows_too_and_what_replays_one_records_nothing(world, tmp_path):
+    told = tmp_path / "told.json"
+    watching = {"metrics_address": ":0", "on_event": {"finished": ["tee", str(told)]}}
+    made = run(world, tmp_path, max_steps=1, rollout_log_per_step="all", **watching)
+    assert json.loads(told.read_text())["event"] == "finished"
+    assert not (made.folder / "batches.jsonl").exists(), "roll replay has no use for rows, which the seed decides"

@@ -87,7 +87,10 @@ def gpg(rewards: Tensor, group_ids: Tensor, lengths: Tensor) -> Tensor:
     return ((rewards - mean) * (len(rewards) / max(teaching, 1))).to(rewards.dtype)
 
 
-advantage_estimator("on_policy_distillation")(lambda rewards, group_ids, lengths: torch.zeros_like(rewards))
+@advantage_estimator("on_policy_distillation")
+def on_policy_distillation(rewards: Tensor, group_ids: Tensor, lengths: Tensor) -> Tensor:
+    """0: teachers alone say what each token is worth (`distillation.with_teachers`)."""
+    return torch.zeros_like(rewards)
 
 
 def remax(rewards: Tensor, greedy_rewards: Tensor) -> Tensor:

@@ -56,3 +56,7 @@ class OnEventConfig:
     alarm: str | list[str] | None = option(None, "An alarm was given.")
     best: str | list[str] | None = option(None, "A checkpoint is the best so far (keep_best).")
     timeout_s: float = option(10.0, "Seconds after which a command or a webhook is given up.", bounds=Bounds(gt=0))
+
+    def receivers(self) -> dict[str, str | list[str]]:
+        named = {"finished": self.finished, "failed": self.failed, "alarm": self.alarm, "best": self.best}
+        return {event: to for event, to in named.items() if to is not None}

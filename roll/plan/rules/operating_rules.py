@@ -19,9 +19,8 @@ def operating_problems(config: PPOConfig) -> Iterator[Problem]:
             yield Problem("metrics_address", address, str(error), ":9400, or host:port of this machine")
     if (endpoint := config.otlp_endpoint) is not None and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", endpoint):
         yield Problem("otlp_endpoint", endpoint, "is no address", "http://host:4318")
-    for event in ("finished", "failed", "alarm", "best"):
-        if (to := getattr(config.on_event, event)) is not None:
-            yield from _told(f"on_event.{event}", to)
+    for event, to in config.on_event.receivers().items():
+        yield from _told(f"on_event.{event}", to)
     if config.on_event.best is not None and config.keep_best is None:
         yield Problem("on_event.best", config.on_event.best, "no checkpoint is known to be the best", "keep_best: {}, or no best")
     if config.on_event.alarm is not None and not config.alarms:

@@ -21,6 +21,7 @@ OF_EVERY_PIPELINE = frozenset(
         *("exp_name", "output_dir", "seed", "max_steps", "pretrain", "deterministic", "rpc_timeout", "worker_start_timeout"),
         *("heartbeat_timeout", "stop_within_s", "val_batch_size", "sequence_length", "save_steps", "max_ckpt_to_keep"),
         *("keep_best", "early_stopping", "resume_from_checkpoint", "eval_steps", "logging_steps", "track_with"),
+        *("metrics_address", "otlp_endpoint", "on_event"),
         *("tracker_kwargs", "alarms", "rollout_log_per_step", "rollout_log_limit_gb", "max_trainer_restarts", "flow"),
         *("num_nodes", "num_gpus_per_node", "device_timeout", "max_grad_norm", "loss_agg_mode", "actor_train", "reference"),
     )
