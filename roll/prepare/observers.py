@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roll.core.configs.plain import to_mapping
+from roll.core.configs.ppo import PPOConfig
 from roll.core.distributed.backend import Backend
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.devices import Inventory
@@ -37,6 +38,12 @@ if TYPE_CHECKING:  # most runs serve no figures
     from roll.reports.prometheus.page import MetricsPage
 
 
+def is_watched(config: PPOConfig) -> bool:
+    """True if others are told of the run. An evaluation or a replay has the configuration of the run that it looks at, which may
+    be running, and whose address and notices these are."""
+    return config.mode in ("both", "train", "explore")
+
+
 class RunObservers:
     """What one run is shown by. Reports and onlookers share the page of its figures, and what exports its spans."""
 
@@ -46,6 +53,8 @@ class RunObservers:
     def reports(self, prepared: Prepared, inventory: Inventory, backend: Backend) -> Observers:
         """Raises `TrackerError`, having changed no file, and `OSError`."""
         made, config = run_observers(prepared, inventory, backend), prepared.config
+        if not is_watched(config):
+            return made
         if config.metrics_address is not None:
             from roll.reports.prometheus.page import MetricsPage
 
@@ -86,7 +95,7 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
         alarms = Alarms(config.alarms if config.trains else (), run_dir, display)
         reports += [tags, Adviser(config, inventory.kind, not backend.isolated, curves), alarms]
     retention = Retention(prepared.checkpoints, best)
-    receivers = () if config.only_explores else tuple(receivers_of(config.on_event))
+    receivers = tuple(receivers_of(config.on_event)) if is_watched(config) and not config.only_explores else ()
     notices = [Notices(receivers, config.exp_name, run_dir)] if receivers else []  # last: it tells what the others found
     return Observers((*reports, display, picture, *notices), display.note, retention.spares)
 

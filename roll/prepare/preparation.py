@@ -41,7 +41,7 @@ from roll.plan.rules.validation import check_config
 from roll.platform.ports import check_listening
 from roll.prepare.beginning import beginning
 from roll.prepare.check import with_sharing_here
-from roll.prepare.observers import RunObservers
+from roll.prepare.observers import RunObservers, is_watched
 from roll.prompts.chat_template import set_variables
 from roll.reports.receivers import receivers_of
 from roll.reports.spans import INSTALL, check_installed
@@ -188,6 +188,8 @@ class Preparation:
     def _check_listeners(self) -> None:
         """Those outside that are told of the run."""
         config = self.config
+        if not is_watched(config):
+            return
         if (address := config.metrics_address) is not None:
             self.collect("metrics_address", address, partial(check_listening, *listening_at(address)), FREE)
         if config.otlp_endpoint is not None:
