@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,10 @@ from roll.view.overview import Overview
 STATES = {"running": "green", "failed": "bold red", "crashed": "bold red", "stopped": "yellow", "silent": "yellow"}
 MOST_LINES = 5
 """Warnings below the table."""
+WIDE = 180
+"""Characters of a line, where the output is no terminal."""
+CUT = ("run", "verdict")
+"""Columns that are shortened where a screen is narrow."""
 HEAD = ("run", "state", "step", "left", "verdict", "staleness", "idle", "best", "warnings")
 
 
@@ -42,7 +47,8 @@ def main(arguments: Sequence[str]) -> int:
         if not folder.is_dir():
             print(f"error: {visible(str(folder))}: there is no such folder; name one that holds runs", file=sys.stderr)
             return 2
-    overview, console = Overview(folders), Console(highlight=False)
+    narrow = sys.stdout.isatty() or "COLUMNS" in os.environ
+    overview, console = Overview(folders), Console(highlight=False, width=None if narrow else WIDE)
     try:
         if options.json:
             print(json.dumps(_rows(overview, databases), indent=2))
@@ -85,16 +91,18 @@ def _of_database(address: str) -> dict[str, Any]:
 def screen(rows: Sequence[Mapping[str, Any]], most: int | None = None) -> RenderableType:
     """`most`: rows that have room, of one line each; None: all, with the whole verdict."""
     table = Table(box=None, padding=(0, 1), header_style=LABEL, expand=False)
-    for name in HEAD:
+    cells = [[*_cells(row)] for row in rows[:most]]
+    for place, name in enumerate(HEAD):
+        whole = max(len(name), *(len(each[place]) for each in cells), 0)
         table.add_column(
             name,
             overflow="ellipsis",
-            min_width=len(name),
+            min_width=len(name) if name in CUT else whole,
             no_wrap=name != "verdict" or most is not None,
             justify="right" if name == "warnings" else "left",
         )
-    for row in rows[:most]:
-        table.add_row(*_cells(row))
+    for each in cells:
+        table.add_row(*each)
     running = sum(row["state"] == "running" for row in rows)
     head = Text(f"{len(rows)} runs, {running} running, {time.strftime('%H:%M:%S')}", style=LABEL)
     told = [(row["name"], warning) for row in rows if row["state"] in ("running", "silent") for warning in row["warnings"]]
