@@ -42,6 +42,9 @@ class Ranks:
         over ranks, not averaged: the loss is already normalised by the whole batch."""
         if self.size == 1:
             model.to(self.device)
+            for tensor in (*model.parameters(), *model.buffers()):
+                if not tensor.untyped_storage().resizable():  # it is mapped from the model's file, which others may write
+                    tensor.data = tensor.data.clone()
             return
         self._shards, reshard = options.shards(self.size), options.reshard_after_forward
         sizes = {"replicate": self.size // self._shards, "shard": self._shards}
