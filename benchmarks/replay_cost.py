@@ -22,7 +22,7 @@ from pipeline_run import ROOT, read_run, save_results
 
 from roll.api import load_config, train
 from roll.core.record.batch_log import BATCHES
-from roll.topologies.batch_log import WrittenBatches
+from roll.topologies.replay.written_batches import WrittenBatches
 
 TARGET = 0.02
 """Share of a step."""

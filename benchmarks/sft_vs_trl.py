@@ -34,7 +34,7 @@ from roll.core.workers.train_backends import make_train_strategy
 from roll.core.workers.train_interface import RankContext
 from roll.platform.local_backend import LocalBackend
 from roll.prepare.rows_run import RowsRun, prepare
-from roll.topologies.from_rows import complete
+from roll.topologies.rows.from_rows import complete
 
 ROWS, SPEED_BATCH, WARM_UP = 32, 64, 3
 LOSSES = {"sft": "", "sigmoid": "sigmoid", "ipo": "ipo"}

@@ -60,8 +60,8 @@ def _replayed(run_dir: Path, step: int, into: Path, changes: Sequence[str], loca
 
 
 def _found(into: Path) -> dict[str, Any] | None:
-    from roll.topologies.explained import EXPLAINED
-    from roll.topologies.replay import COMPARED
+    from roll.topologies.replay.explained import EXPLAINED
+    from roll.topologies.replay.replayed_trainer import COMPARED
 
     if not (into / EXPLAINED).is_file():
         return None

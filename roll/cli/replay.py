@@ -149,7 +149,7 @@ def _debugger(step: int) -> CustomStage:
 
 
 def _told(run_dir: Path, into: Path, changed: bool) -> Iterator[str]:
-    from roll.topologies.replay import COMPARED
+    from roll.topologies.replay.replayed_trainer import COMPARED
 
     yield ""
     if changed:
@@ -172,8 +172,8 @@ def _told(run_dir: Path, into: Path, changed: bool) -> Iterator[str]:
 
 
 def _is_equal(into: Path) -> bool:
-    from roll.topologies.regenerated import REGENERATED
-    from roll.topologies.replay import COMPARED
+    from roll.topologies.replay.regenerated import REGENERATED
+    from roll.topologies.replay.replayed_trainer import COMPARED
 
     found = json.loads((into / COMPARED).read_text()) if (into / COMPARED).is_file() else {"equal": [], "different": []}
     generated = json.loads((into / REGENERATED).read_text()) if (into / REGENERATED).is_file() else {"first": None}
@@ -194,7 +194,7 @@ def _checkpoints(run_dir: Path, into: Path) -> Iterator[str]:
 
 
 def _generated(into: Path) -> Iterator[str]:
-    from roll.topologies.regenerated import REGENERATED
+    from roll.topologies.replay.regenerated import REGENERATED
 
     if not (into / REGENERATED).is_file():
         return

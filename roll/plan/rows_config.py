@@ -43,7 +43,7 @@ class RowsConfig(PPOConfig, ABC):
 
     @property
     def pg_variant(self) -> str:
-        return "roll.topologies.row_losses.likelihood"
+        return "roll.topologies.rows.row_losses.likelihood"
 
     @property
     def has_engines(self) -> bool:

@@ -54,7 +54,7 @@ from roll.strategies.train.megatron.supported import ParallelLayout, check_folde
 from roll.strategies.train.saved_adapters import check_adapters
 from roll.topologies import serving
 from roll.topologies.evaluation import evaluated_models
-from roll.topologies.replay import recorded_groups
+from roll.topologies.replay.replayed_trainer import recorded_groups
 from roll.transports.directory import check_room
 
 _FOLDER = "a Hugging Face folder: config.json, tokenizer, *.safetensors that are not quantised"

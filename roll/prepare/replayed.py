@@ -14,7 +14,7 @@ from roll.core.configs.problems import MISSING_VALUE, ConfigError, Problem
 from roll.core.configs.replay import ReplayConfig
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.record.checkpoint import CheckpointStore
-from roll.topologies.recording import Recording
+from roll.topologies.replay.recording import Recording
 
 C = TypeVar("C", bound=PPOConfig)
 Config: TypeAlias = RLVRConfig | AgenticConfig

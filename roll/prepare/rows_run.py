@@ -27,7 +27,7 @@ from roll.prompts.prompt_source import PromptSource
 from roll.prompts.row_tokens import LeftOutRows, RowTokenizer
 from roll.prompts.stored_rows import RowFile
 from roll.prompts.training_rows import read_training_rows
-from roll.topologies.row_losses import PairWeights, RowWeights
+from roll.topologies.rows.row_losses import PairWeights, RowWeights
 
 Config = TypeVar("Config", bound=RowsConfig)
 

@@ -17,7 +17,7 @@ from roll.platform.local_backend import LocalBackend
 from roll.prepare.replayed import beginning_of, generating, replayed
 from roll.prepare.rlvr_run import RLVRRun, prepare
 from roll.topologies.packing import packed, unpacked
-from roll.topologies.recording import Recording
+from roll.topologies.replay.recording import Recording
 
 THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
 RECORDED = {

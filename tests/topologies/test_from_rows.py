@@ -23,8 +23,8 @@ from roll.platform.local_backend import LocalBackend
 from roll.prepare.rows_run import RowsRun, prepare
 from roll.prepare.training_flow import pipeline_for
 from roll.strategies.model_folder import load_model
-from roll.topologies.from_rows import complete
-from roll.topologies.row_losses import pair_losses
+from roll.topologies.rows.from_rows import complete
+from roll.topologies.rows.row_losses import pair_losses
 
 ROWS = 12
 LOSSES = {

@@ -57,8 +57,8 @@ TOPOLOGIES = {
     "train": "roll.topologies.disaggregated.TrainerProcess",
     "explore": "roll.topologies.disaggregated.ExplorerProcess",
     "bench": "roll.topologies.evaluation.EvalOnly",
-    "replay": "roll.topologies.replay.ReplayedTrainer",
-    "rows": "roll.topologies.from_rows.FromRows",
+    "replay": "roll.topologies.replay.replayed_trainer.ReplayedTrainer",
+    "rows": "roll.topologies.rows.from_rows.FromRows",
 }
 """`mode`, or rows for a run of any mode that generates nothing -> the class of its topology."""
 Rollouts = Callable[[Any, Any], list[AnyStage]]

@@ -9,7 +9,7 @@ from roll.core.record.journal import RotatedJournal
 from roll.core.weights.bucket import WeightManifest
 
 BATCHES = "batches.jsonl"
-WRITTEN = "roll.topologies.batch_log.WrittenBatches"
+WRITTEN = "roll.topologies.replay.written_batches.WrittenBatches"
 """The implementation, loaded when it is used."""
 
 

@@ -19,7 +19,7 @@ from roll.core.distributed.device_locks import DeviceLocks
 from roll.core.record.journal import write_atomically
 from roll.core.weights.store import BucketRef, WeightStore
 from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, SamplingParams
-from roll.topologies.recording import Recording
+from roll.topologies.replay.recording import Recording
 
 REGENERATED = "regenerated.json"
 

@@ -30,10 +30,10 @@ from roll.core.record.journal import write_atomically
 from roll.core.weights.store import MemoryWeightStore, WeightStore
 from roll.core.weights.transport import NewWeights
 from roll.core.workers.infer_interface import sampling_params
-from roll.topologies.batch_log import weights_digest
-from roll.topologies.explained import Explaining
-from roll.topologies.recording import Recording
-from roll.topologies.regenerated import Generating, Regeneration
+from roll.topologies.replay.explained import Explaining
+from roll.topologies.replay.recording import Recording
+from roll.topologies.replay.regenerated import Generating, Regeneration
+from roll.topologies.replay.written_batches import weights_digest
 
 COMPARED = "replay.json"
 

@@ -32,7 +32,7 @@ from roll.core.trainer.milestones import Milestone
 from roll.core.trainer.trainer import Step, Trainer
 from roll.core.weights.transport import weight_store
 from roll.prompts.stored_rows import ANSWERS
-from roll.topologies.row_losses import RowWeights
+from roll.topologies.rows.row_losses import RowWeights
 
 
 def complete(group: SampleGroup) -> SampleGroup:
