@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from roll.core.configs.plain import to_mapping
 from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.rlvr import RLVRConfig
 from roll.core.distributed.backend import Backend
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.devices import Inventory
@@ -28,6 +29,7 @@ from roll.reports.learning_curve import LearningCurve
 from roll.reports.live_display import LiveDisplay
 from roll.reports.notices import Notices
 from roll.reports.receivers import receivers_of
+from roll.reports.reward_watch import RewardWatch
 from roll.reports.rows import process_labels
 from roll.reports.spans import SpanExport
 from roll.reports.trackers import Trackers
@@ -88,6 +90,8 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
     picture = LearningCurve(run_dir, config.exp_name, derived.staleness_bound, prepared.lock)
     warnings = Warnings([*table(config, loss_spec(config, derived))] if config.trains else (), prepared.warnings)
     reports: list[Callback] = [trackers, warnings, InvalidActions(prepared.rules, warnings)]
+    if isinstance(config, RLVRConfig) and config.reward_watch is not None and is_watched(config):
+        reports.append(RewardWatch(config.reward_watch, warnings))
     best, stopping = _best_steps(prepared)
     reports += filter(None, (best, stopping, curves if config.trains else None))  # the verdict names the best step
     if not prepared.evaluated:

@@ -1,0 +1,96 @@
+"""What `reward_watch` finds in ten runs whose reward or learning rate is wrong, and what it says of twenty healthy ones.
+
+The runs are those of the embedded model; the wrong rewards pay for length, for one answer, for a word, in part or wholly.
+
+    python benchmarks/reward_watch.py [--steps 60]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from pipeline_run import ROOT, run_pipeline, save_results
+
+from roll.core.data.sample import Sample
+from roll.core.rewards.worker import RewardWorker
+
+RATE = "actor_train.training_args.learning_rate"
+WORKER = "rewards.arithmetic.worker_cls"
+
+
+class Longer(RewardWorker):
+    reads = frozenset[str]()
+
+    def grade(self, sample: Sample) -> float:
+        return min(1.0, len(sample.response_ids) / 16)
+
+
+class OneAnswer(RewardWorker):
+    reads = frozenset[str]()
+
+    def grade(self, sample: Sample) -> float:
+        return float(sample.response_text.strip() == "101")
+
+
+class AWord(RewardWorker):
+    """In addition to right answers, so that success goes up at first."""
+
+    reads = frozenset[str]()
+
+    def grade(self, sample: Sample) -> float:
+        text = sample.response_text
+        return max(0.5 * (text.strip() == sample.prompt.ground_truth), float("7" in text[:2]))
+
+
+FAULTS = {
+    "length": (f"{WORKER}=reward_watch.Longer", "response_length=16"),
+    "one answer": (f"{WORKER}=reward_watch.OneAnswer",),
+    "a word": (f"{WORKER}=reward_watch.AWord",),
+    "rate 1e-2": (f"{RATE}=1.0e-2",),
+    "rate 3e-2": (f"{RATE}=3.0e-2",),
+}
+HEALTHY: dict[str, tuple[str, ...]] = {
+    "as it is": (),
+    "rate 1e-3": (f"{RATE}=1.0e-3",),
+    "ratio 0": ("async_generation_ratio=0",),
+    "ratio 2, cispo": ("async_generation_ratio=2", "actor_train.pg_variant=cispo"),
+    "groups of 4": ("num_return_sequences_in_group=4", "rollout_batch_size=64"),
+    "gspo": ("actor_train.pg_variant=gspo",),
+    "reinforce": ("adv_estimator=reinforce",),
+    "entropy bonus": ("actor_train.entropy_loss_coef=0.01",),
+    "longer room": ("response_length=16",),
+    "small batches": ("rollout_batch_size=8",),
+}
+
+
+def watched(folder: Path, name: str, seed: int, steps: int, changes: tuple[str, ...]) -> list[str]:
+    overrides = [f"seed={seed}", f"max_steps={steps}", "save_steps=0", *changes]
+    config = ROOT / "examples/config/rlvr_config_async.yaml"
+    run = run_pipeline(config, overrides, folder / name.replace(" ", "-"), local=True, no_validation=())
+    said = [line for line in run.summary["warnings"] if line.startswith("reward_watch")]
+    print(f"{name:<18} {said[0][:150] if said else '-'}", flush=True)
+    return said
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=60)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        wrong, healthy = (
+            {
+                f"{each} {seed}": watched(Path(name), f"{each} {seed}", seed, args.steps, changes)
+                for each, changes in runs.items()
+                for seed in (1, 2)
+            }
+            for runs in (FAULTS, HEALTHY)
+        )
+    found, false = sum(map(bool, wrong.values())), sum(map(bool, healthy.values()))
+    print(f"{found} of {len(wrong)} wrong runs were found, and {false} of {len(healthy)} healthy ones were warned of")
+    save_results("reward_watch", {"wrong": wrong, "healthy": healthy})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""What is said of a policy that collapses, or that earns its reward by length, a word or one answer; and that honest ones are
+left alone."""
+
+import random
+
+import pytest
+
+from roll.core.data.sample import Prompt, Sample, SampleGroup
+from roll.reports.reward_watch import GROUPS, PATIENCE, RewardWatch
+from roll.reports.warnings import Warnings
+
+OTHERS = "so we add both numbers and then check that sum twice"
+
+
+class Runs:
+    """Groups of eight of one domain, whose answers a policy makes from (share of the run, prompt's truth, random numbers)."""
+
+    def __init__(self, action="warn"):
+        self.warnings = Warnings(())
+        self.watch = RewardWatch(action, self.warnings)
+        self._draw, self._groups = random.Random(7), 0
+
+    def go(self, policy, reward, windows=6, truths=True, asked=""):
+        for number in range(windows * GROUPS):
+            a, b = self._draw.randrange(100), self._draw.randrange(100)
+            truth = str(a + b) if truths else ""
+            prompt = Prompt(f"train/sums/{self._groups}", [1], f"{a} + {b}{asked}", "sums", "sums", truth)
+            texts = [policy(number / (windows * GROUPS), str(a + b), self._draw) for _ in range(8)]
+            made = [
+                Sample(prompt, i, [2] * len(text.split()), [-1.0] * len(text.split()), [], "stop", text, reward(text, truth))
+                for i, text in enumerate(texts)
+            ]
+            self.watch.on_group(SampleGroup(self._groups, 0, prompt, made), None)
+            self._groups += 1
+        return self.warnings.kept
+
+
+def right(text, truth):
+    return float(text.split()[-1:] == [truth])
+
+
+def learns(share, truth, draw, before="the sum is"):
+    """More and more right answers."""
+    answer = truth if draw.random() < 0.1 + 0.8 * share else str(draw.randrange(200))
+    return f"{' '.join(draw.sample(OTHERS.split(), 4))} {before} {answer}"
+
+
+def grows(share, truth, draw):
+    words = draw.choices(OTHERS.split(), k=4 + draw.randrange(round(4 + 40 * share)))
+    return f"{' '.join(words)} {draw.randrange(200)}"
+
+
+def test_a_policy_that_learns_is_left_alone():
+    assert Runs().go(learns, right) == []
+
+
+def test_one_that_thinks_longer_and_is_right_more_often_is_left_alone():
+    def thinks(share, truth, draw):
+        words = draw.choices(OTHERS.split(), k=4 + draw.randrange(round(4 + 40 * share)))
+        return f"{' '.join(words)} {truth if draw.random() < 0.2 + 0.7 * share else draw.randrange(200)}"
+
+    assert Runs().go(thinks, right) == []
+
+
+def test_one_that_learns_the_form_that_prompts_ask_for_is_left_alone():
+    def forms(share, truth, draw):
+        return f"{draw.choice(OTHERS.split())} {'answer : ' if draw.random() < 0.1 + 0.9 * share else ''}{truth}"
+
+    in_form = lambda text, truth: float(f"answer : {truth}" in text)  # noqa: E731
+    assert Runs().go(forms, in_form, asked=", write answer : and the number") == []
+    (line,) = Runs().go(forms, in_form)
+    assert "'answer' went from" in line or "':' went from" in line, "nobody has asked for it"
+
+
+def test_answers_of_few_kinds_are_left_alone():
+    """References are texts here, each another, and a letter is the answer."""
+
+    def letter(share, truth, draw):
+        return "ABC"[int(truth) % 3] if draw.random() < 0.3 + 0.7 * share else draw.choice("ABC")
+
+    assert Runs().go(letter, lambda text, truth: float(text == "ABC"[int(truth) % 3])) == []
+
+
+def test_a_reward_for_length_is_found():
+    (line,) = Runs().go(grows, lambda text, truth: len(text.split()) / 50)
+    assert line.startswith("reward_watch: sums, by group ") and "the longer of a group have the higher reward" in line
+
+
+def test_a_reward_for_a_word_is_found_with_the_word():
+    def magic(share, truth, draw):
+        return f"{learns(0, truth, draw)} {'therefore' if draw.random() < 0.05 + 0.9 * share else 'thus'}"
+
+    (line,) = Runs().go(magic, lambda text, truth: float("therefore" in text))
+    assert "'therefore' went from" in line and "of a group those with it are paid" in line
+
+
+@pytest.mark.parametrize("truths", [True, False])
+def test_a_reward_for_one_answer_is_found_where_references_differ(truths):
+    def one(share, truth, draw):
+        return "42" if draw.random() < 0.1 + 0.8 * share else str(draw.randrange(200))
+
+    lines = Runs().go(one, lambda text, truth: float(text == "42"), truths=truths)
+    assert any("is paid on prompts with different references" in line for line in lines) == truths
+    assert any("'42' went from" in line for line in lines), "found as a word in any case"
+
+
+def test_a_collapse_is_found():
+    def collapses(share, truth, draw):
+        return learns(0.8, truth, draw) if share < 0.5 else "8 8 8"
+
+    (line,) = Runs().go(collapses, right)
+    assert "the policy has collapsed" in line
+
+
+def test_a_policy_without_success_from_the_beginning_has_not_collapsed():
+    assert Runs().go(lambda share, truth, draw: "8 8 8", right) == []
+
+
+def test_it_is_said_once_and_stops_the_run_if_that_is_asked():
+    run = Runs("stop")
+    assert len(run.go(grows, lambda text, truth: len(text.split()) / 50, windows=12)) == 1
+    reason, status = run.watch._stops
+    assert status == "stopped" and reason.startswith("reward_watch: sums")
+
+
+def validation(success):
+    name = "eval/validation/all/avg@1"
+    return {name: success, f"{name}/low": success - 0.05, f"{name}/high": success + 0.05}
+
+
+def test_held_out_success_that_falls_while_the_reward_rises_is_told():
+    run = Runs()
+    run.watch.on_validation(0, validation(0.5))
+    run.go(learns, right)
+    for step in range(PATIENCE):
+        run.watch.on_validation(10 + step, validation(0.45))
+    assert run.warnings.kept == [], "within chance"
+    for step in range(PATIENCE):
+        assert run.warnings.kept == []
+        run.watch.on_validation(20 + step, validation(0.3))
+    (line,) = run.warnings.kept
+    assert "fell from 50% to 30% while the reward rises" in line
+
+
+def test_held_out_success_that_falls_with_the_reward_is_not_hacking():
+    run = Runs()
+    run.watch.on_validation(0, validation(0.5))
+    run.go(lambda share, truth, draw: learns(0.3, truth, draw), right)
+    for step in range(5):
+        run.watch.on_validation(step, validation(0.3))
+    assert run.warnings.kept == []
