@@ -77,7 +77,11 @@ def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> It
     arithmetic = f"⌈{arithmetic}⌉" if derived.samples_per_step % batch else arithmetic
     if config.ppo_epochs > 1:
         arithmetic += f" × ppo_epochs {config.ppo_epochs}"
-    training_steps = config.max_steps - config.critic_warmup
+    if warm := config.warm_steps:
+        yield Quantity(
+            "warm start's optimiser steps", 1, warm, f"{config.groups_per_step:,} rows each, in the first {warm:,} steps"
+        )
+    training_steps = config.max_steps - config.critic_warmup - warm
     yield Quantity("optimiser steps", optimiser_steps, optimiser_steps * training_steps, arithmetic)
     if (size := prompt_sharing(config, train, per_epoch)) > 1:
         yield _computed_tokens(config, derived, size, training_steps)

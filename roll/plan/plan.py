@@ -246,6 +246,11 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
             f"{manager.num_env_groups:,} groups × {manager.group_size + manager.group_size_redundancy} = {manager.env_count:,} "
             f"environments play together, {manager.max_env_num_per_worker} per worker process"
         )
+    if config.warm_start is not None and (warm := config.warm_steps):
+        yield (
+            f"the first {warm:,} of {config.max_steps:,} steps train {config.groups_per_step:,} rows each, by −ℓ of "
+            f"loss_on: {config.warm_start.loss_on}, mean over tokens; nothing is rolled out before version {warm:,}"
+        )
     if isinstance(config, RLVRConfig) and (unshared := [name for name in config.rewards if name not in derived.domain_shares]):
         yield f"no prompt of {', '.join(unshared)} is trained: domain_interleave_probs gives no share"
     if config.uses_critic:

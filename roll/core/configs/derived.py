@@ -96,7 +96,7 @@ def derive(config: PPOConfig) -> Derived:
         samples_per_step=samples,
         optimizer_batch_size=-(-samples // steps) if steps else 0,
         optimizer_steps_per_epoch=steps,
-        total_optimizer_steps=steps * config.ppo_epochs * (config.max_steps - config.critic_warmup),
+        total_optimizer_steps=_total_steps(config, steps),
         critic_steps_per_epoch=critic_steps,
         critic_total_steps=critic_steps * config.ppo_epochs * config.max_steps,
         staleness_bound=staleness_bound(config.async_generation_ratio),
@@ -116,6 +116,11 @@ def derive(config: PPOConfig) -> Derived:
         trackers=_trackers(config),
         run_dir=config.run_dir,
     )
+
+
+def _total_steps(config: PPOConfig, steps: int) -> int:
+    warm = config.warm_steps
+    return warm + steps * config.ppo_epochs * (config.max_steps - config.critic_warmup - warm)
 
 
 def _trackers(config: PPOConfig) -> tuple[str, ...]:

@@ -40,6 +40,15 @@ class SFTKeysConfig(ColumnsConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WarmStartConfig(SFTKeysConfig):
+    """Steps of supervised fine-tuning that come first, on rows of a file."""
+
+    steps: int = option(0, "Their number, which max_steps counts; each trains rollout_batch_size rows.", bounds=Bounds(ge=1))
+    learning_rate: float | None = option(None, "Of these steps, before its schedule; null: actor_train's.", bounds=Bounds(gt=0))
+    data_args: DataArguments = option(DataArguments(), "The rows.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class DPOKeysConfig(ColumnsConfig):
     loss: Literal["sigmoid", "ipo", "simpo"] = option(
         "sigmoid",

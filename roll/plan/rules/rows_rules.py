@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from roll.core.configs.arguments import DataArguments
 from roll.core.configs.base import BaseConfig
 from roll.core.configs.fields import default_of
 from roll.core.configs.losses import PolicyLossKnobs
@@ -70,15 +71,19 @@ def _data(config: RowsConfig) -> Iterator[Problem]:
     data = config.actor_train.data_args
     sources = {set_key(name): each.data_args for name, each in config.validations.items()} | {"actor_train": data}
     for name, each in sources.items():
-        yield from data_problems(f"{name}.data_args", each)
-        if each.template == "chatml":
-            yield Problem(f"{name}.data_args.template", "chatml", "writes prompts alone", "native, or none")
-        if each.continue_final_message:
-            message = "is not read: an answer at the end of a row is trained"
-            yield Problem(f"{name}.data_args.continue_final_message", True, message, "remove it")
+        yield from row_data_problems(f"{name}.data_args", each)
     for key in ("curriculum", "pass_rate_curriculum"):
         if getattr(data, key) is not None:
             yield Problem(f"actor_train.data_args.{key}", "given", "is for prompts", "remove it")
+
+
+def row_data_problems(key: str, data: DataArguments) -> Iterator[Problem]:
+    """Problems of files with rows that are trained, or evaluated, as they stand."""
+    yield from data_problems(key, data)
+    if data.template == "chatml":
+        yield Problem(f"{key}.template", "chatml", "writes prompts alone", "native, or none")
+    if data.continue_final_message:
+        yield Problem(f"{key}.continue_final_message", True, "is not read: an answer at the end of a row is trained", "remove it")
 
 
 def _pairs(config: DPOConfig) -> Iterator[Problem]:

@@ -28,6 +28,7 @@ from roll.plan.rules.rows_rules import rows_problems
 from roll.plan.rules.schedule_rules import schedule_problems
 from roll.plan.rules.set_names import set_names
 from roll.plan.rules.teacher_rules import teacher_problems
+from roll.plan.rules.warm_start_rules import warm_start_problems
 
 OF_THE_RUN = frozenset({"messages", "add_generation_prompt"})
 """Variables of a chat template that are not for the user to set."""
@@ -54,6 +55,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         schedule_problems,
         loss_problems,
         teacher_problems,
+        warm_start_problems,
         role_problems,
         _sampling,
         _template_variables,

@@ -28,6 +28,9 @@ def likelihood(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[s
     return -inputs.advantages * inputs.logprobs, {}
 
 
+VARIANT = f"{likelihood.__module__}.{likelihood.__qualname__}"
+
+
 class RowWeights(Advantages):
     def rollouts(self, groups: Sequence[SampleGroup]) -> dict[str, float]:
         lengths = [sample.own_tokens for group in groups for sample in group.samples]
