@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from roll.core.configs.arguments import DataArguments
-from roll.core.configs.fields import Bounds, option
+from roll.core.configs.fields import Bounds, option, required
 
 LossOn = Literal["assistant", "last", "all"]
 
@@ -43,7 +43,7 @@ class SFTKeysConfig(ColumnsConfig):
 class WarmStartConfig(SFTKeysConfig):
     """Steps of supervised fine-tuning that come first, on rows of a file."""
 
-    steps: int = option(0, "Their number, which max_steps counts; each trains rollout_batch_size rows.", bounds=Bounds(ge=1))
+    steps: int = required("Their number, which max_steps counts; each trains rollout_batch_size rows.", bounds=Bounds(ge=1))
     learning_rate: float | None = option(None, "Of these steps, before its schedule; null: actor_train's.", bounds=Bounds(gt=0))
     data_args: DataArguments = option(DataArguments(), "The rows.")
 
