@@ -62,6 +62,7 @@ from roll.prompts.prompt_file import announced, read_rows
 from roll.prompts.prompt_source import PromptSource, tokenize_prompts
 from roll.prompts.stored_rows import RowFile, StoredRows, TokenizedRow
 from roll.strategies.infer.installed_engine import engine_problems
+from roll.topologies.rows.online_pairs import online_pairs, with_pair
 from roll.topologies.rows.warm_start import with_warm_start
 
 
@@ -238,6 +239,8 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
 def group_filters(config: RLVRConfig, collect: Collector) -> dict[str, GroupFilter]:
     """By domain; of those that have one."""
     found = {domain: _filter(config, domain, collect) for domain in config.rewards}
+    if config.trains_pairs:
+        found = {domain: with_pair(group_filter) for domain, group_filter in found.items()}
     return {domain: group_filter for domain, group_filter in found.items() if group_filter is not None}
 
 
@@ -269,7 +272,7 @@ class RLVRRun(Run):
 
     @staticmethod
     def advantages(config: RLVRConfig) -> Advantages:
-        return with_warm_start(config, RLVRAdvantages(config))
+        return with_warm_start(config, online_pairs(config) or RLVRAdvantages(config))
 
     @staticmethod
     def rollouts(config: RLVRConfig, explorer: RLVRExplorer) -> list[AnyStage]:

@@ -81,7 +81,7 @@ class RowsRun(Run):
 
     @staticmethod
     def advantages(config: RowsConfig) -> RowWeights:
-        return PairWeights(config) if isinstance(config, DPOConfig) else RowWeights(config)
+        return PairWeights(config, config.dpo) if isinstance(config, DPOConfig) else RowWeights(config)
 
     @staticmethod
     def rollouts(config: RowsConfig, explorer: Any) -> list[AnyStage]:

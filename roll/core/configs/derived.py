@@ -137,8 +137,8 @@ def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
     """Returns True if log-probs are recomputed at the start of a step, and the reason."""
     variant = config.pg_variant
     loss = POLICY_LOSSES.get(variant)
-    if config.from_rows:
-        return config.kind == "dpo", "what a token weighs follows from the log-probs of both answers"
+    if config.from_rows or config.trains_pairs:
+        return config.trains_pairs, "what a token weighs follows from the log-probs of both answers"
     if config.old_logprobs != "auto":
         return config.old_logprobs == "recompute", f"old_logprobs: {config.old_logprobs}"
     if loss is not None and loss.needs_proximal:

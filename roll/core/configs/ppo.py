@@ -182,6 +182,11 @@ class PPOConfig(BaseConfig, ABC):
         return self.actor_train.pg_variant
 
     @property
+    def trains_pairs(self) -> bool:
+        """Returns True if the loss is of pairs of answers, and what each token weighs follows from the log-probs of both."""
+        return False
+
+    @property
     def uses_reference(self) -> bool:
         return self.use_kl_loss or self.add_token_level_kl
 

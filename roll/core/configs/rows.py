@@ -49,7 +49,9 @@ class WarmStartConfig(SFTKeysConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPOKeysConfig(ColumnsConfig):
+class PairLossConfig:
+    """The loss of a better and a worse answer to the same question."""
+
     loss: Literal["sigmoid", "ipo", "simpo"] = option(
         "sigmoid",
         "Loss of a pair with log-ratios to the reference h = Σ(ℓ − ℓ_r) of the chosen answer minus that of the rejected one.\n"
@@ -62,5 +64,9 @@ class DPOKeysConfig(ColumnsConfig):
         0.0, "sigmoid, simpo: share of pairs taken to be labelled the wrong way round.", bounds=Bounds(ge=0, lt=0.5)
     )
     margin: float = option(0.0, "simpo: least difference that is asked for.", bounds=Bounds(ge=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPOKeysConfig(ColumnsConfig, PairLossConfig):
     chosen: str = option("chosen", "Column with the better answer: a text, messages, or the conversation that ends with it.")
     rejected: str = option("rejected", "Column with the worse answer, in the same form.")

@@ -11,7 +11,7 @@ from roll.core.configs.fields import default_of
 from roll.core.configs.losses import PolicyLossKnobs
 from roll.core.configs.ppo import PPOConfig, set_key
 from roll.core.configs.problems import MISSING_VALUE, Problem
-from roll.core.configs.rows import DPOKeysConfig
+from roll.core.configs.rows import PairLossConfig
 from roll.core.configs.worker import ActorTrainConfig
 from roll.plan.rows_config import DPOConfig, RowsConfig, SFTConfig
 from roll.plan.rules.rlvr_rules import data_problems
@@ -87,13 +87,18 @@ def row_data_problems(key: str, data: DataArguments) -> Iterator[Problem]:
 
 
 def _pairs(config: DPOConfig) -> Iterator[Problem]:
-    keys, usual = config.dpo, DPOKeysConfig()
+    keys = config.dpo
     if config.loss_agg_mode != "token-mean":
         message = "is not read: the loss is the mean over pairs"
         yield Problem("loss_agg_mode", config.loss_agg_mode, message, "remove it")
-    for name, read_by in (("margin", ("simpo",)), ("label_smoothing", ("sigmoid", "simpo"))):
-        if keys.loss not in read_by and (value := getattr(keys, name)) != getattr(usual, name):
-            yield Problem(f"dpo.{name}", value, f"loss {keys.loss} does not read it", f"0, or loss: {' or '.join(read_by)}")
+    yield from pair_loss_problems("dpo", keys)
     if config.uses_reference and config.reference is None:
         message = f"loss {keys.loss} compares with the model that training starts from"
         yield Problem("reference", MISSING_VALUE, message, "reference: {}, or loss: simpo")
+
+
+def pair_loss_problems(key: str, keys: PairLossConfig) -> Iterator[Problem]:
+    usual = PairLossConfig()
+    for name, read_by in (("margin", ("simpo",)), ("label_smoothing", ("sigmoid", "simpo"))):
+        if keys.loss not in read_by and (value := getattr(keys, name)) != getattr(usual, name):
+            yield Problem(f"{key}.{name}", value, f"loss {keys.loss} does not read it", f"0, or loss: {' or '.join(read_by)}")

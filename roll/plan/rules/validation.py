@@ -22,6 +22,7 @@ from roll.plan.rules.best_rules import best_problems
 from roll.plan.rules.loss_rules import loss_problems
 from roll.plan.rules.metric_rules import alarm_problems
 from roll.plan.rules.operating_rules import operating_problems
+from roll.plan.rules.pair_rules import pair_problems
 from roll.plan.rules.rlvr_rules import rlvr_problems
 from roll.plan.rules.role_rules import device_problems, role_problems, unreadable_devices
 from roll.plan.rules.rows_rules import rows_problems
@@ -62,7 +63,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
     ):
         problems += rule(config)
     if isinstance(config, RLVRConfig):
-        problems += rlvr_problems(config)
+        problems += [*rlvr_problems(config), *pair_problems(config)]
     if isinstance(config, AgenticConfig):
         problems += agentic_problems(config)
     return problems
