@@ -1,11 +1,16 @@
 """Supervised fine-tuning before the first rollouts, in one run: what each step trains, versions, accounts, resumption."""
 
 import json
+import os
+import signal
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import tiny_world
 import torch
+import yaml
 from train_specs import fsdp2_spec
 
 from roll.core.configs.problems import ConfigError
@@ -107,6 +112,48 @@ def test_a_run_resumed_in_the_warm_start_at_the_seam_and_after_it_goes_on_as_if_
             assert {k: v for k, v in values[0].items() if k > step} == {k: v for k, v in values[1].items() if k > step}, name
         uids = [[group["prompt_uid"] for group in each.groups if trained_after(group, step)] for each in (whole, rest)]
         assert uids[0] == uids[1]
+
+
+KILLER = """
+import os
+import signal
+
+from roll import Callback
+
+
+class KillsOnce(Callback):
+    def on_step(self, step, metrics):
+        if step == int(os.environ.get("KILLED_IN", 0)):
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed_in", [2, WARM + 1, WARM + 2], ids=["in the warm start", "at the seam", "after it"])
+def test_a_run_that_was_killed_goes_on_with_its_command_and_loses_nothing(world, tmp_path, forks, killed_in):
+    """The process is killed before the checkpoint of the step is written, so it goes on from the step before."""
+    from roll.cli.verify import main as verify
+
+    (tmp_path / "killer.py").write_text(KILLER)
+    given = tiny_world.settings(world) | ALIKE | {"output_dir": str(tmp_path / "killed"), "max_steps": STEPS, "save_steps": 1}
+    warm = {"data_args": {"file_name": str(world / "solved.jsonl"), "template": "none"}, "steps": WARM}
+    given |= {"warm_start": warm, "eval_steps": WARM, "flow": {"callbacks": ["killer.KillsOnce"]}}
+    (tmp_path / "warm.yaml").write_text(yaml.safe_dump(given | {"resume_from_checkpoint": "auto"}))
+    paths = os.pathsep.join([str(tiny_world.WORKERS), str(tmp_path), *sys.path])
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    roll = [str(Path(sys.executable).with_name("roll")), "train", "rlvr", "--config_path", str(tmp_path), "--config_name", "warm"]
+    for step, code in ((killed_in, -signal.SIGKILL), (0, 0)):
+        with (tmp_path / "log.txt").open("wb") as output:
+            process = forks.start([*roll, "--local"], tmp_path, environment | {"KILLED_IN": str(step)}, output)
+            assert process.wait(150) == code, (tmp_path / "log.txt").read_text()
+    folder = tmp_path / "killed" / "run"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["status"], summary["resumed_from_step"]) == ("finished", killed_in - 1)
+    assert verify([str(folder)]) == 0
+    whole = run(world, tmp_path / "whole", **ALIKE)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    losses = [{row["step"]: row["actor/pg_loss"] for row in each if "actor/pg_loss" in row} for each in (rows, whole.rows)]
+    assert losses[0] == losses[1] and len(losses[0]) == STEPS
 
 
 def test_the_gradient_of_a_warm_step_is_that_of_cross_entropy_whatever_the_temperature(world, tmp_path):
