@@ -45,7 +45,7 @@ def quantities(config: PPOConfig, derived: Derived, data_parallel: int) -> list[
 
 
 def _rollouts(config: PPOConfig, derived: Derived) -> Iterator[Quantity]:
-    steps, groups, size = config.max_steps, config.groups_per_step, config.group_size
+    steps, groups, size = config.max_steps - config.warm_steps, config.groups_per_step, config.group_size
     rollouts, samples = config.rollouts_per_step, config.rollouts_per_step * config.samples_per_rollout
     if isinstance(config, AgenticConfig):
         turns = max(config.custom_envs[tag].max_steps for tag in config.partition(config.train_env_manager))
