@@ -131,7 +131,7 @@ class KillsOnce(Callback):
 @pytest.mark.slow
 @pytest.mark.parametrize("killed_in", [2, WARM + 1, WARM + 2], ids=["in the warm start", "at the seam", "after it"])
 def test_a_run_that_was_killed_goes_on_with_its_command_and_loses_nothing(world, tmp_path, forks, killed_in):
-    """The process is killed before the checkpoint of the step is written, so it goes on from the step before."""
+    """The process is killed before the checkpoint of the step is written; that of the step before may be under way."""
     from roll.cli.verify import main as verify
 
     (tmp_path / "killer.py").write_text(KILLER)
@@ -148,7 +148,7 @@ def test_a_run_that_was_killed_goes_on_with_its_command_and_loses_nothing(world,
             assert process.wait(150) == code, (tmp_path / "log.txt").read_text()
     folder = tmp_path / "killed" / "run"
     summary = json.loads((folder / "summary.json").read_text())
-    assert (summary["status"], summary["resumed_from_step"]) == ("finished", killed_in - 1)
+    assert summary["status"] == "finished" and summary["resumed_from_step"] in (killed_in - 1, killed_in - 2)
     assert verify([str(folder)]) == 0
     whole = run(world, tmp_path / "whole", **ALIKE)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
