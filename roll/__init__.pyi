@@ -61,6 +61,8 @@ from roll.core.configs.worker import (
     ValidationConfig as ValidationConfig,
     TeacherConfig as TeacherConfig,
 )
+from roll.core.configs.rows import PairLossConfig as PairLossConfig
+from roll.core.configs.rows import WarmStartConfig as WarmStartConfig
 from roll.core.data.sample import Prompt as Prompt
 from roll.core.data.sample import Sample as Sample
 from roll.core.data.sample import SampleGroup as SampleGroup

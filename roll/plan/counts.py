@@ -45,7 +45,7 @@ def quantities(config: PPOConfig, derived: Derived, data_parallel: int) -> list[
 
 
 def _rollouts(config: PPOConfig, derived: Derived) -> Iterator[Quantity]:
-    steps, groups, size = config.max_steps, config.groups_per_step, config.group_size
+    steps, groups, size = config.max_steps - config.warm_steps, config.groups_per_step, config.group_size
     rollouts, samples = config.rollouts_per_step, config.rollouts_per_step * config.samples_per_rollout
     if isinstance(config, AgenticConfig):
         turns = max(config.custom_envs[tag].max_steps for tag in config.partition(config.train_env_manager))
@@ -77,7 +77,11 @@ def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> It
     arithmetic = f"⌈{arithmetic}⌉" if derived.samples_per_step % batch else arithmetic
     if config.ppo_epochs > 1:
         arithmetic += f" × ppo_epochs {config.ppo_epochs}"
-    training_steps = config.max_steps - config.critic_warmup
+    if warm := config.warm_steps:
+        yield Quantity(
+            "warm start's optimiser steps", 1, warm, f"{config.groups_per_step:,} rows each, in the first {warm:,} steps"
+        )
+    training_steps = config.max_steps - config.critic_warmup - warm
     yield Quantity("optimiser steps", optimiser_steps, optimiser_steps * training_steps, arithmetic)
     if (size := prompt_sharing(config, train, per_epoch)) > 1:
         yield _computed_tokens(config, derived, size, training_steps)

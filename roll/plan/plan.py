@@ -24,7 +24,7 @@ from roll.plan.formulas import LossFormula, loss_formula
 from roll.plan.memory import Model, Part
 from roll.plan.memory_plan import DeviceMemory, RoleMemories, RoleMemory, device_memory, host_memory
 from roll.plan.rows_config import RowsConfig
-from roll.plan.rows_formulas import rows_formula, rows_of_step
+from roll.plan.rows_formulas import pair_formula, rows_formula, rows_of_step
 from roll.plan.rules.doubts import doubts
 
 
@@ -109,12 +109,19 @@ def make_plan(
         staleness=_staleness(config, derived),
         log_probs=_log_probs(config, derived),
         sampling=tuple(_sampling(config, derived)),
-        loss=rows_formula(config) if isinstance(config, RowsConfig) else loss_formula(config, derived),
+        loss=_loss(config, derived),
         memory=tuple(memories),
         devices=tuple(device_memory(roles, memories)),
         host=tuple(host_memory(config, roles, memories, models, device_count // config.num_nodes, accelerators)),
         notes=(*map(str, doubts(config)), *_notes(config, derived, roles)),
     )
+
+
+def _loss(config: PPOConfig, derived: Derived) -> LossFormula:
+    if isinstance(config, RowsConfig):
+        return rows_formula(config)
+    pairs = config.online_pairs if isinstance(config, RLVRConfig) else None
+    return loss_formula(config, derived) if pairs is None else pair_formula(pairs)
 
 
 def _quantities(config: PPOConfig, derived: Derived, data_parallel: int) -> list[Quantity]:
@@ -245,6 +252,11 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
         yield (
             f"{manager.num_env_groups:,} groups × {manager.group_size + manager.group_size_redundancy} = {manager.env_count:,} "
             f"environments play together, {manager.max_env_num_per_worker} per worker process"
+        )
+    if config.warm_start is not None and (warm := config.warm_steps):
+        yield (
+            f"the first {warm:,} of {config.max_steps:,} steps train {config.groups_per_step:,} rows each, by −ℓ of "
+            f"loss_on: {config.warm_start.loss_on}, mean over tokens; nothing is rolled out before version {warm:,}"
         )
     if isinstance(config, RLVRConfig) and (unshared := [name for name in config.rewards if name not in derived.domain_shares]):
         yield f"no prompt of {', '.join(unshared)} is trained: domain_interleave_probs gives no share"

@@ -119,5 +119,9 @@ class DPOConfig(RowsConfig):
         return self.dpo
 
     @property
+    def trains_pairs(self) -> bool:
+        return True
+
+    @property
     def uses_reference(self) -> bool:
         return self.dpo.loss != "simpo"

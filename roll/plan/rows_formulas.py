@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from roll.core.configs.rows import PairLossConfig
 from roll.plan.counts import Quantity
 from roll.plan.formulas import AGGREGATIONS, LossFormula
 from roll.plan.rows_config import DPOConfig, RowsConfig
@@ -20,7 +21,10 @@ def rows_formula(config: RowsConfig) -> LossFormula:
         return LossFormula(
             "mean(L_t)", "−ℓ", "none", "", "", AGGREGATIONS[config.loss_agg_mode], "", "", "", _TOKENS[config.loss_on]
         )
-    keys = config.dpo
+    return pair_formula(config.dpo)
+
+
+def pair_formula(keys: PairLossConfig) -> LossFormula:
     sizes = {"sigmoid": "Σ_y(ℓ − ℓ_r)", "ipo": "mean_y(ℓ − ℓ_r)", "simpo": "mean_y ℓ"}
     h = f"h = {sizes[keys.loss]} of the chosen answer − that of the rejected one"
     if keys.loss == "ipo":

@@ -33,6 +33,7 @@ from roll.core.groups.tasks import NoTasks
 from roll.core.pipeline.prepared import Prepared
 from roll.core.pipeline.run import Run
 from roll.core.record.ledger import Ledger
+from roll.core.trainer.advantages import Advantages
 from roll.core.trainer.agentic_advantages import AgenticAdvantages
 from roll.core.workers.infer_interface import sampling_params
 from roll.envs.env_manager import EnvManager, Record
@@ -40,6 +41,8 @@ from roll.envs.environment import NO_RESET, UNSEEN, Observation, unseen
 from roll.envs.environment_worker import toolbox
 from roll.prepare.pipeline import Pipeline
 from roll.prepare.preparation import Preparation
+from roll.prepare.row_sets import with_rows_first
+from roll.topologies.rows.warm_start import with_warm_start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,8 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
     configured = {tag: _depends_on(env) for tag, env in envs.items()}
     bench = config.only_evaluates
     weights, mixture = config.domain_weights, config.pass_rate_mixture
-    source = NoTasks(config.seed) if bench else EpisodeSource(weights, configured, config.seed, by_pass_rate=mixture)
+    episodes = NoTasks(config.seed) if bench else EpisodeSource(weights, configured, config.seed, by_pass_rate=mixture)
+    source = with_rows_first(episodes, shared)
     shared.restore(source)
     return AgenticPrepared(
         **shared.common(source, filters),
@@ -257,8 +261,8 @@ class AgenticRun(Run):
         return {ROLE: [WorkerSpec(f"{ROLE}-{placement.rank}", WORKER, placement, kwargs) for placement in placements]}
 
     @staticmethod
-    def advantages(config: AgenticConfig) -> AgenticAdvantages:
-        return AgenticAdvantages(config)
+    def advantages(config: AgenticConfig) -> Advantages:
+        return with_warm_start(config, AgenticAdvantages(config))
 
     @staticmethod
     def rollouts(config: AgenticConfig, explorer: AgenticExplorer) -> list[AnyStage]:

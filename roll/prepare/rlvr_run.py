@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from roll.chat.dialogue import Dialogue
 from roll.chat.own_rollouts import OwnRollouts, call_problems
@@ -42,7 +40,7 @@ from roll.core.pipeline.run import Run
 from roll.core.pipeline.state import new_admission
 from roll.core.record.ledger import Ledger
 from roll.core.record.validation import ValidationSet
-from roll.core.trainer.advantages import RLVRAdvantages
+from roll.core.trainer.advantages import Advantages, RLVRAdvantages
 from roll.core.workers.infer_interface import sampling_params
 from roll.graders.references import (
     TRIED,
@@ -56,14 +54,16 @@ from roll.graders.references import (
     try_reward,
     unasked,
 )
-from roll.platform.file_systems import of_network
 from roll.prepare.pipeline import Pipeline
 from roll.prepare.preparation import Preparation
+from roll.prepare.row_sets import folder_of_rows, with_rows_first
 from roll.prompts.chat_template import encode
 from roll.prompts.prompt_file import announced, read_rows
 from roll.prompts.prompt_source import PromptSource, tokenize_prompts
 from roll.prompts.stored_rows import RowFile, StoredRows, TokenizedRow
 from roll.strategies.infer.installed_engine import engine_problems
+from roll.topologies.rows.online_pairs import online_pairs, with_pair
+from roll.topologies.rows.warm_start import with_warm_start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,16 +101,18 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     if not config.has_engines:
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={}, success_at={})
     validation, left_out = _validation(config, shared)
-    source: PromptSource | None = collect(
+    prompts: PromptSource | None = collect(
         "actor_train.data_args.file_name",
         config.actor_train.data_args.file_name,
         lambda: _source(config, train, derived.domain_shares),
         "every domain needs prompts and a share, and with a curriculum every prompt its number",
     )
+    collect.raise_if_any()
+    assert prompts is not None
+    source = with_rows_first(prompts, shared)
     shared.restore(source)
     collect.raise_if_any()
-    assert source is not None
-    shared.warnings += _repeated(len(source), config.rollout_batch_size)
+    shared.warnings += _repeated(len(prompts), config.rollout_batch_size)
     at = _try_rewards(config, train, validation, shared)
     filters = group_filters(config, collect)
     collect.raise_if_any()
@@ -234,15 +236,11 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
     return collect(key, value, tokenize, "mend the file, or name another one") or (RowFile(), {})
 
 
-def folder_of_rows(run_dir: Path) -> Path | None:
-    """The run's folder: temporary files, None, may lie in memory. But not where each prompt would be fetched from a server, which
-    may be away."""
-    return run_dir if os.access(run_dir, os.W_OK) and not of_network(run_dir) else None
-
-
 def group_filters(config: RLVRConfig, collect: Collector) -> dict[str, GroupFilter]:
     """By domain; of those that have one."""
     found = {domain: _filter(config, domain, collect) for domain in config.rewards}
+    if config.trains_pairs:
+        found = {domain: with_pair(group_filter) for domain, group_filter in found.items()}
     return {domain: group_filter for domain, group_filter in found.items() if group_filter is not None}
 
 
@@ -273,8 +271,8 @@ class RLVRRun(Run):
         }
 
     @staticmethod
-    def advantages(config: RLVRConfig) -> RLVRAdvantages:
-        return RLVRAdvantages(config)
+    def advantages(config: RLVRConfig) -> Advantages:
+        return with_warm_start(config, online_pairs(config) or RLVRAdvantages(config))
 
     @staticmethod
     def rollouts(config: RLVRConfig, explorer: RLVRExplorer) -> list[AnyStage]:

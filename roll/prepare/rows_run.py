@@ -11,7 +11,6 @@ from roll.core.configs.ppo import set_key
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.distributed.backend import Backend, WorkerSpec
 from roll.core.distributed.devices import Inventory
-from roll.core.errors import PromptFileError
 from roll.core.explorer.explorer import Explorer
 from roll.core.flow.stage import AnyStage
 from roll.core.pipeline.prepared import Prepared
@@ -21,12 +20,10 @@ from roll.core.workers.infer_interface import sampling_params
 from roll.plan.rows_config import DPOConfig, RowsConfig, SFTConfig
 from roll.prepare.pipeline import Pipeline
 from roll.prepare.preparation import Preparation
-from roll.prepare.rlvr_run import folder_of_rows
-from roll.prompts.prompt_file import announced
+from roll.prepare.row_sets import RowSetSource, read_row_set
 from roll.prompts.prompt_source import PromptSource
-from roll.prompts.row_tokens import LeftOutRows, RowTokenizer
+from roll.prompts.row_tokens import LeftOutRows
 from roll.prompts.stored_rows import RowFile
-from roll.prompts.training_rows import read_training_rows
 from roll.topologies.rows.row_losses import PairWeights, RowWeights
 
 Config = TypeVar("Config", bound=RowsConfig)
@@ -63,30 +60,8 @@ def prepare(config: RowsConfig, inventory: Inventory, one_process: bool = False)
 
 
 def _rows(config: RowsConfig, role: str, data: DataArguments, shared: Preparation) -> tuple[RowFile, LeftOutRows]:
-    """The rows that can be used, and how many cannot, by reason."""
-    key = f"{role}.data_args.{'file_name' if data.path is None else 'path'}"
-    longest, tokenizer = shared.derived.sequence_length, shared.tokenizer
-    one_set = role != "actor_train" or not config.domain_weights
-
-    def tokenize() -> tuple[RowFile, LeftOutRows]:
-        read = read_training_rows(data, config.columns, f"{role}.data_args")
-        rows = announced(read, f"rows of {data.path or ', '.join(data.files)}")
-        if tokenizer is None:
-            return RowFile(), LeftOutRows()
-        made = RowTokenizer(tokenizer, data.template, config.loss_on, shared.models.ends, shared.models.known)
-        usable, left_out = made.rows(rows, longest, one_set, folder_of_rows(shared.run_dir))
-        count, why = sum(left_out.values()), left_out.told(longest)
-        if not len(usable):
-            raise PromptFileError(f"none of {count:,} rows can be used: {why}", "rows that end with an answer, and fit")
-        if count:
-            line = f"{key}: {count:,} of {count + len(usable):,} rows are left out: {why}"
-            (shared.warnings if count > len(usable) else shared.remarks).append(line)
-        if left_out.endless and config.loss_on != "all":
-            shared.warnings.append(f"{key}: no token ends the answer of {left_out.endless:,} rows: it does not learn to end")
-        return usable, left_out
-
-    value = data.file_name if data.path is None else data.path
-    return shared.collect(key, value, tokenize, "mend the file, or name another one") or (RowFile(), LeftOutRows())
+    by_name = role == "actor_train" and config.domain_weights
+    return read_row_set(RowSetSource(role, data, config.columns, config.loss_on, "" if by_name else "rows"), shared)
 
 
 def _count_epochs(config: RowsConfig, rows: int, shared: Preparation) -> None:
@@ -106,7 +81,7 @@ class RowsRun(Run):
 
     @staticmethod
     def advantages(config: RowsConfig) -> RowWeights:
-        return PairWeights(config) if isinstance(config, DPOConfig) else RowWeights(config)
+        return PairWeights(config, config.dpo) if isinstance(config, DPOConfig) else RowWeights(config)
 
     @staticmethod
     def rollouts(config: RowsConfig, explorer: Any) -> list[AnyStage]:

@@ -66,9 +66,9 @@ class RowTokenizer:
         self._ends, self._known = frozenset(ends), known
         self._process: TemplateProcess | None = None
 
-    def rows(self, rows: Iterable[TrainingRow], longest: int, one_set: bool, folder: Path | None) -> tuple[RowFile, LeftOutRows]:
-        """The rows that can be used, in order, and the counts of the others. `longest`: most tokens of one. `one_set`: rows of
-        all names are mixed. `folder`: on whose disk they lie. Raises `PromptFileError`, `ValueError`."""
+    def rows(self, rows: Iterable[TrainingRow], longest: int, domain: str, folder: Path | None) -> tuple[RowFile, LeftOutRows]:
+        """The rows that can be used, in order, and the counts of the others. `longest`: most tokens of one. `domain`: that of
+        all rows; empty: the name of each. `folder`: on whose disk they lie. Raises `PromptFileError`, `ValueError`."""
         usable, left_out, remaining = RowFile(folder), LeftOutRows(), iter(rows)
         try:
             while part := list(islice(remaining, AT_ONCE)):
@@ -77,7 +77,7 @@ class RowTokenizer:
                     if row.useless:
                         left_out.add(row.useless)
                 for row, found in zip(good, self._tokens(good), strict=True):
-                    if stored := self._stored(row, found, longest, one_set, left_out):
+                    if stored := self._stored(row, found, longest, domain, left_out):
                         usable.add(stored)
         finally:
             if self._process is not None:
@@ -85,7 +85,7 @@ class RowTokenizer:
         return usable, left_out
 
     def _stored(
-        self, row: TrainingRow, found: list[Tokens] | None, longest: int, one_set: bool, left_out: LeftOutRows
+        self, row: TrainingRow, found: list[Tokens] | None, longest: int, domain: str, left_out: LeftOutRows
     ) -> TokenizedRow | None:
         if found is None:
             left_out.add("with_earlier_turns_rewritten_by_the_template")
@@ -100,8 +100,7 @@ class RowTokenizer:
             asked = _asked(found)
             answers = [[each.ids[asked:], [*map(int, each.trained[asked:])], each.text] for each in found]
             question = next((str(each["content"]) for each in row.conversations[0] if each["role"] == "user"), "")
-            name = "rows" if one_set else row.name
-            return TokenizedRow(row.id, name, row.name, question, found[0].ids[:asked], "", {ANSWERS: answers})
+            return TokenizedRow(row.id, domain or row.name, row.name, question, found[0].ids[:asked], "", {ANSWERS: answers})
         return None
 
     def _check_known(self, row: TrainingRow, found: Sequence[Tokens]) -> None:

@@ -235,6 +235,7 @@ def simulated(config: PPOConfig, folder: Path) -> Config:
     if problems:
         raise ConfigError(problems)
     chosen: dict[str, Any] = {"output_dir": str(folder), "groups_database": None, "resume_from_checkpoint": "auto", **CHOSEN}
+    chosen |= {"warm_start": None, "max_steps": config.max_steps - config.warm_steps}  # rows are not read
     # Nobody goes on from a checkpoint, and nobody hangs: thousands of workers are not asked whether they live.
     chosen |= {"save_steps": NEVER, "heartbeat_timeout": 0.0, "engine_health_interval_s": float(NEVER)}
     config = replace(config, **chosen)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from mortal_workers import MortalBackend
 from tiny_models import symbol_tokenizer, tiny_qwen2
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -151,6 +152,23 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(lab, make_config, fol
     again = lab.run_local(make_config(changes, max_steps=4, exp_name="halves", resume_from_checkpoint=True))
     assert again.summary["status"] == "finished", again.summary["reason"]
     one, other = lab.weights(whole, 4), lab.weights(again, 4)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+FOURTH = {("teachers.big-0", "log_probs"): {4}}
+
+
+@pytest.mark.parametrize("backend", [MortalBackend(FOURTH), MortalBackend({}, hangs=FOURTH)], ids=["dies", "hangs"])
+def test_a_run_whose_teacher_was_lost_is_the_run_whose_teacher_was_not(lab, make_config, folders, backend):
+    """Bit for bit: the trainer's side starts again from the newest checkpoint, when a call is overdue too."""
+    changes = PURE | taught_by(folders[0]) | {"deterministic": True, "save_steps": 2, "rpc_timeout": 3.0}
+    whole = lab.run(make_config(changes, max_steps=4, exp_name="whole"))
+    config = make_config(changes, max_steps=4, exp_name="parts")
+    parts = lab.start(config, backend)
+    assert parts.summary["status"] == "finished", parts.summary["reason"]
+    lab.check_accounts(parts, config)
+    assert parts.summary["trainer_resumed_from"] == [2]
+    one, other = lab.weights(whole, 4), lab.weights(parts, 4)
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from roll.platform import file_systems
-from roll.prepare.rlvr_run import folder_of_rows
+from roll.prepare.row_sets import folder_of_rows
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs", "lustre", "ext4", "overlay"])

@@ -19,6 +19,8 @@ class MortalHandle(LocalHandle):
         self._backend.calls[self.name, method] += 1
         if self._backend.calls[self.name, method] in self._backend.deaths.get((self.name, method), ()):
             self.kill()
+        if self._backend.calls[self.name, method] in self._backend.hangs.get((self.name, method), ()):
+            await self._unless_dead(asyncio.Event().wait())
         return await self._unless_dead(super().call(method, *args))
 
     async def call_for_reference(self, method, *args):
@@ -48,10 +50,11 @@ class MortalHandle(LocalHandle):
 class MortalBackend(LocalBackend):
     isolated = True
 
-    def __init__(self, deaths):
-        """`deaths`: (worker's name, method) -> which calls of it, counted over all workers of that name, kill the worker."""
+    def __init__(self, deaths, hangs=None):
+        """`deaths`: (worker's name, method) -> which calls of it, counted over all workers of that name, kill the worker.
+        `hangs`: likewise, which calls never end."""
         super().__init__()
-        self.deaths = deaths
+        self.deaths, self.hangs = deaths, hangs or {}
         self.calls = Counter()
 
     async def start(self, spec):

@@ -96,7 +96,7 @@ def derive(config: PPOConfig) -> Derived:
         samples_per_step=samples,
         optimizer_batch_size=-(-samples // steps) if steps else 0,
         optimizer_steps_per_epoch=steps,
-        total_optimizer_steps=steps * config.ppo_epochs * (config.max_steps - config.critic_warmup),
+        total_optimizer_steps=_total_steps(config, steps),
         critic_steps_per_epoch=critic_steps,
         critic_total_steps=critic_steps * config.ppo_epochs * config.max_steps,
         staleness_bound=staleness_bound(config.async_generation_ratio),
@@ -118,6 +118,11 @@ def derive(config: PPOConfig) -> Derived:
     )
 
 
+def _total_steps(config: PPOConfig, steps: int) -> int:
+    warm = config.warm_steps
+    return warm + steps * config.ppo_epochs * (config.max_steps - config.critic_warmup - warm)
+
+
 def _trackers(config: PPOConfig) -> tuple[str, ...]:
     names = [config.track_with] if isinstance(config.track_with, str) else config.track_with
     return tuple(name for name in names if name != "none")
@@ -132,8 +137,8 @@ def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
     """Returns True if log-probs are recomputed at the start of a step, and the reason."""
     variant = config.pg_variant
     loss = POLICY_LOSSES.get(variant)
-    if config.from_rows:
-        return config.kind == "dpo", "what a token weighs follows from the log-probs of both answers"
+    if config.from_rows or config.trains_pairs:
+        return config.trains_pairs, "what a token weighs follows from the log-probs of both answers"
     if config.old_logprobs != "auto":
         return config.old_logprobs == "recompute", f"old_logprobs: {config.old_logprobs}"
     if loss is not None and loss.needs_proximal:

@@ -21,6 +21,7 @@ from roll.core.configs.losses import (
     TrainInferCorrectionConfig,
 )
 from roll.core.configs.plain import JsonObject
+from roll.core.configs.rows import WarmStartConfig
 from roll.core.configs.staleness import StalenessTuningConfig
 from roll.core.configs.worker import (
     TEACHERS,
@@ -169,9 +170,21 @@ class PPOConfig(BaseConfig, ABC):
         {}, "Frozen models, by name, whose log-probs of the policy's tokens are part of advantages."
     )
 
+    warm_start: WarmStartConfig | None = option(None, "Supervised fine-tuning before the first rollouts; null: none.")
+
+    @property
+    def warm_steps(self) -> int:
+        """Returns the number of steps that train rows of files before the first rollouts."""
+        return self.warm_start.steps if self.warm_start is not None and self.mode == "both" else 0
+
     @property
     def pg_variant(self) -> str:
         return self.actor_train.pg_variant
+
+    @property
+    def trains_pairs(self) -> bool:
+        """Returns True if the loss is of pairs of answers, and what each token weighs follows from the log-probs of both."""
+        return False
 
     @property
     def uses_reference(self) -> bool:

@@ -12,6 +12,7 @@ from roll.core.configs.base import COUNT
 from roll.core.configs.estimators import STEP_ESTIMATORS, Scope
 from roll.core.configs.fields import Bounds, option, required
 from roll.core.configs.ppo import MAIN_SET, Lengths, PPOConfig
+from roll.core.configs.rows import PairLossConfig
 from roll.core.configs.watching import AlarmAction
 from roll.core.configs.worker import RewardConfig, ValidationConfig
 
@@ -79,6 +80,9 @@ class RLVRConfig(PPOConfig):
         "raft: keep so many responses of each group, those with the highest rewards; null: those that succeed.",
         bounds=COUNT,
     )
+    online_pairs: PairLossConfig | None = option(
+        None, "DPO in the place of a policy gradient: the best response of each group against its worst; null: none."
+    )
     max_len_mask: bool = option(False, "Leave responses that were cut off at the length limit out of the loss.")
     error_max_len_clip: bool = option(
         False, "Leave responses of error_max_len_threshold tokens or more out of the loss, unless they earned the full reward."
@@ -89,6 +93,18 @@ class RLVRConfig(PPOConfig):
     )
     difficulty_low_threshold: float = option(0.0, "Mean reward at or below which a group is too hard.")
     difficulty_high_threshold: float = option(1.0, "Mean reward at or above which a group is too easy.")
+
+    @property
+    def trains_pairs(self) -> bool:
+        return self.online_pairs is not None
+
+    @property
+    def pg_variant(self) -> str:
+        return "roll.topologies.rows.row_losses.likelihood" if self.trains_pairs else super().pg_variant
+
+    @property
+    def uses_reference(self) -> bool:
+        return super().uses_reference or (self.online_pairs is not None and self.online_pairs.loss != "simpo")
 
     @property
     def reward_configs(self) -> dict[str, RewardConfig]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from roll.core.configs.arguments import DataArguments
-from roll.core.configs.fields import Bounds, option
+from roll.core.configs.fields import Bounds, option, required
 
 LossOn = Literal["assistant", "last", "all"]
 
@@ -40,7 +40,18 @@ class SFTKeysConfig(ColumnsConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPOKeysConfig(ColumnsConfig):
+class WarmStartConfig(SFTKeysConfig):
+    """Steps of supervised fine-tuning that come first, on rows of a file."""
+
+    steps: int = required("Their number, which max_steps counts; each trains rollout_batch_size rows.", bounds=Bounds(ge=1))
+    learning_rate: float | None = option(None, "Of these steps, before its schedule; null: actor_train's.", bounds=Bounds(gt=0))
+    data_args: DataArguments = option(DataArguments(), "The rows.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairLossConfig:
+    """The loss of a better and a worse answer to the same question."""
+
     loss: Literal["sigmoid", "ipo", "simpo"] = option(
         "sigmoid",
         "Loss of a pair with log-ratios to the reference h = Σ(ℓ − ℓ_r) of the chosen answer minus that of the rejected one.\n"
@@ -53,5 +64,9 @@ class DPOKeysConfig(ColumnsConfig):
         0.0, "sigmoid, simpo: share of pairs taken to be labelled the wrong way round.", bounds=Bounds(ge=0, lt=0.5)
     )
     margin: float = option(0.0, "simpo: least difference that is asked for.", bounds=Bounds(ge=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPOKeysConfig(ColumnsConfig, PairLossConfig):
     chosen: str = option("chosen", "Column with the better answer: a text, messages, or the conversation that ends with it.")
     rejected: str = option("rejected", "Column with the worse answer, in the same form.")

@@ -55,10 +55,12 @@ class Admission:
         version: int = 0,
         max_reuse: int = 1,
         order: GroupsOrder = "fifo",
+        warm_steps: int = 0,
     ) -> None:
         """`batch_groups`: B. `extra_groups`: redundant groups that may run beyond the limit; the first B to finish are
         trained and the surplus is dropped. `version`: the policy version (= steps done) at the start of this run. `max_reuse`:
-        how many steps may train a group. `order`: which ready groups a step takes; `newest` goes with the policy `drop`."""
+        how many steps may train a group. `order`: which ready groups a step takes; `newest` goes with the policy `drop`.
+        `warm_steps`: the first steps, whose groups are rows of files: before their last version nothing starts ahead."""
         self.batch_groups = batch_groups
         self.ratio = ratio
         self.bound = staleness_bound(ratio)
@@ -66,6 +68,7 @@ class Admission:
         self.policy = policy
         self.extra_groups = extra_groups
         self.order = order
+        self.warm_steps = warm_steps
         self.reuse = Reuse(max_reuse, self.bound)
         self.version = version
         self.newest = version
@@ -103,10 +106,12 @@ class Admission:
         """Returns the number of groups that may still start under `version`."""
         if self.next_step >= self.max_steps or version + self.bound < self.next_step:
             return 0  # nothing left to train, or (a redundant group before a publication) stale at birth
-        ahead = version + 1 + self.ratio
+        warm = version < self.warm_steps
+        ahead = version + 1 + (0 if warm else self.ratio)
         if depth is not None:
             ahead = min(ahead, self.newest + 1 + depth)
-        limit = min(math.ceil(ahead * self.batch_groups - 1e-9), self.max_steps * self.batch_groups) + self.extra_groups
+        limit = min(math.ceil(ahead * self.batch_groups - 1e-9), self.max_steps * self.batch_groups)
+        limit += 0 if warm else self.extra_groups
         return max(0, limit - self.places - self.reuse.under_way - len(self.live))
 
     def start(self, version: int | None = None) -> Ticket:

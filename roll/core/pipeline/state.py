@@ -165,6 +165,7 @@ def new_admission(config: PPOConfig, version: int) -> Admission:
         version=version,
         max_reuse=config.max_reuse if config.trains else 1,  # only the trainer knows which groups may be trained again
         order=config.groups_order,
+        warm_steps=config.warm_steps,
     )
 
 

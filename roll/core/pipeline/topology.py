@@ -7,6 +7,7 @@
 | explore | in a database | from that folder to its own engines | the rollout side | the trainer ended, versions are validated |
 | replay | in memory, as another run recorded them | nowhere | the training side | all steps are trained |
 | bench | – | from folders of models, one after another | validation | the last model is evaluated |
+| (warm start) | as both | as both; its first steps train rows of a file, `warm_steps` | both sides | all steps are trained |
 | (rows) | in memory | nowhere: rows of a file are trained, `from_rows` | rows, training | all steps are trained |
 
 The first is here; the others are loaded by name.
@@ -58,6 +59,7 @@ TOPOLOGIES = {
     "explore": "roll.topologies.disaggregated.ExplorerProcess",
     "bench": "roll.topologies.evaluation.EvalOnly",
     "replay": "roll.topologies.replay.replayed_trainer.ReplayedTrainer",
+    "warm_start": "roll.topologies.rows.warm_start.WarmStarted",
     "rows": "roll.topologies.rows.from_rows.FromRows",
 }
 """`mode`, or rows for a run of any mode that generates nothing -> the class of its topology."""
@@ -298,7 +300,9 @@ class SingleDriver(WithTrainer):
 
 
 def topology_of(config: PPOConfig) -> type[Topology]:
-    found: type[Topology] = import_object(TOPOLOGIES["rows" if config.from_rows else config.mode])
+    found: type[Topology] = import_object(
+        TOPOLOGIES["rows" if config.from_rows else "warm_start" if config.warm_steps else config.mode]
+    )
     return found
 
 

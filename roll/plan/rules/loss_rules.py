@@ -97,7 +97,7 @@ def _kl(config: PPOConfig) -> Iterator[Problem]:
     if config.target_kl is not None and not config.add_token_level_kl:
         yield Problem("target_kl", config.target_kl, "has no effect: add_token_level_kl is false", "add_token_level_kl: true")
     if config.uses_reference and config.reference is None and config.mode in ("both", "train"):
-        user = "use_kl_loss" if config.use_kl_loss else "add_token_level_kl"
+        user = "online_pairs" if config.trains_pairs else "use_kl_loss" if config.use_kl_loss else "add_token_level_kl"
         yield Problem("reference", MISSING_VALUE, f"{user} needs it", f"reference: {_beside(config)}")
 
 

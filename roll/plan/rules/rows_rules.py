@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from roll.core.configs.arguments import DataArguments
 from roll.core.configs.base import BaseConfig
 from roll.core.configs.fields import default_of
 from roll.core.configs.losses import PolicyLossKnobs
 from roll.core.configs.ppo import PPOConfig, set_key
 from roll.core.configs.problems import MISSING_VALUE, Problem
-from roll.core.configs.rows import DPOKeysConfig
+from roll.core.configs.rows import PairLossConfig
 from roll.core.configs.worker import ActorTrainConfig
 from roll.plan.rows_config import DPOConfig, RowsConfig, SFTConfig
 from roll.plan.rules.rlvr_rules import data_problems
@@ -70,25 +71,34 @@ def _data(config: RowsConfig) -> Iterator[Problem]:
     data = config.actor_train.data_args
     sources = {set_key(name): each.data_args for name, each in config.validations.items()} | {"actor_train": data}
     for name, each in sources.items():
-        yield from data_problems(f"{name}.data_args", each)
-        if each.template == "chatml":
-            yield Problem(f"{name}.data_args.template", "chatml", "writes prompts alone", "native, or none")
-        if each.continue_final_message:
-            message = "is not read: an answer at the end of a row is trained"
-            yield Problem(f"{name}.data_args.continue_final_message", True, message, "remove it")
+        yield from row_data_problems(f"{name}.data_args", each)
     for key in ("curriculum", "pass_rate_curriculum"):
         if getattr(data, key) is not None:
             yield Problem(f"actor_train.data_args.{key}", "given", "is for prompts", "remove it")
 
 
+def row_data_problems(key: str, data: DataArguments) -> Iterator[Problem]:
+    """Problems of files with rows that are trained, or evaluated, as they stand."""
+    yield from data_problems(key, data)
+    if data.template == "chatml":
+        yield Problem(f"{key}.template", "chatml", "writes prompts alone", "native, or none")
+    if data.continue_final_message:
+        yield Problem(f"{key}.continue_final_message", True, "is not read: an answer at the end of a row is trained", "remove it")
+
+
 def _pairs(config: DPOConfig) -> Iterator[Problem]:
-    keys, usual = config.dpo, DPOKeysConfig()
+    keys = config.dpo
     if config.loss_agg_mode != "token-mean":
         message = "is not read: the loss is the mean over pairs"
         yield Problem("loss_agg_mode", config.loss_agg_mode, message, "remove it")
-    for name, read_by in (("margin", ("simpo",)), ("label_smoothing", ("sigmoid", "simpo"))):
-        if keys.loss not in read_by and (value := getattr(keys, name)) != getattr(usual, name):
-            yield Problem(f"dpo.{name}", value, f"loss {keys.loss} does not read it", f"0, or loss: {' or '.join(read_by)}")
+    yield from pair_loss_problems("dpo", keys)
     if config.uses_reference and config.reference is None:
         message = f"loss {keys.loss} compares with the model that training starts from"
         yield Problem("reference", MISSING_VALUE, message, "reference: {}, or loss: simpo")
+
+
+def pair_loss_problems(key: str, keys: PairLossConfig) -> Iterator[Problem]:
+    usual = PairLossConfig()
+    for name, read_by in (("margin", ("simpo",)), ("label_smoothing", ("sigmoid", "simpo"))):
+        if keys.loss not in read_by and (value := getattr(keys, name)) != getattr(usual, name):
+            yield Problem(f"{key}.{name}", value, f"loss {keys.loss} does not read it", f"0, or loss: {' or '.join(read_by)}")

@@ -22,12 +22,14 @@ from roll.plan.rules.best_rules import best_problems
 from roll.plan.rules.loss_rules import loss_problems
 from roll.plan.rules.metric_rules import alarm_problems
 from roll.plan.rules.operating_rules import operating_problems
+from roll.plan.rules.pair_rules import pair_problems
 from roll.plan.rules.rlvr_rules import rlvr_problems
 from roll.plan.rules.role_rules import device_problems, role_problems, unreadable_devices
 from roll.plan.rules.rows_rules import rows_problems
 from roll.plan.rules.schedule_rules import schedule_problems
 from roll.plan.rules.set_names import set_names
 from roll.plan.rules.teacher_rules import teacher_problems
+from roll.plan.rules.warm_start_rules import warm_start_problems
 
 OF_THE_RUN = frozenset({"messages", "add_generation_prompt"})
 """Variables of a chat template that are not for the user to set."""
@@ -54,13 +56,14 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         schedule_problems,
         loss_problems,
         teacher_problems,
+        warm_start_problems,
         role_problems,
         _sampling,
         _template_variables,
     ):
         problems += rule(config)
     if isinstance(config, RLVRConfig):
-        problems += rlvr_problems(config)
+        problems += [*rlvr_problems(config), *pair_problems(config)]
     if isinstance(config, AgenticConfig):
         problems += agentic_problems(config)
     return problems

@@ -15,17 +15,20 @@ from torch.nn.functional import logsigmoid
 
 from roll.core.algorithms.policy_loss import LossInputs, policy_loss
 from roll.core.configs.losses import PolicyLossArgs
-from roll.core.configs.rows import DPOKeysConfig
+from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.rows import PairLossConfig
 from roll.core.data.sample import SampleGroup
 from roll.core.data.token_batch import TokenBatch
 from roll.core.trainer.advantages import Advantages, Estimate
-from roll.plan.rows_config import DPOConfig
 
 
 @policy_loss(anchor="none")
 def likelihood(inputs: LossInputs, args: PolicyLossArgs) -> tuple[Tensor, dict[str, Tensor]]:
     """Weighted log-likelihood: −A·ℓ, whoever wrote the tokens; with A = 1 their cross-entropy."""
     return -inputs.advantages * inputs.logprobs, {}
+
+
+VARIANT = f"{likelihood.__module__}.{likelihood.__qualname__}"
 
 
 class RowWeights(Advantages):
@@ -48,9 +51,9 @@ class RowWeights(Advantages):
 class PairWeights(RowWeights):
     """Samples are pairs: a better answer and a worse one, in turn."""
 
-    def __init__(self, config: DPOConfig) -> None:
+    def __init__(self, config: PPOConfig, keys: PairLossConfig) -> None:
         super().__init__(config)
-        self._keys = config.dpo
+        self._keys = keys
 
     def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
         assert batch.proximal_logprobs is not None, "derived: the log-probs of rows that are pairs are always computed"
@@ -86,7 +89,7 @@ class PairWeights(RowWeights):
         return sums if self._keys.loss == "sigmoid" else sums / batch.sums_per_sample(mask.long())
 
 
-def pair_losses(strengths: Tensor, keys: DPOKeysConfig) -> Tensor:
+def pair_losses(strengths: Tensor, keys: PairLossConfig) -> Tensor:
     """Returns [S/2] the loss of each pair. `strengths`: [S] of the better and the worse answer of each, in turn."""
     h = strengths[0::2] - strengths[1::2]
     if keys.loss == "ipo":
