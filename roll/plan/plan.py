@@ -19,6 +19,7 @@ from roll.core.configs.redact import redact_text
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.staleness import deepest_pipeline
 from roll.core.configs.worker import TEACHERS
+from roll.plan import turn_bytes
 from roll.plan.counts import Quantity, RolePlan, quantities, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
 from roll.plan.memory import Model, Part
@@ -246,6 +247,7 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
             f"{manager.num_env_groups:,} groups × {manager.group_size + manager.group_size_redundancy} = {manager.env_count:,} "
             f"environments play together, {manager.max_env_num_per_worker} per worker process"
         )
+        yield from turn_bytes.note(config, derived.sequence_length)
     if isinstance(config, RLVRConfig) and (unshared := [name for name in config.rewards if name not in derived.domain_shares]):
         yield f"no prompt of {', '.join(unshared)} is trained: domain_interleave_probs gives no share"
     if config.uses_critic:

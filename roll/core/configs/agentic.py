@@ -94,6 +94,11 @@ class EnvConfig:
         "drop_sample: the group goes on without it.\n"
         "drop_group: the group is dropped.",
     )
+    durable_turns: bool = option(
+        True,
+        "An episode whose environment's process, coordinator or driver is killed goes on at its last turn: its environment gets "
+        "the same actions again and must do the same, or has a method resume; a program must ask the same. false: it restarts.",
+    )
     tool_wrapper: ToolWrapperConfig | None = option(None, "Tools between the policy and the environment; null means none.")
     program: ProgramConfig | None = option(None, "With env_type: program, the agent; it takes the place of env_config.")
 

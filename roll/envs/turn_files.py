@@ -1,0 +1,127 @@
+"""The turns of the groups that are being played: a journal for each group, in the folder `turns` of the run.
+
+A row is one event of an episode (`EPISODE` names it and its attempt): what its environment began with, an answer of the policy
+with what it was asked (a digest of the context), the environment's step, or `AGAIN`, which makes all rows of the episode before
+it void. Rows are handed to the operating system, and not waited for on a disk: they outlive processes, not a machine."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from roll.core.configs.plain import JsonMapping, JsonObject
+from roll.core.data.episode import PolicyAnswer
+from roll.core.data.extras import NOTHING, Extras
+from roll.core.data.sample import LOGPROBS, TOKENS, SampleGroup, VersionSpan, packed
+from roll.core.record.callbacks import Callback, MetricsRow, Summary
+from roll.core.record.checkpoint import CheckpointStore
+from roll.core.record.journal import read_rows, write_atomically
+from roll.core.record.run_progress import RunProgress
+from roll.plan.turn_bytes import FOLDER
+
+EPISODE, AGAIN = "episode", "again"
+
+
+def to_json(answer: PolicyAnswer) -> JsonObject:
+    return {
+        "ids": base64.b64encode(packed(answer.token_ids, TOKENS).tobytes()).decode(),
+        "logprobs": base64.b64encode(packed(answer.logprobs, LOGPROBS).tobytes()).decode(),
+        "versions": [list(span) for span in answer.versions],
+        "text": answer.text,
+        "stopped": answer.stopped,
+        "extras": None if answer.extras == NOTHING else answer.extras.to_json(),
+    }
+
+
+def from_json(row: JsonMapping) -> PolicyAnswer:
+    ids, logprobs = (array(kind, base64.b64decode(row[name])) for name, kind in (("ids", TOKENS), ("logprobs", LOGPROBS)))
+    extras = NOTHING if row["extras"] is None else Extras.from_json(row["extras"])
+    return PolicyAnswer(ids, logprobs, [VersionSpan(*span) for span in row["versions"]], row["text"], row["stopped"], extras)
+
+
+class TurnFiles:
+    """The journals of a run's groups, by the uid of the group."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._folder = run_dir / FOLDER
+
+    def path(self, uid: str) -> Path:
+        return self._folder / f"{quote(uid, safe='')}.jsonl"
+
+    def size(self, uid: str) -> int:
+        with suppress(OSError):
+            return self.path(uid).stat().st_size
+        return 0
+
+    def remove(self, uid: str) -> None:
+        with suppress(OSError):
+            self.path(uid).unlink()
+
+    def clear(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def keep_version(self, version: int) -> None:
+        """Keeps the turns that a run which goes on from the checkpoint of this version can use: those of later versions were
+        sampled by weights that are gone, and earlier ones would be older than the bound of staleness allows."""
+        for path in self._folder.glob("*.jsonl"):
+            rows = [*rows_of(path)]
+            kept = [*_of_version(rows, version)]
+            if not kept:
+                path.unlink()
+            elif kept != rows:
+                write_atomically(path, b"".join(json.dumps(row).encode() + b"\n" for row in kept))
+
+
+def rows_of(path: Path) -> Iterator[JsonObject]:
+    """The rows of a journal, up to the first that cannot be read."""
+    with suppress(OSError, ValueError):
+        yield from read_rows(path)
+
+
+def _of_version(rows: Sequence[JsonObject], version: int) -> Iterator[JsonObject]:
+    over = set()
+    for row in rows:
+        answer = row.get("answer")
+        if answer is not None and any(span[2] != version for span in answer["versions"]):
+            over.add(row[EPISODE])
+        if row[EPISODE] not in over:
+            yield row
+
+
+class KeptTurns(Callback):
+    """Removes the record of a group once a checkpoint has what became of the group."""
+
+    def __init__(self, run_dir: Path, checkpoints: Path, save_steps: int) -> None:
+        self._files, self._store, self._save_steps = TurnFiles(run_dir), CheckpointStore(checkpoints), save_steps
+        self._step = 0
+        self._judged: deque[tuple[int, str]] = deque()
+        """Steps trained when a group was judged, and the group."""
+
+    def on_run_begin(self, step: int, rows: Sequence[MetricsRow]) -> None:
+        self._step = step
+        self._judged.clear()  # they are played, and judged, again
+
+    def on_step(self, step: int, metrics: MetricsRow) -> None:
+        self._step = step
+
+    def on_group(self, group: SampleGroup, reason: str | None) -> None:
+        if self._save_steps:
+            self._judged.append((self._step, group.prompt.uid))
+        else:
+            self._files.remove(group.prompt.uid)
+
+    def on_summary(self, summary: Summary, progress: RunProgress) -> None:
+        newest = max(self._store.steps(), default=0)
+        while self._judged and self._judged[0][0] < newest:
+            self._files.remove(self._judged.popleft()[1])
+
+    def on_run_end(self, summary: Summary) -> None:
+        if summary.get("status") == "finished":
+            self._files.clear()
