@@ -29,7 +29,7 @@ from roll.core.workers.infer_interface import SamplingParams
 from roll.envs.env_manager import Environment
 from roll.envs.environment import Info, Observation, Results, Step
 from roll.envs.host import EnvHandle
-from roll.envs.turn_files import AGAIN, EPISODE, from_json, rows_of, to_json
+from roll.envs.turn_files import AGAIN, EPISODE, from_json, oldest, rows_of, to_json
 
 REPLAYED = "turns_replayed"
 """Metric of an episode that has gone on: its turns that were taken from the record."""
@@ -47,7 +47,8 @@ class Diverged(Exception):
 class GroupTurns:
     """The record of a group, which one coordinator writes."""
 
-    def __init__(self, path: Path, most_bytes: int, sampling: SamplingParams) -> None:
+    def __init__(self, path: Path, most_bytes: int, sampling: SamplingParams, version: int) -> None:
+        """`version`: the group started under it, maybe again; older turns would be staler than admission allows."""
         self._path, self._most, self._sampling = path, most_bytes, repr(sampling)
         self._rows: defaultdict[str, list[JsonObject]] = defaultdict(list)
         for row in rows_of(path):
@@ -55,6 +56,8 @@ class GroupTurns:
             rows.clear() if AGAIN in row else rows.append(row)
         self._journal: JournalFile | None = None
         self._stopped = False
+        for episode in [name for name, rows in self._rows.items() if min(map(oldest, rows), default=version) < version]:
+            self.void(episode, f"turns of versions before {version}")
 
     def rows(self, episode: str) -> Sequence[JsonMapping]:
         """The rows of an episode that are not void, of this process, too."""

@@ -144,7 +144,7 @@ class EnvironmentWorker:
         rule = VALIDATION if task.validation else RULES[policy]
         recorded = task.tag in self._recorded and not task.validation
         most = most_bytes(self._config, task.tag, self._context)
-        turns = GroupTurns(self._turns.path(task.uid), most, task.sampling) if recorded else None
+        turns = GroupTurns(self._turns.path(task.uid), most, task.sampling, task.version) if recorded else None
         try:
             episodes, outcome = await play_group(
                 lambda episode, attempt: self._play_episode(task, env, episode, attempt, turns), task.started, task.needed, rule

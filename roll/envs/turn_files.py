@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import shutil
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -27,6 +28,7 @@ from roll.core.record.run_progress import RunProgress
 from roll.plan.turn_bytes import FOLDER
 
 EPISODE, AGAIN = "episode", "again"
+NO_ANSWER: JsonMapping = {"versions": ()}
 
 
 def to_json(answer: PolicyAnswer) -> JsonObject:
@@ -67,12 +69,12 @@ class TurnFiles:
     def clear(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def keep_version(self, version: int) -> None:
-        """Keeps the turns that a run which goes on from the checkpoint of this version can use: those of later versions were
-        sampled by weights that are gone, and earlier ones would be older than the bound of staleness allows."""
+    def forget_after(self, version: int) -> None:
+        """Removes turns that were sampled by later versions than that of the checkpoint which the run goes on from: their weights
+        are gone, and other versions will have their numbers."""
         for path in self._folder.glob("*.jsonl"):
             rows = [*rows_of(path)]
-            kept = [*_of_version(rows, version)]
+            kept = [*_until(version, rows)]
             if not kept:
                 path.unlink()
             elif kept != rows:
@@ -85,11 +87,18 @@ def rows_of(path: Path) -> Iterator[JsonObject]:
         yield from read_rows(path)
 
 
-def _of_version(rows: Sequence[JsonObject], version: int) -> Iterator[JsonObject]:
+def oldest(row: JsonMapping) -> float:
+    """The oldest version of the answer in a row; of a row without one it is infinite."""
+    return min((span[2] for span in row.get("answer", NO_ANSWER)["versions"]), default=math.inf)
+
+
+def _until(version: int, rows: Iterable[JsonObject]) -> Iterator[JsonObject]:
+    """The rows of each episode up to its first answer of a later version."""
     over = set()
     for row in rows:
-        answer = row.get("answer")
-        if answer is not None and any(span[2] != version for span in answer["versions"]):
+        if AGAIN in row:
+            over.discard(row[EPISODE])
+        if any(span[2] > version for span in row.get("answer", NO_ANSWER)["versions"]):
             over.add(row[EPISODE])
         if row[EPISODE] not in over:
             yield row

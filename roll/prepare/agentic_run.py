@@ -277,7 +277,7 @@ class AgenticRun(Run):
         sampling = sampling_params(generating, derived.max_new_tokens, ends, derived.keeps_sampling_mask, derived.replays_routing)
         files = TurnFiles(prepared.run_dir)
         if prepared.continues:
-            files.keep_version(prepared.first_version)
+            files.forget_after(prepared.first_version)
         elif config.mode == "both":
             files.clear()
         return AgenticExplorer(exploration, config, sampling, coordinators, prepared.source, files)

@@ -146,7 +146,7 @@ class AgenticExplorer(Explorer):
         """Plays the group again if its coordinator dies, at most twice without a turn on record between."""
         idle, size = 0, self._recorded.size(uid)
         for attempt in itertools.count():
-            task = self._task(f"g{group.group_id}.{attempt}", group.prompt)
+            task = self._task(f"g{group.group_id}.{attempt}", group.prompt, group.start_version)
             try:
                 result = await self.groups.while_live(group.group_id, self._coordinators.play(task))
             except Replaced as death:
@@ -197,7 +197,7 @@ class AgenticExplorer(Explorer):
             "redundant_episodes_aborted": self._coordinators.aborted,
         }
 
-    def _task(self, key: str, prompt: Prompt) -> GroupTask:
+    def _task(self, key: str, prompt: Prompt, version: int) -> GroupTask:
         needed = self._manager.group_size
         return GroupTask(
             key=key,
@@ -207,6 +207,7 @@ class AgenticExplorer(Explorer):
             started=needed + self._manager.group_size_redundancy,
             needed=needed,
             sampling=self._sampling,
+            version=version,
         )
 
     async def _evaluate(
