@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,7 +178,7 @@ class EnvironmentWorker:
         handle = opened if env.tool_wrapper is None else with_tools(opened, self._toolboxes[task.tag], manager)
         try:
             played: Environment = handle
-            asks: AskPolicy = partial(ask, stop=())
+            asks: AskPolicy = lambda context, turn, most: ask(context, turn, most, ())
             if recorded is not None:
                 has_effects = await opened.has_resume()
                 if not has_effects or handle is opened:  # what tools do between its steps is on no record

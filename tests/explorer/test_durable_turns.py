@@ -17,6 +17,7 @@ from roll.core.data.sample import LOGPROBS, TOKENS, SampleGroup, VersionSpan
 from roll.core.data.seeding import derive_seed
 from roll.core.explorer.group_play import GroupTask
 from roll.core.workers.infer_interface import SamplingParams
+from roll.envs.durable_turns import GroupTurns, ProgramTurns
 from roll.envs.environment_worker import EnvironmentWorker
 from roll.envs.turn_files import TurnFiles
 
@@ -87,7 +88,7 @@ def stable(sample):
     return row
 
 
-def play_and_kill(make, of, kills, seed, result):
+def play_and_kill(make, of, kills, seed, result, longest_s=0.12):
     """Plays in forks, each killed at a random moment, until one comes to the end; after so many kills one is left alone. Returns
     the kills."""
     moments, died = random.Random(seed), 0
@@ -100,7 +101,7 @@ def play_and_kill(make, of, kills, seed, result):
             finally:
                 os._exit(1)
         if died < kills:
-            time.sleep(moments.uniform(0.0, 0.12))
+            time.sleep(moments.uniform(0.0, longest_s))
             os.kill(child, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if status == 0:
@@ -158,12 +159,11 @@ def test_no_effect_happens_twice(coordinator, tmp_path):
 def test_an_environment_that_does_otherwise_is_told_of_and_its_episode_restarts(coordinator, tmp_path, caplog):
     play_and_kill(lambda: coordinator(env_type="Fickle"), task(1), 3, 0, tmp_path / "result")
     asked = len(lines(tmp_path / "asked"))
-    shown = os.getpid() % 8
     other = coordinator(env_type="Fickle")
     with caplog.at_level(logging.WARNING):
         (episode,) = played(other, task(1))
     assert "episode 0.0 restarts, its record does not fit: turn 3 shows, earns or ends otherwise" in caplog.text
-    assert len(lines(tmp_path / "asked")) == asked + TURNS, shown
+    assert len(lines(tmp_path / "asked")) == asked + TURNS
     assert episode["trajectory"]["num_turns"] == TURNS
 
 
@@ -230,3 +230,88 @@ def test_an_environment_whose_process_is_killed_goes_on(coordinator, tmp_path):
 
     assert asyncio.run(main()) == whole
     assert TURNS <= len(lines(tmp_path / "asked")) <= TURNS + 3
+
+
+async def answers_of(turns, asked, log):
+    async def sample(context, call, most, stop):
+        log.append(call)
+        return PolicyAnswer(array(TOKENS, [4 + call]), array(LOGPROBS, [-0.5]), [VersionSpan(0, 1, 0)], "ab"[call % 2], True)
+
+    program = ProgramTurns(turns, "0.0", sample)
+    return [(await program.ask(context, call, 4)).token_ids.tolist() for call, context in enumerate(asked)]
+
+
+def group_turns(tmp_path):
+    return GroupTurns(tmp_path / "turns" / "group.jsonl", 1 << 20, SamplingParams(), 0)
+
+
+def test_calls_of_a_program_are_answered_from_the_record_until_it_asks_something_else(tmp_path, caplog):
+    def ask(*asked):
+        turns, log = group_turns(tmp_path), []
+        told = asyncio.run(answers_of(turns, asked, log))
+        turns.close()
+        return told, log
+
+    first = ask([1], [2], [2], [3])[0]
+    assert ask([1], [2], [2], [3], [5]) == ([*first, [8]], [4]), "equal requests have their answers in order"
+    assert not caplog.text
+    told, log = ask([1], [2], [7], [3])
+    assert told[:2] == first[:2] and log == [2, 3], "what follows a difference is another course"
+    assert "call 3 asks something else than before the interruption, so 3 recorded answers are not used" in caplog.text
+    assert ask([1], [2], [7], [3], [9]) == ([*told, [8]], [4]), "the new course is on record"
+
+
+def test_a_program_that_asks_side_by_side_may_be_answered_in_another_order(tmp_path, caplog):
+    """Of three calls at once the second had no answer yet."""
+    turns, asked, log = group_turns(tmp_path), ([1], [2], [3]), []
+
+    async def part():
+        async def sample(context, call, most, stop):
+            if call == 1:
+                await asyncio.Event().wait()
+            return PolicyAnswer([4 + call], [-0.5], [VersionSpan(0, 1, 0)], "a", True)
+
+        program = ProgramTurns(turns, "0.0", sample)
+        calls = [asyncio.ensure_future(program.ask(context, call, 4)) for call, context in enumerate(asked)]
+        await asyncio.wait([calls[0], calls[2]])
+        calls[1].cancel()
+
+    asyncio.run(part())
+    turns.close()
+    told = asyncio.run(answers_of(group_turns(tmp_path), [[2], [3], [1]], log))
+    assert told == [[4], [6], [4]] and log == [0] and not caplog.text
+
+
+@pytest.mark.slow
+def test_a_program_whose_coordinator_is_killed_goes_on(of_programs, tmp_path):
+    agent = "begin, told = [{'role': 'user', 'content': 'a'}], []\nfor _ in range(20):\n    told += [ask(begin + told)]\n"
+    agent += "    told += [{'role': 'user', 'content': 'more'}]\n"
+    (tmp_path / "agent" / "agent.py").write_text(AGENT_ASKS.format(agent))
+    config = of_programs({"custom_envs.letters.max_steps": TURNS, "sequence_length": 256})
+
+    def make(turns=tmp_path):
+        given = {"config": config, "tokenizer_folder": config.pretrain, "instructions": {}, "context": 2000}
+        return Coordinator(tmp_path / "asked", **given, requests_per_engine=8, turns=turns)
+
+    whole = played(make(None), task(1))
+    (tmp_path / "asked").unlink()
+    died = play_and_kill(make, task(1), 5, 1, tmp_path / "result", longest_s=0.6)
+    (episode,), (as_it_was,) = json.loads((tmp_path / "result").read_text()), whole
+    assert {**episode, "trajectory": None} == {**as_it_was, "trajectory": None}  # exchanges have new ids
+    assert [turn["action"] for turn in episode["trajectory"]["turns"]] == [t["action"] for t in as_it_was["trajectory"]["turns"]]
+    assert as_it_was["trajectory"]["num_turns"] == TURNS and died
+    assert TURNS <= len(lines(tmp_path / "asked")) <= TURNS + died
+
+
+AGENT_ASKS = """
+import json, os, urllib.request
+
+def ask(messages):
+    body = json.dumps({{"model": "m", "messages": messages}}).encode()
+    headers = {{"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)["choices"][0]["message"]
+
+{}
+"""
