@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from roll.chat.conversation import Reply
 from roll.core.configs.plain import JsonMapping, JsonObject
-from roll.core.data.episode import Ask, PolicyAnswer
+from roll.core.data.episode import Ask, AskPolicy, PolicyAnswer
 from roll.core.data.sample import TOKENS
 from roll.core.errors import EnvFailure
 from roll.core.record.journal import JournalFile, plain
@@ -120,7 +120,7 @@ class _Turn:
 class EnvTurns:
     """The turns of an episode in an environment: the environment and the policy as the episode's manager sees them."""
 
-    def __init__(self, group: GroupTurns, episode: str, ask: Ask, env: Environment, resumes: EnvHandle | None) -> None:
+    def __init__(self, group: GroupTurns, episode: str, ask: AskPolicy, env: Environment, resumes: EnvHandle | None) -> None:
         """`resumes`: the environment if it has a `resume`."""
         self._group, self._episode, self._ask, self._env, self._resumes = group, episode, ask, env, resumes
         self._began: Any = None
@@ -152,7 +152,7 @@ class EnvTurns:
             if self._turns[self._at].asked != asked:
                 raise Diverged(f"in turn {self._at + 1} the policy would see something else")
             return self._turns[self._at].answer
-        answer = await self._ask(context, turn, most, ())
+        answer = await self._ask(context, turn, most)
         self._turns.append(_Turn(asked, answer))
         return answer
 

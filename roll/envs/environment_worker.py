@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from roll.chat.dialogue import Dialogue
 from roll.core.configs.agentic import AgenticConfig, EnvConfig, EnvFailurePolicy
 from roll.core.configs.dotted_path import import_object
-from roll.core.data.episode import Ask, AskPolicy, EpisodeTask, PolicyAnswer
+from roll.core.data.episode import AskPolicy, EpisodeTask, PolicyAnswer
 from roll.core.data.sample import Sample
 from roll.core.data.seeding import derive_seed
 from roll.core.distributed.backend import WorkerHandle
@@ -170,7 +170,7 @@ class EnvironmentWorker:
         return await going_on(turns, name, lambda: self._play(env, of_group, ask, (turns, name)))
 
     async def _play(
-        self, env: EnvConfig, task: EpisodeTask, ask: Ask, recorded: tuple[GroupTurns, str] | None = None
+        self, env: EnvConfig, task: EpisodeTask, ask: AskPolicy, recorded: tuple[GroupTurns, str] | None = None
     ) -> list[Sample]:
         """Plays an episode in an environment. `recorded`: the record of its group, and its name there."""
         manager = self._managers[task.tag]
@@ -178,13 +178,12 @@ class EnvironmentWorker:
         handle = opened if env.tool_wrapper is None else with_tools(opened, self._toolboxes[task.tag], manager)
         try:
             played: Environment = handle
-            asks: AskPolicy = lambda context, turn, most: ask(context, turn, most, ())
             if recorded is not None:
                 has_effects = await opened.has_resume()
                 if not has_effects or handle is opened:  # what tools do between its steps is on no record
                     around = EnvTurns(*recorded, ask, handle, opened if has_effects else None)
-                    played, asks = around, around.ask
-            return await manager.play(played, task, asks)
+                    played, ask = around, around.ask
+            return await manager.play(played, task, ask)
         except TemplateRefusal as error:
             raise EpisodeFailed("chat_template", str(error)) from error
         finally:

@@ -1,4 +1,4 @@
-"""`kill -9` of the driver and of coordinators while episodes of 20 turns are played, each of which has effects: every episode goes
+"""`kill -9` of the driver and of coordinators while episodes of 20 turns are played, whose turns have effects: each episode goes
 on at its last turn, and no effect happens twice. `ROLL_KILLS` says how many of each."""
 
 from __future__ import annotations
