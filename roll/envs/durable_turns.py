@@ -24,12 +24,12 @@ from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.data.episode import Ask, AskPolicy, PolicyAnswer
 from roll.core.data.sample import TOKENS
 from roll.core.errors import EnvFailure
-from roll.core.record.journal import JournalFile, plain
+from roll.core.record.journal import plain
 from roll.core.workers.infer_interface import SamplingParams
 from roll.envs.env_manager import Environment
 from roll.envs.environment import Info, Observation, Results, Step
 from roll.envs.host import EnvHandle
-from roll.envs.turn_files import AGAIN, EPISODE, from_json, oldest, rows_of, to_json
+from roll.envs.turn_files import AGAIN, EPISODE, RowFile, from_json, oldest, rows_of, to_json
 
 REPLAYED = "turns_replayed"
 """Metric of an episode that has gone on: its turns that were taken from the record."""
@@ -54,7 +54,7 @@ class GroupTurns:
         for row in rows_of(path):
             rows = self._rows[row[EPISODE]]
             rows.clear() if AGAIN in row else rows.append(row)
-        self._journal: JournalFile | None = None
+        self._file: RowFile | None = None
         self._stopped = False
         for episode in [name for name, rows in self._rows.items() if min(map(oldest, rows), default=version) < version]:
             self.void(episode, f"turns of versions before {version}")
@@ -73,12 +73,12 @@ class GroupTurns:
             return
         known = {EPISODE: episode, **plain(row)}
         try:
-            if self._journal is None:
-                self._journal = JournalFile(self._path)
-            if self._journal.position() > self._most:
+            if self._file is None:
+                self._file = RowFile(self._path)
+            if self._file.size > self._most:
                 raise OSError(f"{self._path} has more than {self._most:,} bytes")
-            self._journal.append(known)
-        except (OSError, RuntimeError, ValueError) as error:
+            self._file.append(known)
+        except (OSError, ValueError) as error:
             self._stopped = True
             logger.warning("turns are recorded no further, an episode that is interrupted restarts: %s", error)
             return
@@ -100,11 +100,8 @@ class GroupTurns:
         return found.hexdigest()
 
     def close(self) -> None:
-        if self._journal is not None:
-            try:
-                self._journal.close()
-            except (OSError, RuntimeError) as error:
-                logger.warning("turns may not be on record: %s", error)
+        if self._file is not None:
+            self._file.close()
 
 
 @dataclass(slots=True)

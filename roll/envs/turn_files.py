@@ -81,6 +81,28 @@ class TurnFiles:
                 write_atomically(path, b"".join(json.dumps(row).encode() + b"\n" for row in kept))
 
 
+class RowFile:
+    """A journal that one group writes. Each row is one write, on the caller's thread: a turn costs less than a thread's wake-up
+    would, and is on record when the environment, or the program, hears of it."""
+
+    def __init__(self, path: Path) -> None:
+        """A line that a killed writer left half-written is removed. Raises `OSError`, as `append`."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab", buffering=0)
+        self.size = path.read_bytes().rfind(b"\n") + 1
+        self._file.truncate(self.size)
+
+    def append(self, row: JsonMapping) -> None:
+        line = json.dumps(row).encode() + b"\n"
+        if (written := self._file.write(line)) != len(line):
+            self._file.truncate(self.size)
+            raise OSError(f"{written} of {len(line)} bytes of a turn could be written")
+        self.size += len(line)
+
+    def close(self) -> None:
+        self._file.close()
+
+
 def rows_of(path: Path) -> Iterator[JsonObject]:
     """The rows of a journal, up to the first that cannot be read."""
     with suppress(OSError, ValueError):

@@ -51,7 +51,8 @@ def check(run, tmp_path: Path, steps: int) -> None:
     assert set(baskets.values()) == {TURNS}, "an episode was given up in the middle"
     assert len(baskets) == steps * EPISODES, "an episode was played twice"
     summary = run.summary()
-    assert summary["groups"]["trained"] * 2 == steps * EPISODES and not summary["groups"]["dropped"]
+    assert summary["groups"]["trained"] * 2 == steps * EPISODES
+    assert summary["groups"]["dropped"].keys() <= {"environment_worker_died"}, "one that died twice before its first turn"
     assert not (run.dir / "turns").exists()
 
 
