@@ -29,7 +29,7 @@ from roll.core.explorer.group_play import RULES, VALIDATION, GroupResult, GroupT
 from roll.envs.durable_turns import EnvTurns, GroupTurns, ProgramTurns, going_on
 from roll.envs.env_manager import Environment, EnvManager
 from roll.envs.turn_files import TurnFiles
-from roll.plan.turn_bytes import is_recorded, most_bytes
+from roll.plan.turn_bytes import most_bytes
 from roll.prompts.chat_template import set_variables
 from roll.strategies.model_folder import open_tokenizer
 
@@ -68,7 +68,7 @@ class EnvironmentWorker:
                 env, dialogue, instructions=instructions[tag], context=context, answer_tokens=config.answer_tokens(tag)
             )
         self._dialogue, self._context = dialogue, context
-        self._recorded = frozenset(tag for tag in config.custom_envs if turns is not None and is_recorded(config, tag))
+        self._recorded = frozenset(tag for tag in config.custom_envs if turns is not None and config.records_turns(tag))
         self._turns = TurnFiles(turns or Path())
         self._hosts: dict[str, EnvHost] = {}
         self._toolboxes: dict[str, Toolbox] = {}

@@ -23,15 +23,9 @@ def most_bytes(config: AgenticConfig, tag: str, context: int) -> int:
     return (manager.group_size + manager.group_size_redundancy) * env.max_steps * turn
 
 
-def is_recorded(config: AgenticConfig, tag: str) -> bool:
-    """True if turns are recorded: an episode of one turn has none to go on from."""
-    env = config.custom_envs[tag]
-    return config.mode == "both" and env.durable_turns and env.max_steps > 1
-
-
 def note(config: AgenticConfig, context: int) -> Iterator[str]:
     """Tells where turns are recorded, and how many bytes that takes at most."""
-    tags = [tag for tag in config.partition(config.train_env_manager) if is_recorded(config, tag)]
+    tags = [tag for tag in config.partition(config.train_env_manager) if config.records_turns(tag)]
     if tags:
         groups = config.train_env_manager.num_env_groups + config.save_steps * config.groups_per_step
         most = groups * max(most_bytes(config, tag, context) for tag in tags)

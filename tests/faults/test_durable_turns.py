@@ -20,6 +20,7 @@ RESUME = ("resume_from_checkpoint=auto", "save_steps=1", "max_ckpt_to_keep=2", "
 SHOP = (
     *("custom_envs.letters.env_type=fault_workers.Shop", f"custom_envs.letters.max_steps={TURNS}"),
     *("max_tokens_per_step=1", "sequence_length=62", "train_env_manager.group_filter_cls=null"),
+    "train_env_manager.max_env_num_per_worker=8",  # one coordinator: whatever is recorded, it plays
 )
 
 

@@ -241,6 +241,11 @@ class AgenticConfig(PPOConfig):
         """Returns the longest answer of one turn, in tokens, in environments of this tag."""
         return self.custom_envs[tag].max_tokens_per_step or self.max_tokens_per_step
 
+    def records_turns(self, tag: str) -> bool:
+        """True if turns are recorded in environments of this tag: an episode of one turn has none to go on from."""
+        env = self.custom_envs[tag]
+        return self.mode == "both" and env.durable_turns and env.max_steps > 1
+
     def partition(self, manager: EnvManagerConfig) -> dict[str, float]:
         """Returns the relative share of each tag in the groups of a manager."""
         tags = manager.tags or list(self.custom_envs)
