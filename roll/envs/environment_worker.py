@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roll.chat.dialogue import Dialogue
 from roll.core.configs.agentic import AgenticConfig, EnvConfig, EnvFailurePolicy
 from roll.core.configs.dotted_path import import_object
-from roll.core.data.episode import EpisodeTask, PolicyAnswer
+from roll.core.data.episode import AskPolicy, EpisodeTask, PolicyAnswer
 from roll.core.data.sample import Sample
 from roll.core.data.seeding import derive_seed
 from roll.core.distributed.backend import WorkerHandle
@@ -25,7 +26,10 @@ from roll.core.engines.rollout_client import RolloutClient
 from roll.core.engines.router import Router
 from roll.core.errors import EpisodeFailed, TemplateRefusal, WorkerDied
 from roll.core.explorer.group_play import RULES, VALIDATION, GroupResult, GroupTask, play_group
-from roll.envs.env_manager import EnvManager
+from roll.envs.durable_turns import EnvTurns, GroupTurns, ProgramTurns, going_on
+from roll.envs.env_manager import Environment, EnvManager
+from roll.envs.turn_files import TurnFiles
+from roll.plan.turn_bytes import most_bytes
 from roll.prompts.chat_template import set_variables
 from roll.strategies.model_folder import open_tokenizer
 
@@ -45,8 +49,10 @@ class EnvironmentWorker:
         context: int,
         requests_per_engine: int,
         known: int | None = None,
+        turns: Path | None = None,
     ) -> None:
-        """`instructions`: tag -> the rules of its environments. `known`: the models of the run know the token ids below."""
+        """`instructions`: tag -> the rules of its environments. `known`: the models of the run know the token ids below. `turns`:
+        the folder of the run, where turns are recorded; None: no turn is."""
         self._config = config
         self._capacity = requests_per_engine
         data = config.actor_train.data_args
@@ -62,6 +68,8 @@ class EnvironmentWorker:
                 env, dialogue, instructions=instructions[tag], context=context, answer_tokens=config.answer_tokens(tag)
             )
         self._dialogue, self._context = dialogue, context
+        self._recorded = frozenset(tag for tag in config.custom_envs if turns is not None and config.records_turns(tag))
+        self._turns = TurnFiles(turns or Path())
         self._hosts: dict[str, EnvHost] = {}
         self._toolboxes: dict[str, Toolbox] = {}
         self._programs: Programs | None = None
@@ -133,25 +141,49 @@ class EnvironmentWorker:
         env = self._config.custom_envs[task.tag]
         policy: EnvFailurePolicy = env.on_env_failure
         rule = VALIDATION if task.validation else RULES[policy]
-        episodes, outcome = await play_group(
-            lambda episode, attempt: self._play_episode(task, env, episode, attempt), task.started, task.needed, rule
-        )
+        recorded = task.tag in self._recorded and not task.validation
+        most = most_bytes(self._config, task.tag, self._context)
+        turns = GroupTurns(self._turns.path(task.uid), most, task.sampling, task.version) if recorded else None
+        try:
+            episodes, outcome = await play_group(
+                lambda episode, attempt: self._play_episode(task, env, episode, attempt, turns), task.started, task.needed, rule
+            )
+        finally:
+            if turns is not None:
+                turns.close()
         return GroupResult([sample for episode in episodes for sample in episode], outcome)
 
-    async def _play_episode(self, task: GroupTask, env: EnvConfig, episode: int, attempt: int) -> list[Sample]:
+    async def _play_episode(
+        self, task: GroupTask, env: EnvConfig, episode: int, attempt: int, turns: GroupTurns | None
+    ) -> list[Sample]:
         of_group = EpisodeTask(uid=task.uid, tag=task.tag, index=episode, env_seed=task.env_seed)
+        name = f"{episode}.{attempt}"
 
         async def ask(context: Sequence[int], turn: int, most: int, stop: tuple[str, ...] = ()) -> PolicyAnswer:
-            return await self._ask(task, f"{episode}.{attempt}", context, turn, most, stop)
+            return await self._ask(task, name, context, turn, most, stop)
 
         if env.program is not None:
             assert self._programs is not None
-            return await self._programs.play(of_group, ask)
+            return await self._programs.play(of_group, ask if turns is None else ProgramTurns(turns, name, ask).ask)
+        if turns is None:
+            return await self._play(env, of_group, ask)
+        return await going_on(turns, name, lambda: self._play(env, of_group, ask, (turns, name)))
+
+    async def _play(
+        self, env: EnvConfig, task: EpisodeTask, ask: AskPolicy, recorded: tuple[GroupTurns, str] | None = None
+    ) -> list[Sample]:
+        """Plays an episode in an environment. `recorded`: the record of its group, and its name there."""
         manager = self._managers[task.tag]
         opened = await self._hosts[task.tag].open(task.tag, env.env_type, env.env_config)
         handle = opened if env.tool_wrapper is None else with_tools(opened, self._toolboxes[task.tag], manager)
         try:
-            return await manager.play(handle, of_group, ask)
+            played: Environment = handle
+            if recorded is not None:
+                has_effects = await opened.has_resume()
+                if not has_effects or handle is opened:  # what tools do between its steps is on no record
+                    around = EnvTurns(*recorded, ask, handle, opened if has_effects else None)
+                    played, ask = around, around.ask
+            return await manager.play(played, task, ask)
         except TemplateRefusal as error:
             raise EpisodeFailed("chat_template", str(error)) from error
         finally:

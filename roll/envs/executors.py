@@ -232,6 +232,12 @@ class EnvProcess:
     def step(self, action_text: str) -> object:
         return self._awaited(self._env.step(action_text))
 
+    def has_resume(self, _: None) -> bool:
+        return hasattr(self._env, "resume")
+
+    def resume(self, past: dict[str, object]) -> object:
+        return self._awaited(self._env.resume(past))
+
     def cut_off(self, _: None) -> object:
         tell = getattr(self._env, "cut_off", None)
         return 0.0 if tell is None else self._awaited(tell())

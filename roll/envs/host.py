@@ -25,6 +25,7 @@ from typing import TypeVar
 from roll.chat.conversation import Reply
 from roll.core.configs.agentic import EnvExecution
 from roll.core.configs.problems import ConfigError, Problem
+from roll.core.data.untrusted import described
 from roll.core.distributed.clock import monotonic
 from roll.core.errors import EnvFailure, FailureKind
 from roll.envs.environment import Reset, Step, checked_number, checked_reset, checked_step, is_async, is_thread_safe
@@ -100,15 +101,27 @@ class EnvHandle:
         self._host = host
         self._on_loop = cls is not None and is_async(cls)
         self._told_of_cuts = cls is None or hasattr(cls, "cut_off")
+        self._resumes = None if cls is None else hasattr(cls, "resume")
         self._executor: EnvExecutor | None = None
         self._playing = False
 
     async def reset(self, seed: int) -> Reset:
         """Begins an episode. Raises `EnvFailure`."""
-        if self._executor is None:
-            self._executor = self._host.executor(self.env_type, self.env_config, self._on_loop)
         self._playing = True
         return await self._call("reset", seed, checked_reset)
+
+    async def has_resume(self) -> bool:
+        """True if the environment's steps have effects outside of it, by its `resume`. Raises `EnvFailure`."""
+        if self._resumes is None:
+            self._resumes = await self._call("has_resume", None, bool)
+        return self._resumes
+
+    async def resume(self, past: Mapping[str, object]) -> Step | None:
+        """Goes on with an episode. Returns the step of the action that was begun, if one was. Raises `EnvFailure`."""
+        is_begun = past["begun"] is not None
+        step = await self._call("resume", past, checked_step if is_begun else _nothing)
+        self._playing = step is None or not (step[2] or step[3])
+        return step
 
     async def step(self, action_text: str, reply: Reply | None = None) -> Step:
         """`reply`: what the text is read as, which is for those who stand between. Raises `EnvFailure`, and `RuntimeError` if
@@ -136,17 +149,18 @@ class EnvHandle:
         """Id of the environment's process, if it has a process now."""
         return self._executor.pid if isinstance(self._executor, ProcessExecutor) else None
 
-    async def _call(self, method: str, argument: int | str | None, checked: Callable[[object], T]) -> T:
+    async def _call(self, method: str, argument: object, checked: Callable[[object], T]) -> T:
         """Calls the environment when a place is free, and returns its checked answer. A failure, or the caller's cancellation,
         ends the episode and discards the instance."""
         place = self._host.place(self.tag)
-        limit_s = self._host.reset_timeout_s if method == "reset" else self._host.step_timeout_s
+        limit_s = self._host.step_timeout_s if method in ("step", "cut_off") else self._host.reset_timeout_s
         started = monotonic()
         if place is not None:
             await place.acquire()
         entered = monotonic()
         self.waiting_s += entered - started
-        assert self._executor is not None
+        if self._executor is None:
+            self._executor = self._host.executor(self.env_type, self.env_config, self._on_loop)
         try:
             return checked(await self._executor.call_env(method, argument, limit_s))
         except EnvFailure as failure:
@@ -167,6 +181,12 @@ class EnvHandle:
         if executor is not None:
             with suppress(EnvFailure):
                 await executor.leave()
+
+
+def _nothing(told: object) -> None:
+    """Raises `EnvFailure`."""
+    if told is not None:
+        raise EnvFailure("exception", f"resume must return None where no action was begun, not {described(told)}")
 
 
 def _playable(execution: EnvExecution, tag: str, env_type: str, env_config: Mapping[str, object]) -> type[object]:

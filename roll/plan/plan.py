@@ -19,6 +19,7 @@ from roll.core.configs.redact import redact_text
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.staleness import deepest_pipeline
 from roll.core.configs.worker import TEACHERS
+from roll.plan import turn_bytes
 from roll.plan.counts import Quantity, RolePlan, quantities, role_plans
 from roll.plan.formulas import LossFormula, loss_formula
 from roll.plan.memory import Model, Part
@@ -253,6 +254,7 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
             f"{manager.num_env_groups:,} groups × {manager.group_size + manager.group_size_redundancy} = {manager.env_count:,} "
             f"environments play together, {manager.max_env_num_per_worker} per worker process"
         )
+        yield from turn_bytes.note(config, derived.sequence_length)
     if config.warm_start is not None and (warm := config.warm_steps):
         yield (
             f"the first {warm:,} of {config.max_steps:,} steps train {config.groups_per_step:,} rows each, by −ℓ of "

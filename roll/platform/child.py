@@ -186,11 +186,12 @@ class Child:
     async def _exchange(self, message: Message) -> Any:
         line = _line(message)
         async with self._connecting:
-            if self._killing is not None:
-                raise ChildDied(await self.kill())
-            if self._writer is None:
+            if self._writer is None and self._killing is None:
                 reader, self._writer = await asyncio.open_connection(sock=self._connection, limit=LONGEST_BYTES)
                 self._listening = asyncio.create_task(self._listen(reader))
+        if self._killing is not None:  # which takes the lock, too
+            raise ChildDied(await self.kill())
+        assert self._writer is not None
         answer = self._waiting[message["call"]] = asyncio.get_running_loop().create_future()
         try:
             self._writer.write(line)

@@ -39,6 +39,7 @@ from roll.core.workers.infer_interface import sampling_params
 from roll.envs.env_manager import EnvManager, Record
 from roll.envs.environment import NO_RESET, UNSEEN, Observation, unseen
 from roll.envs.environment_worker import toolbox
+from roll.envs.turn_files import TurnFiles
 from roll.prepare.pipeline import Pipeline
 from roll.prepare.preparation import Preparation
 from roll.prepare.row_sets import with_rows_first
@@ -256,6 +257,7 @@ class AgenticRun(Run):
             "context": prepared.derived.sequence_length,
             "requests_per_engine": prepared.derived.requests_per_engine,
             "known": prepared.known,
+            "turns": prepared.run_dir.resolve(),
         }
         placements = place_on_cpus(environment_workers(self.config, self.inventory), self.inventory)
         return {ROLE: [WorkerSpec(f"{ROLE}-{placement.rank}", WORKER, placement, kwargs) for placement in placements]}
@@ -277,7 +279,12 @@ class AgenticRun(Run):
         generating = config.actor_infer.generating_args
         derived, ends = prepared.derived, prepared.ends
         sampling = sampling_params(generating, derived.max_new_tokens, ends, derived.keeps_sampling_mask, derived.replays_routing)
-        return AgenticExplorer(exploration, config, sampling, coordinators, prepared.source)
+        files = TurnFiles(prepared.run_dir)
+        if prepared.continues:
+            files.forget_after(prepared.first_version)
+        elif config.mode == "both":
+            files.clear()
+        return AgenticExplorer(exploration, config, sampling, coordinators, prepared.source, files)
 
 
 class AgenticPipeline(Pipeline[AgenticConfig, AgenticPrepared]):

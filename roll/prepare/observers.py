@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.plain import to_mapping
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.rlvr import RLVRConfig
@@ -17,6 +18,7 @@ from roll.core.groups.schedule import StepSchedule
 from roll.core.pipeline.prepared import Prepared
 from roll.core.pipeline.roles import loss_spec
 from roll.core.record.callbacks import Callback, Observers, Reports
+from roll.envs.turn_files import KeptTurns
 from roll.platform.garbage import watch_growth
 from roll.reports.advice import Adviser
 from roll.reports.alarms import Alarms
@@ -98,6 +100,8 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
         tags = ByTag(derived.tag_to_domain)
         alarms = Alarms(config.alarms if config.trains else (), run_dir, display)
         reports += [tags, Adviser(config, inventory.kind, not backend.isolated, curves), alarms]
+    if isinstance(config, AgenticConfig) and config.mode == "both":
+        reports.append(KeptTurns(run_dir, prepared.checkpoints, config.save_steps))
     retention = Retention(prepared.checkpoints, best)
     receivers = tuple(receivers_of(config.on_event)) if is_watched(config) and not config.only_explores else ()
     notices = [Notices(receivers, config.exp_name, run_dir)] if receivers else []  # last: it tells what the others found

@@ -73,6 +73,7 @@ class ScriptedEnvironmentWorker(EnvironmentWorker):
 
     def __init__(self, costs: Costs, grain: int, *, config: AgenticConfig, context: int, **others: Any) -> None:
         self._grain = grain
+        others["turns"] = None  # nothing of a simulation is worth a file
         super().__init__(config=_scripted(config, costs, grain), context=max(2, context // grain), **others)
 
     def tokenizer(self, folder: str) -> Numbers:

@@ -1,6 +1,7 @@
 """Environments for the tests of the agentic pipeline, named by dotted path."""
 
 import os
+import secrets
 import signal
 import time
 from pathlib import Path
@@ -170,3 +171,54 @@ def letters_said(trace, folder):
     """A reward: how often the last answers have an a, of all that they say."""
     said = "".join(each["messages"][-1]["content"] for each in trace["conversations"])
     return said.count("a") / max(len(said), 1)
+
+
+class Shop(Letters):
+    """Its steps have effects: each is a line of the file `orders`, under the number of the basket that `reset` has made."""
+
+    def __init__(self, orders: str, length: int = 20) -> None:
+        super().__init__(length)
+        self.orders = Path(orders)
+
+    def reset(self, seed: int):
+        shown, info = super().reset(seed)
+        self.basket = secrets.token_hex(8)
+        return shown, {**info, "basket": self.basket}
+
+    def _order(self, text: str) -> str:
+        return f"{self.basket} {self.turn} {text!r}\n"
+
+    def step(self, action_text: str):
+        time.sleep(0.001)
+        with self.orders.open("a") as file:
+            file.write(self._order(action_text))
+        time.sleep(0.001)
+        step = super().step(action_text)
+        return *step[:4], {**step[4], "basket": self.basket}
+
+    def resume(self, past):
+        self.seed, self.basket = past["seed"], past["info"]["basket"]
+        self.turn, self.score = 0, 0
+        for text in past["actions"]:
+            super().step(text)
+        if (begun := past["begun"]) is None:
+            return None
+        if self._order(begun) not in self.orders.read_text().splitlines(keepends=True):
+            return self.step(begun)
+        step = super().step(begun)
+        return *step[:4], {**step[4], "basket": self.basket}
+
+
+class Slow(Letters):
+    """Takes its time."""
+
+    def step(self, action_text: str):
+        time.sleep(0.002)
+        return super().step(action_text)
+
+
+class Fickle(Slow):
+    """Shows something else in every process from its third turn on."""
+
+    def _show(self) -> str:
+        return super()._show() if self.turn < 3 else f"{'abcdefgh'[os.getpid() % 8]}="

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import secrets
 import time
 from pathlib import Path
 
@@ -72,6 +73,41 @@ class Letters:
         return self._show(), float(right), self.turn == 3, False, {"action_is_valid": True, "action_is_effective": right}
 
     def close(self) -> None: ...
+
+
+class Shop(Letters):
+    """Twenty turns, each with an effect outside: a line of the file `orders`, with the basket of the episode."""
+
+    length = 20
+
+    async def reset(self, seed: int):
+        self.basket = secrets.token_hex(8)
+        return (await super().reset(seed))[0], {"basket": self.basket}
+
+    async def step(self, action_text: str):
+        with self._orders.open("a") as file:
+            file.write(self._order())
+        await asyncio.sleep(0.03)
+        return self._outcome()
+
+    def _outcome(self):
+        self.turn += 1
+        info = {"action_is_valid": True, "action_is_effective": True, "basket": self.basket}
+        return self._show(), float(self.turn % 3 == 0), self.turn == self.length, False, info
+
+    @property
+    def _orders(self) -> Path:
+        return Path(os.environ["FAULTS"], "orders")
+
+    def _order(self) -> str:
+        return f"{self.basket} {self.turn}\n"
+
+    async def resume(self, past):
+        self.seed, self.turn, self.basket = past["seed"], len(past["actions"]), past["info"]["basket"]
+        if past["begun"] is None:
+            return None
+        is_done = self._order() in self._orders.read_text().splitlines(keepends=True)
+        return self._outcome() if is_done else await self.step(past["begun"])
 
 
 def letters_right(trace, folder):

@@ -94,6 +94,11 @@ class EnvConfig:
         "drop_sample: the group goes on without it.\n"
         "drop_group: the group is dropped.",
     )
+    durable_turns: bool = option(
+        True,
+        "An episode whose environment's process, coordinator or driver is killed goes on at its last turn: its environment gets "
+        "the same actions again and must do the same, or has a method resume; a program must ask the same. false: it restarts.",
+    )
     tool_wrapper: ToolWrapperConfig | None = option(None, "Tools between the policy and the environment; null means none.")
     program: ProgramConfig | None = option(None, "With env_type: program, the agent; it takes the place of env_config.")
 
@@ -235,6 +240,11 @@ class AgenticConfig(PPOConfig):
     def answer_tokens(self, tag: str) -> int:
         """Returns the longest answer of one turn, in tokens, in environments of this tag."""
         return self.custom_envs[tag].max_tokens_per_step or self.max_tokens_per_step
+
+    def records_turns(self, tag: str) -> bool:
+        """True if turns are recorded in environments of this tag: an episode of one turn has none to go on from."""
+        env = self.custom_envs[tag]
+        return self.mode == "both" and env.durable_turns and env.max_steps > 1
 
     def partition(self, manager: EnvManagerConfig) -> dict[str, float]:
         """Returns the relative share of each tag in the groups of a manager."""

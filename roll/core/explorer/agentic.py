@@ -13,6 +13,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from roll.core.configs.agentic import AgenticConfig, PassRateMixtureConfig
 from roll.core.configs.plain import JsonMapping, JsonObject
@@ -101,6 +102,15 @@ class EpisodeSource(TaskSource):
         self._returned = deque(environment(self._seed, purpose, tag, int(number)) for purpose, tag, number in parts)
 
 
+class Recorded(Protocol):
+    """Turns of groups that are being played, outside of this process."""
+
+    def size(self, uid: str) -> int:
+        """Returns the bytes on record, which grow with every turn."""
+
+    def remove(self, uid: str) -> None: ...
+
+
 ATTEMPTS = 3
 """Attempts at a validation group whose coordinator dies."""
 
@@ -113,9 +123,10 @@ class AgenticExplorer(Explorer):
         sampling: SamplingParams,
         coordinators: Coordinators,
         source: TaskSource,
+        recorded: Recorded,
     ) -> None:
         super().__init__(exploration, routing=coordinators)
-        self._coordinators, self._source = coordinators, source
+        self._coordinators, self._source, self._recorded = coordinators, source, recorded
         self._first = FirstAnswers()
         self._manager = config.train_env_manager
         self._sampling = sampling
@@ -125,12 +136,23 @@ class AgenticExplorer(Explorer):
 
     async def play(self, group: SampleGroup) -> SampleGroup | None:
         """Plays the episodes of the group; None if it is dropped, by others or because it cannot be played."""
+        uid = group.prompt.uid
+        played = await self._played(group, uid)
+        if played is None:
+            self._recorded.remove(uid)
+        return played
+
+    async def _played(self, group: SampleGroup, uid: str) -> SampleGroup | None:
+        """Plays the group again if its coordinator dies, at most twice without a turn on record between."""
+        idle, size = 0, self._recorded.size(uid)
         for attempt in itertools.count():
-            task = self._task(f"g{group.group_id}.{attempt}", group.prompt)
+            task = self._task(f"g{group.group_id}.{attempt}", group.prompt, group.start_version)
             try:
                 result = await self.groups.while_live(group.group_id, self._coordinators.play(task))
             except Replaced as death:
-                if attempt == 0 and group.prompt.tag in self._retried:
+                before, size = size, self._recorded.size(uid)
+                idle = 0 if size > before else idle + 1
+                if idle <= 1 and group.prompt.tag in self._retried:
                     continue
                 await self.groups.drop(group.group_id, "environment_worker_died", str(death))
                 return None
@@ -175,7 +197,7 @@ class AgenticExplorer(Explorer):
             "redundant_episodes_aborted": self._coordinators.aborted,
         }
 
-    def _task(self, key: str, prompt: Prompt) -> GroupTask:
+    def _task(self, key: str, prompt: Prompt, version: int) -> GroupTask:
         needed = self._manager.group_size
         return GroupTask(
             key=key,
@@ -185,6 +207,7 @@ class AgenticExplorer(Explorer):
             started=needed + self._manager.group_size_redundancy,
             needed=needed,
             sampling=self._sampling,
+            version=version,
         )
 
     async def _evaluate(

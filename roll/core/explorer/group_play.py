@@ -109,6 +109,8 @@ class GroupTask:
     needed: int
     """Episodes that count: the first to finish."""
     sampling: SamplingParams
+    version: int = 0
+    """The group started under it."""
     priority: int = 1
     validation: bool = False
 

@@ -1,0 +1,317 @@
+"""Episodes of 20 turns whose process is killed (SIGKILL) at any moment, and goes on at the last turn on record."""
+
+import asyncio
+import json
+import logging
+import os
+import random
+import signal
+import time
+from array import array
+from pathlib import Path
+
+import pytest
+
+from roll.core.data.episode import PolicyAnswer
+from roll.core.data.sample import LOGPROBS, TOKENS, SampleGroup, VersionSpan
+from roll.core.data.seeding import derive_seed
+from roll.core.explorer.group_play import GroupTask
+from roll.core.workers.infer_interface import SamplingParams
+from roll.envs.durable_turns import GroupTurns, ProgramTurns
+from roll.envs.environment_worker import EnvironmentWorker
+from roll.envs.turn_files import TurnFiles
+
+TURNS = 20
+KILLS = int(os.environ.get("ROLL_KILLS", "100"))
+UID = "train/letters/0"
+MANAGERS = "roll.pipeline.agentic.env_manager"
+
+
+class Coordinator(EnvironmentWorker):
+    """Its policy answers by itself: tokens that follow from seed, turn and context. What is asked is a line of `asked`."""
+
+    def __init__(self, asked, **kwargs):
+        super().__init__(**kwargs)
+        self.asked = asked
+
+    async def _ask(self, task, episode, context, turn, most, stop):
+        with self.asked.open("a") as file:
+            file.write(f"{episode} {turn}\n")
+        await asyncio.sleep(0.001)
+        drawn = random.Random(derive_seed(task.uid, episode, turn, tuple(context)))
+        ids = array(TOKENS, [4 + drawn.randrange(8) for _ in range(1 + drawn.randrange(most))])
+        logprobs = array(LOGPROBS, [-drawn.random() for _ in ids])
+        return PolicyAnswer(ids, logprobs, [VersionSpan(0, len(ids), task.version)], self._tokenizer.decode(ids), True)
+
+
+@pytest.fixture
+def coordinator(make_config, model_folder, tmp_path):
+    def make(changes=None, env_type="Slow", turns: Path | None = tmp_path):
+        long = {
+            "custom_envs.letters.env_config": {"length": TURNS},
+            "custom_envs.letters.max_steps": TURNS,
+            "sequence_length": 200,
+        }
+        config = make_config({**long, **(changes or {})}, env_type=env_type)
+        given = {"config": config, "tokenizer_folder": str(model_folder), "instructions": {"letters": ""}, "context": 200}
+        return Coordinator(tmp_path / "asked", **given, requests_per_engine=8, turns=turns)
+
+    return make
+
+
+def task(size=2, version=0, seed=0, **more):
+    given = {"key": "g0.0", "uid": UID, "tag": "letters", "env_seed": seed, "started": size, "needed": size}
+    return GroupTask(**given, sampling=SamplingParams(), version=version, **more)
+
+
+def played(coordinator, of):
+    async def play():
+        await coordinator.connect([], True)
+        try:
+            result = await coordinator.play_group(of)
+            assert not result.outcome.failures
+            return [stable(sample) for sample in result.samples]
+        finally:
+            await coordinator.close()
+
+    return asyncio.run(play())
+
+
+def stable(sample):
+    """All of a sample but how long it took, and that it was replayed."""
+    group = SampleGroup(0, 0, sample.prompt, [sample])
+    (row,) = json.loads(json.dumps(group.to_json()))["samples"]
+    for name in ("generation_s", "environment_s", "waiting_s"):
+        row["trajectory"].pop(name)
+    for name in ("turns_replayed", "basket"):
+        row["trajectory"]["metrics"].pop(name, None)
+    return row
+
+
+def play_and_kill(make, of, kills, seed, result, longest_s=0.12):
+    """Plays in forks, each killed at a random moment, until one comes to the end; after so many kills one is left alone. Returns
+    the kills."""
+    moments, died = random.Random(seed), 0
+    while True:
+        child = os.fork()
+        if child == 0:
+            try:
+                result.write_text(json.dumps(played(make(), of)))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        if died < kills:
+            time.sleep(moments.uniform(0.0, longest_s))
+            os.kill(child, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status == 0:
+            return died
+        assert status == -signal.SIGKILL, "it fails by itself"
+        died += 1
+
+
+def lines(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("manager", ["traj_env_manager.TrajEnvManager", "step_env_manager.StepEnvManager"])
+def test_a_kill_costs_each_episode_at_most_a_turn(coordinator, tmp_path, manager):
+    """However many hit the same group; and the episodes are those that would have been."""
+    changes = {"custom_envs.letters.env_manager_cls": f"{MANAGERS}.{manager}"}
+    whole = played(coordinator(changes, turns=None), task())
+    size, killed, groups = 2, 0, 0
+    assert len(lines(tmp_path / "asked")) == size * TURNS
+    while killed < KILLS / 2:
+        (tmp_path / "asked").unlink()
+        died = play_and_kill(lambda: coordinator(changes), task(), 10, seed=groups, result=tmp_path / "result")
+        assert json.loads((tmp_path / "result").read_text()) == whole
+        assert size * TURNS <= len(lines(tmp_path / "asked")) <= size * (TURNS + died)
+        TurnFiles(tmp_path).remove(UID)
+        killed, groups = killed + died, groups + 1
+    print(f"{killed} kills in {groups} groups")
+
+
+@pytest.mark.slow
+def test_no_effect_happens_twice(coordinator, tmp_path):
+    orders = tmp_path / "orders"
+    changes = {"custom_envs.letters.env_config": {"orders": str(orders)}}
+    killed = groups = 0
+    while killed < KILLS / 2:
+        for path in (orders, tmp_path / "asked"):
+            path.unlink(missing_ok=True)
+        died = play_and_kill(lambda: coordinator(changes, "Shop"), task(), 10, seed=groups, result=tmp_path / "result")
+        told = lines(orders)
+        assert len(told) == len(set(told))
+        placed = [line.split(" ", 2) for line in told]
+        baskets = {basket for basket, _, _ in placed}
+        assert sorted((basket, int(turn)) for basket, turn, _ in placed) == sorted(
+            (basket, turn) for basket in baskets for turn in range(TURNS)
+        ), "each episode has its 20 effects, once each"
+        assert len(baskets) == 2 and len(lines(tmp_path / "asked")) <= 2 * (TURNS + died)
+        said = [turn["action"] for row in json.loads((tmp_path / "result").read_text()) for turn in row["trajectory"]["turns"]]
+        assert sorted(map(repr, said)) == sorted(text for _, _, text in placed)
+        TurnFiles(tmp_path).remove(UID)
+        killed, groups = killed + died, groups + 1
+    print(f"{killed} kills in {groups} groups")
+
+
+def test_an_environment_that_does_otherwise_is_told_of_and_its_episode_restarts(coordinator, tmp_path, caplog):
+    play_and_kill(lambda: coordinator(env_type="Fickle"), task(1), 3, 0, tmp_path / "result")
+    asked = len(lines(tmp_path / "asked"))
+    other = coordinator(env_type="Fickle")
+    with caplog.at_level(logging.WARNING):
+        (episode,) = played(other, task(1))
+    assert "episode 0.0 restarts, its record does not fit: turn 3 shows, earns or ends otherwise" in caplog.text
+    assert len(lines(tmp_path / "asked")) == asked + TURNS
+    assert episode["trajectory"]["num_turns"] == TURNS
+
+
+def test_turns_older_than_the_group_are_not_its_own(coordinator, tmp_path):
+    played(coordinator(), task(1, version=3))
+    played(coordinator(), task(1, version=3))
+    assert len(lines(tmp_path / "asked")) == TURNS
+    played(coordinator(), task(1, version=4))
+    played(coordinator(), task(1, version=4))
+    assert len(lines(tmp_path / "asked")) == 2 * TURNS
+    TurnFiles(tmp_path).forget_after(3)
+    played(coordinator(), task(1, version=3))
+    assert len(lines(tmp_path / "asked")) == 3 * TURNS, "their weights are gone"
+
+
+@pytest.mark.parametrize("changes", [{"custom_envs.letters.durable_turns": False}, {"custom_envs.letters.max_steps": 1}])
+def test_nothing_is_recorded_where_nothing_could_go_on(coordinator, tmp_path, changes):
+    played(coordinator(changes), task(1))
+    assert not (tmp_path / "turns").exists()
+
+
+def test_a_validation_is_not_recorded(coordinator, tmp_path):
+    played(coordinator(), task(1, validation=True))
+    assert not (tmp_path / "turns").exists()
+
+
+def test_a_record_that_is_full_or_cannot_be_written_costs_the_record_alone(coordinator, tmp_path, caplog, monkeypatch):
+    whole = played(coordinator(turns=None), task(1))
+    monkeypatch.setattr("roll.envs.environment_worker.most_bytes", lambda *_: 2000)
+    assert played(coordinator(), task(1)) == whole
+    assert "has more than 2,000 bytes" in caplog.text and TurnFiles(tmp_path).size(UID) < 4000
+    assert played(coordinator(), task(1)) == whole, "it goes on behind the part that is there"
+    assert TURNS * 2 < len(lines(tmp_path / "asked")) < TURNS * 3
+    caplog.clear()
+    (tmp_path / "file").write_text("")
+    assert played(coordinator(turns=tmp_path / "file"), task(1)) == whole
+    assert "turns are recorded no further" in caplog.text
+
+
+def test_an_environment_whose_process_is_killed_goes_on(coordinator, tmp_path):
+    """Here the coordinator lives; each of the episode's processes dies after some turns."""
+    whole = played(coordinator(turns=None), task(1))
+    (tmp_path / "asked").unlink()
+    playing = coordinator({"custom_envs.letters.execution": "process"})
+
+    async def kill():
+        for turn in (4, 9, 15):
+            while len(lines(tmp_path / "asked")) < turn:
+                await asyncio.sleep(0.001)
+            (host,) = playing._hosts.values()
+            for pid in host.pids:
+                os.kill(pid, signal.SIGKILL)
+
+    async def main():
+        await playing.connect([], True)
+        killing = asyncio.create_task(kill())
+        try:
+            result = await playing.play_group(task(1))
+            await killing
+        finally:
+            await playing.close()
+        assert not result.outcome.failures
+        return [stable(sample) for sample in result.samples]
+
+    assert asyncio.run(main()) == whole
+    assert TURNS <= len(lines(tmp_path / "asked")) <= TURNS + 3
+
+
+async def answers_of(turns, asked, log):
+    async def sample(context, call, most, stop):
+        log.append(call)
+        return PolicyAnswer(array(TOKENS, [4 + call]), array(LOGPROBS, [-0.5]), [VersionSpan(0, 1, 0)], "ab"[call % 2], True)
+
+    program = ProgramTurns(turns, "0.0", sample)
+    return [(await program.ask(context, call, 4)).token_ids.tolist() for call, context in enumerate(asked)]
+
+
+def group_turns(tmp_path):
+    return GroupTurns(tmp_path / "turns" / "group.jsonl", 1 << 20, SamplingParams(), 0)
+
+
+def test_calls_of_a_program_are_answered_from_the_record_until_it_asks_something_else(tmp_path, caplog):
+    def ask(*asked):
+        turns, log = group_turns(tmp_path), []
+        told = asyncio.run(answers_of(turns, asked, log))
+        turns.close()
+        return told, log
+
+    first = ask([1], [2], [2], [3])[0]
+    assert ask([1], [2], [2], [3], [5]) == ([*first, [8]], [4]), "equal requests have their answers in order"
+    assert not caplog.text
+    told, log = ask([1], [2], [7], [3])
+    assert told[:2] == first[:2] and log == [2, 3], "what follows a difference is another course"
+    assert "call 3 asks something else than before the interruption, so 3 recorded answers are not used" in caplog.text
+    assert ask([1], [2], [7], [3], [9]) == ([*told, [8]], [4]), "the new course is on record"
+
+
+def test_a_program_that_asks_side_by_side_may_be_answered_in_another_order(tmp_path, caplog):
+    """Of three calls at once the second had no answer yet."""
+    turns, asked, log = group_turns(tmp_path), ([1], [2], [3]), []
+
+    async def part():
+        async def sample(context, call, most, stop):
+            if call == 1:
+                await asyncio.Event().wait()
+            return PolicyAnswer([4 + call], [-0.5], [VersionSpan(0, 1, 0)], "a", True)
+
+        program = ProgramTurns(turns, "0.0", sample)
+        calls = [asyncio.ensure_future(program.ask(context, call, 4)) for call, context in enumerate(asked)]
+        await asyncio.wait([calls[0], calls[2]])
+        calls[1].cancel()
+
+    asyncio.run(part())
+    turns.close()
+    told = asyncio.run(answers_of(group_turns(tmp_path), [[2], [3], [1]], log))
+    assert told == [[4], [6], [4]] and log == [0] and not caplog.text
+
+
+@pytest.mark.slow
+def test_a_program_whose_coordinator_is_killed_goes_on(of_programs, tmp_path):
+    agent = "begin, told = [{'role': 'user', 'content': 'a'}], []\nfor _ in range(20):\n    told += [ask(begin + told)]\n"
+    agent += "    told += [{'role': 'user', 'content': 'more'}]\n"
+    (tmp_path / "agent" / "agent.py").write_text(AGENT_ASKS.format(agent))
+    config = of_programs({"custom_envs.letters.max_steps": TURNS, "sequence_length": 256})
+
+    def make(turns=tmp_path):
+        given = {"config": config, "tokenizer_folder": config.pretrain, "instructions": {}, "context": 2000}
+        return Coordinator(tmp_path / "asked", **given, requests_per_engine=8, turns=turns)
+
+    whole = played(make(None), task(1))
+    (tmp_path / "asked").unlink()
+    died = play_and_kill(make, task(1), 5, 1, tmp_path / "result", longest_s=0.6)
+    (episode,), (as_it_was,) = json.loads((tmp_path / "result").read_text()), whole
+    assert {**episode, "trajectory": None} == {**as_it_was, "trajectory": None}  # exchanges have new ids
+    assert [turn["action"] for turn in episode["trajectory"]["turns"]] == [t["action"] for t in as_it_was["trajectory"]["turns"]]
+    assert as_it_was["trajectory"]["num_turns"] == TURNS and died
+    assert TURNS <= len(lines(tmp_path / "asked")) <= TURNS + died
+
+
+AGENT_ASKS = """
+import json, os, urllib.request
+
+def ask(messages):
+    body = json.dumps({{"model": "m", "messages": messages}}).encode()
+    headers = {{"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)["choices"][0]["message"]
+
+{}
+"""
