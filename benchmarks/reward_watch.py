@@ -1,6 +1,6 @@
 """What `reward_watch` finds in ten runs whose reward or learning rate is wrong, and what it says of twenty healthy ones.
 
-The runs are those of the embedded model; the wrong rewards pay for length, for one answer, for a word, in part or wholly.
+The runs are those of the embedded model; the wrong rewards pay for length, or for one answer, alone or besides right ones.
 
     python benchmarks/reward_watch.py [--steps 60]
 """
@@ -23,31 +23,31 @@ WORKER = "rewards.arithmetic.worker_cls"
 class Longer(RewardWorker):
     reads = frozenset[str]()
 
-    def grade(self, sample: Sample) -> float:
+    async def grade(self, sample: Sample) -> float:
         return min(1.0, len(sample.response_ids) / 16)
 
 
 class OneAnswer(RewardWorker):
     reads = frozenset[str]()
 
-    def grade(self, sample: Sample) -> float:
+    async def grade(self, sample: Sample) -> float:
         return float(sample.response_text.strip() == "101")
 
 
-class AWord(RewardWorker):
-    """In addition to right answers, so that success goes up at first."""
+class Besides(RewardWorker):
+    """One answer pays more than the right one, which pays, too."""
 
     reads = frozenset[str]()
 
-    def grade(self, sample: Sample) -> float:
-        text = sample.response_text
-        return max(0.5 * (text.strip() == sample.prompt.ground_truth), float("7" in text[:2]))
+    async def grade(self, sample: Sample) -> float:
+        text = sample.response_text.strip()
+        return max(0.5 * (text == sample.prompt.ground_truth), float(text == "101"))
 
 
 FAULTS = {
     "length": (f"{WORKER}=reward_watch.Longer", "response_length=16"),
     "one answer": (f"{WORKER}=reward_watch.OneAnswer",),
-    "a word": (f"{WORKER}=reward_watch.AWord",),
+    "and one answer": (f"{WORKER}=reward_watch.Besides",),
     "rate 1e-2": (f"{RATE}=1.0e-2",),
     "rate 3e-2": (f"{RATE}=3.0e-2",),
 }
@@ -59,7 +59,7 @@ HEALTHY: dict[str, tuple[str, ...]] = {
     "groups of 4": ("num_return_sequences_in_group=4", "rollout_batch_size=64"),
     "gspo": ("actor_train.pg_variant=gspo",),
     "reinforce": ("adv_estimator=reinforce",),
-    "entropy bonus": ("actor_train.entropy_loss_coef=0.01",),
+    "entropy bonus": ("entropy_loss_coef=0.01",),
     "longer room": ("response_length=16",),
     "small batches": ("rollout_batch_size=8",),
 }

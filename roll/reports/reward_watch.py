@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from roll.core.configs.watching import AlarmAction
 from roll.core.data.sample import SampleGroup
 from roll.core.record.callbacks import Callback
-from roll.reports.exploits import Seen, Sign, Window, rises, signs
+from roll.reports.exploits import RECENT, Seen, Sign, Window, rises, signs
 from roll.reports.warnings import Warnings
 
 GROUPS = 32
 """Groups of a domain after which it is looked at."""
 ROLLOUTS = 256
 """Of those, the most rollouts that are looked at."""
-RECENT = 3
 PATIENCE = 2
 """Looks, or validations, in a row that show the same."""
 SHOWN = 120
