@@ -78,9 +78,8 @@ def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> It
     if config.ppo_epochs > 1:
         arithmetic += f" × ppo_epochs {config.ppo_epochs}"
     if warm := config.warm_steps:
-        yield Quantity(
-            "warm start's optimiser steps", 1, warm, f"{config.groups_per_step:,} rows each, in the first {warm:,} steps"
-        )
+        rows = f"{config.groups_per_step:,} rows each, in the first {warm:,} steps"
+        yield Quantity("warm start's optimiser steps", 1, warm, rows)
     training_steps = config.max_steps - config.critic_warmup - warm
     yield Quantity("optimiser steps", optimiser_steps, optimiser_steps * training_steps, arithmetic)
     if (size := prompt_sharing(config, train, per_epoch)) > 1:
@@ -90,14 +89,8 @@ def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> It
     share = -(-samples * derived.optimizer_batch_size // parts // data_parallel)
     micro, shown = _micro_batches(share, size, train.max_tokens_per_microbatch_in_train, derived, parts)
     total = micro * optimiser_steps
-    name = "micro-batches a rank trains"
-    yield Quantity(
-        name,
-        total,
-        total * training_steps,
-        f"{optimiser_steps:,} optimiser step{'s' * (optimiser_steps > 1)} × {shown}",
-        at_most=True,
-    )
+    shown = f"{optimiser_steps:,} optimiser step{'s' * (optimiser_steps > 1)} × {shown}"
+    yield Quantity("micro-batches a rank trains", total, total * training_steps, shown, at_most=True)
     if derived.critic_steps_per_epoch:
         critic_steps = derived.critic_steps_per_epoch * config.ppo_epochs
         arithmetic = f"{derived.samples_per_step:,} / {derived.samples_per_step // derived.critic_steps_per_epoch:,} samples"

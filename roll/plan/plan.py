@@ -17,6 +17,7 @@ from roll.core.configs.losses import anchor_of
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.redact import redact_text
 from roll.core.configs.rlvr import RLVRConfig
+from roll.core.configs.rows import WarmStartConfig
 from roll.core.configs.staleness import deepest_pipeline
 from roll.core.configs.worker import TEACHERS
 from roll.plan import turn_bytes
@@ -249,17 +250,10 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
             f"admission has up to {wanted:,} rollouts under way"
         )
     if config.has_engines and isinstance(config, AgenticConfig):
-        manager = config.train_env_manager
-        yield (
-            f"{manager.num_env_groups:,} groups × {manager.group_size + manager.group_size_redundancy} = {manager.env_count:,} "
-            f"environments play together, {manager.max_env_num_per_worker} per worker process"
-        )
+        yield _environments(config)
         yield from turn_bytes.note(config, derived.sequence_length)
-    if config.warm_start is not None and (warm := config.warm_steps):
-        yield (
-            f"the first {warm:,} of {config.max_steps:,} steps train {config.groups_per_step:,} rows each, by −ℓ of "
-            f"loss_on: {config.warm_start.loss_on}, mean over tokens; nothing is rolled out before version {warm:,}"
-        )
+    if config.warm_start is not None and config.warm_steps:
+        yield _warm_start(config, config.warm_start)
     if isinstance(config, RLVRConfig) and (unshared := [name for name in config.rewards if name not in derived.domain_shares]):
         yield f"no prompt of {', '.join(unshared)} is trained: domain_interleave_probs gives no share"
     if config.uses_critic:
@@ -274,6 +268,21 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
         "actor_infer" in role.shares_with for role in roles if role.role == "actor_train"
     ):
         yield TURNS
+
+
+def _environments(config: AgenticConfig) -> str:
+    manager = config.train_env_manager
+    return (
+        f"{manager.num_env_groups:,} groups × {manager.group_size + manager.group_size_redundancy} = {manager.env_count:,} "
+        f"environments play together, {manager.max_env_num_per_worker} per worker process"
+    )
+
+
+def _warm_start(config: PPOConfig, rows: WarmStartConfig) -> str:
+    return (
+        f"the first {config.warm_steps:,} of {config.max_steps:,} steps train {config.groups_per_step:,} rows each, by −ℓ of "
+        f"loss_on: {rows.loss_on}, mean over tokens; nothing is rolled out before version {config.warm_steps:,}"
+    )
 
 
 TURNS = (

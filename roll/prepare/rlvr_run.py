@@ -75,6 +75,9 @@ class RLVRPrepared(Prepared):
     """The judgement from which on a response of a domain is a success."""
 
 
+NEEDED = "every domain needs prompts and a share, and with a curriculum every prompt its number"
+
+
 def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False) -> RLVRPrepared:
     """Raises `ConfigError` with every problem found: keys that contradict each other, devices, model folders, prompt files,
     worker classes, output folder, checkpoint. `one_process`: all roles share this process (`--local`)."""
@@ -90,7 +93,8 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=validation, skipped=skipped, success_at=at)
     if not config.has_engines and config.total_epochs is None:
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={}, success_at={})
-    read, skipped = _prompts("actor_train", config.actor_train.data_args, shared, collect)
+    data = config.actor_train.data_args
+    read, skipped = _prompts("actor_train", data, shared, collect)
     train = {domain: rows for domain, rows in read.by_domain().items() if domain in derived.domain_shares}
     usable = sum(map(len, train.values()))
     if usable < len(read):
@@ -101,12 +105,8 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
     if not config.has_engines:
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={}, success_at={})
     validation, left_out = _validation(config, shared)
-    prompts: PromptSource | None = collect(
-        "actor_train.data_args.file_name",
-        config.actor_train.data_args.file_name,
-        lambda: _source(config, train, derived.domain_shares),
-        "every domain needs prompts and a share, and with a curriculum every prompt its number",
-    )
+    made = partial(_source, config, train, derived.domain_shares)
+    prompts: PromptSource | None = collect("actor_train.data_args.file_name", data.file_name, made, NEEDED)
     collect.raise_if_any()
     assert prompts is not None
     source = with_rows_first(prompts, shared)

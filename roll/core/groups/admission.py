@@ -62,20 +62,17 @@ class Admission:
         how many steps may train a group. `order`: which ready groups a step takes; `newest` goes with the policy `drop`.
         `warm_steps`: the first steps, whose groups are rows of files: before their last version nothing starts ahead."""
         self.batch_groups = batch_groups
-        self.ratio = ratio
-        self.bound = staleness_bound(ratio)
+        self.ratio, self.bound = ratio, staleness_bound(ratio)
         self.max_steps = max_steps
         self.policy = policy
         self.extra_groups = extra_groups
         self.order = order
         self.warm_steps = warm_steps
         self.reuse = Reuse(max_reuse, self.bound)
-        self.version = version
-        self.newest = version
-        """The newest published version, which the engines may not serve yet."""
+        self.version = self.newest = version
+        """`newest`: the newest published version, which the engines may not serve yet."""
         self.next_group_id = 0
-        self.admitted = version * batch_groups
-        self.trained = version * batch_groups
+        self.admitted = self.trained = version * batch_groups
         self.dropped: Counter[str] = Counter()
         self.live: dict[int, Ticket] = {}
         """Live groups in the order of admission, which is also that of start versions, and so of deadlines."""
