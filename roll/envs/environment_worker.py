@@ -68,8 +68,9 @@ class EnvironmentWorker:
                 env, dialogue, instructions=instructions[tag], context=context, answer_tokens=config.answer_tokens(tag)
             )
         self._dialogue, self._context = dialogue, context
-        self._recorded = frozenset(tag for tag in config.custom_envs if turns is not None and config.records_turns(tag))
         self._turns = TurnFiles(turns or Path())
+        recorded = turns is not None and self._turns.are_kept
+        self._recorded = frozenset(tag for tag in config.custom_envs if recorded and config.records_turns(tag))
         self._hosts: dict[str, EnvHost] = {}
         self._toolboxes: dict[str, Toolbox] = {}
         self._programs: Programs | None = None

@@ -26,6 +26,7 @@ from roll.core.record.checkpoint import CheckpointStore
 from roll.core.record.journal import read_rows, write_atomically
 from roll.core.record.run_progress import RunProgress
 from roll.plan.turn_bytes import FOLDER
+from roll.platform.file_systems import of_network
 
 EPISODE, AGAIN = "episode", "again"
 NO_ANSWER: JsonMapping = {"versions": ()}
@@ -49,22 +50,27 @@ def from_json(row: JsonMapping) -> PolicyAnswer:
 
 
 class TurnFiles:
-    """The journals of a run's groups, by the uid of the group."""
+    """The journals of a run's groups, by the uid of the group.
+
+    Those of a folder on a network file system are none: the one who writes a turn would wait for a server that is away."""
 
     def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / FOLDER
+        self.are_kept = not of_network(run_dir)
 
     def path(self, uid: str) -> Path:
         return self._folder / f"{quote(uid, safe='')}.jsonl"
 
     def size(self, uid: str) -> int:
-        with suppress(OSError):
-            return self.path(uid).stat().st_size
+        if self.are_kept:
+            with suppress(OSError):
+                return self.path(uid).stat().st_size
         return 0
 
     def remove(self, uid: str) -> None:
-        with suppress(OSError):
-            self.path(uid).unlink()
+        if self.are_kept:
+            with suppress(OSError):
+                self.path(uid).unlink()
 
     def clear(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -149,6 +155,8 @@ class KeptTurns(Callback):
             self._files.remove(group.prompt.uid)
 
     def on_summary(self, summary: Summary, progress: RunProgress) -> None:
+        if not self._files.are_kept:
+            return
         newest = max(self._store.steps(), default=0)
         while self._judged and self._judged[0][0] < newest:
             self._files.remove(self._judged.popleft()[1])

@@ -17,9 +17,11 @@ from roll.core.data.sample import LOGPROBS, TOKENS, SampleGroup, VersionSpan
 from roll.core.data.seeding import derive_seed
 from roll.core.explorer.group_play import GroupTask
 from roll.core.workers.infer_interface import SamplingParams
+from roll.envs import turn_files
 from roll.envs.durable_turns import GroupTurns, ProgramTurns
 from roll.envs.environment_worker import EnvironmentWorker
 from roll.envs.turn_files import TurnFiles
+from roll.plan.turn_bytes import FOLDER
 
 TURNS = 20
 KILLS = int(os.environ.get("ROLL_KILLS", "100"))
@@ -183,6 +185,18 @@ def test_turns_older_than_the_group_are_not_its_own(coordinator, tmp_path):
 def test_nothing_is_recorded_where_nothing_could_go_on(coordinator, tmp_path, changes):
     played(coordinator(changes), task(1))
     assert not (tmp_path / "turns").exists()
+
+
+def test_nothing_is_recorded_in_a_folder_of_a_network(coordinator, tmp_path, monkeypatch):
+    """Its server may be away, and whoever writes a turn, or looks at the record, would wait for it."""
+    monkeypatch.setattr(turn_files, "of_network", lambda folder: "nfs4")
+    played(coordinator(), task(1))
+    files = TurnFiles(tmp_path)
+    (tmp_path / FOLDER).mkdir()
+    files.path("a").write_text("{}\n")
+    assert files.size("a") == 0 and not files.are_kept
+    files.remove("a")
+    assert files.path("a").exists()
 
 
 def test_a_validation_is_not_recorded(coordinator, tmp_path):
