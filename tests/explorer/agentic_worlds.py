@@ -179,6 +179,7 @@ class Shop(Letters):
     def __init__(self, orders: str, length: int = 20) -> None:
         super().__init__(length)
         self.orders = Path(orders)
+        self.orders.touch()
 
     def reset(self, seed: int):
         shown, info = super().reset(seed)

@@ -106,7 +106,7 @@ class Shop(Letters):
         self.seed, self.turn, self.basket = past["seed"], len(past["actions"]), past["info"]["basket"]
         if past["begun"] is None:
             return None
-        is_done = self._order() in self._orders.read_text().splitlines(keepends=True)
+        is_done = self._orders.exists() and self._order() in self._orders.read_text().splitlines(keepends=True)
         return self._outcome() if is_done else await self.step(past["begun"])
 
 
