@@ -136,4 +136,5 @@ def test_overlap_trains_the_same_as_devices_of_their_own_do_without_a_ratio(lab,
         [row["actor_train/grad_norm"] for row in lab.start(on_one_device(0, exp_name=name, **changes), Watched()).steps()]
         for name, changes in (("overlap", {"sharing": "overlap"}), ("apart", {"actor_infer.device_mapping": "1"}))
     ]
-    assert shown[0] == shown[1] and len(shown[0]) == STEPS
+    # The cores of a role follow its work, so sums are taken in other orders.
+    assert shown[0] == pytest.approx(shown[1], rel=1e-5) and len(shown[0]) == STEPS
