@@ -10,6 +10,7 @@ from roll.core.configs.arguments import DataArguments
 from roll.core.configs.rows import ColumnsConfig, LossOn
 from roll.core.errors import PromptFileError
 from roll.core.groups.tasks import TaskSource
+from roll.plan.rules.warm_start_rules import ROWS
 from roll.platform.file_systems import of_network
 from roll.prepare.preparation import Preparation
 from roll.prompts.prompt_file import announced
@@ -17,7 +18,7 @@ from roll.prompts.prompt_source import PromptSource
 from roll.prompts.row_tokens import LeftOutRows, RowTokenizer
 from roll.prompts.stored_rows import RowFile
 from roll.prompts.training_rows import read_training_rows
-from roll.topologies.rows.warm_start import ROWS, RowsFirst
+from roll.topologies.rows.warm_start import RowsFirst
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from roll.core.configs.watching import AlarmAction
 from roll.core.data.sample import SampleGroup
 from roll.core.record.callbacks import Callback
+from roll.plan.rules.warm_start_rules import ROWS
 from roll.reports.exploits import RECENT, Seen, Sign, Window, rises, signs
 from roll.reports.warnings import Warnings
 
@@ -37,6 +38,8 @@ class RewardWatch(Callback):
         self._told: set[tuple[str, str]] = set()
 
     def on_group(self, group: SampleGroup, reason: str | None) -> None:
+        if group.prompt.domain == ROWS:  # nobody has sampled them
+            return
         seen = [
             Seen(group.group_id, s.prompt.text, s.prompt.ground_truth, s.response_text, s.own_tokens, s.reward, s.succeeded)
             for s in group.samples
@@ -67,7 +70,7 @@ class RewardWatch(Callback):
         self._told.add((domain, sign.name))
         shown = "".join(f"; group {each.group}: {' '.join(each.text.split())[:SHOWN]!r}" for each in sign.examples)
         line = f"reward_watch: {domain}, {when}: {sign.sentence}{shown}"
-        self._warnings.add(f"{line} (samples.jsonl has the texts; roll audit tries the reward)")
+        self._warnings.add(f"{line} (samples.jsonl has the texts; roll env audit tries the reward)")
         if self._action == "stop":
             self.stop(line, "stopped")
 

@@ -9,7 +9,8 @@ from roll.core.configs.problems import Problem
 from roll.plan.rules.rows_rules import row_data_problems
 
 BEFORE = "train it by itself: roll train sft, and name its exported model as pretrain"
-DOMAIN = "warm_start"
+ROWS = "warm_start"
+"""The domain of the rows."""
 
 
 def warm_start_problems(config: PPOConfig) -> Iterator[Problem]:
@@ -24,7 +25,7 @@ def warm_start_problems(config: PPOConfig) -> Iterator[Problem]:
         message = f"{warm.steps} >= max_steps {config.max_steps}, which counts them: nothing would be rolled out"
         yield Problem("warm_start.steps", warm.steps, message, f"a larger max_steps; or {BEFORE}")
     yield from row_data_problems("warm_start.data_args", warm.data_args)
-    if DOMAIN in config.domain_weights:
+    if ROWS in config.domain_weights:
         yield Problem("warm_start", "given", "a domain has its name", "another name of the domain")
     yield from _beside(config)
 

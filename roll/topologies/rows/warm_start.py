@@ -28,11 +28,9 @@ from roll.core.trainer.advantages import Advantages, Estimate
 from roll.core.trainer.milestones import Milestone
 from roll.core.trainer.optimise import optimise
 from roll.core.trainer.trainer import Step, Trainer
+from roll.plan.rules.warm_start_rules import ROWS
 from roll.topologies.rows.from_rows import complete
 from roll.topologies.rows.row_losses import VARIANT, RowWeights
-
-ROWS = "warm_start"
-"""The domain of the rows."""
 
 
 class RowsFirst(TaskSource):
