@@ -92,7 +92,7 @@ class _Domain:
             self._open += rollouts
         if self._groups < GROUPS or not self._open:
             return []
-        window, self._open, self._groups = Window(self._open), [], 0
+        window, self._open, self._groups = Window.of(self._open), [], 0
         if self._first is None or self._best is None:
             self._first = self._best = window
             return []
