@@ -120,7 +120,9 @@ class Response:
         request, (layers, dtype) = self._request, self._routed
         needed = len(request.prompt_ids) + len(request.partial_ids) + len(self._tokens) - 1 - first_unrouted(request)
         if experts is None or len(experts) < needed:
-            raise EngineError(f"the vLLM engine reported the experts of {0 if experts is None else len(experts)} of {needed} tokens")
+            raise EngineError(
+                f"the vLLM engine reported the experts of {0 if experts is None else len(experts)} of {needed} tokens"
+            )
         return Routes(experts[:needed, layers].astype(dtype))
 
     def _result(self, spans: list[VersionSpan], reason: FinishReason, extras: Extras) -> GenerateResult:

@@ -27,7 +27,7 @@ class PolicyWorker:
     vllm_config: Any
 
     def adopt_policy(self) -> tuple[list[int], str] | None:
-        """Called once, after the start. Returns which layers have experts, and the type of their numbers, if they are recorded."""
+        """Called once, after the start. Returns the layers that have experts, and the type of their numbers, if recorded."""
         sampler: Any = getattr(self.model_runner, "sampler", None)
         if type(sampler) is not Sampler:
             raise RuntimeError(f"the model runner's sampler is {type(sampler)}: its log-probs are not known")
