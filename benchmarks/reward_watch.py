@@ -1,6 +1,6 @@
 """What `reward_watch` finds in ten runs whose reward or learning rate is wrong, and what it says of twenty healthy ones.
 
-The runs are those of the embedded model; the wrong rewards pay for length, or for one answer, alone or besides right ones.
+The runs are those of the embedded model; the wrong rewards pay for length, or for one answer.
 
     python benchmarks/reward_watch.py [--steps 60]
 """
@@ -28,26 +28,23 @@ class Longer(RewardWorker):
 
 
 class OneAnswer(RewardWorker):
-    reads = frozenset[str]()
-
-    async def grade(self, sample: Sample) -> float:
-        return float(sample.response_text.strip() == "101")
-
-
-class Besides(RewardWorker):
-    """One answer pays more than the right one, which pays, too."""
+    """Pays for what the policy says now and then, whatever the prompt."""
 
     reads = frozenset[str]()
+    answer = "101"
 
     async def grade(self, sample: Sample) -> float:
-        text = sample.response_text.strip()
-        return max(0.5 * (text == sample.prompt.ground_truth), float(text == "101"))
+        return float(sample.response_text.strip() == self.answer)
+
+
+class LikelierAnswer(OneAnswer):
+    answer = "89"
 
 
 FAULTS = {
     "length": (f"{WORKER}=reward_watch.Longer", "response_length=16"),
     "one answer": (f"{WORKER}=reward_watch.OneAnswer",),
-    "and one answer": (f"{WORKER}=reward_watch.Besides",),
+    "a likelier answer": (f"{WORKER}=reward_watch.LikelierAnswer",),
     "rate 1e-2": (f"{RATE}=1.0e-2",),
     "rate 3e-2": (f"{RATE}=3.0e-2",),
 }
@@ -61,7 +58,7 @@ HEALTHY: dict[str, tuple[str, ...]] = {
     "reinforce": ("adv_estimator=reinforce",),
     "entropy bonus": ("entropy_loss_coef=0.01",),
     "longer room": ("response_length=16",),
-    "small batches": ("rollout_batch_size=8",),
+    "small batches": ("rollout_batch_size=8", "actor_train.training_args.per_device_train_batch_size=64"),
 }
 
 
@@ -70,7 +67,7 @@ def watched(folder: Path, name: str, seed: int, steps: int, changes: tuple[str, 
     config = ROOT / "examples/config/rlvr_config_async.yaml"
     run = run_pipeline(config, overrides, folder / name.replace(" ", "-"), local=True, no_validation=())
     said = [line for line in run.summary["warnings"] if line.startswith("reward_watch")]
-    print(f"{name:<18} {said[0][:150] if said else '-'}", flush=True)
+    print(f"{name:<22} {said[0][:150] if said else '-'}", flush=True)
     return said
 
 
