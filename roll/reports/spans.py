@@ -152,7 +152,10 @@ class Spans:
     def _turn(self, group_id: int, played: Played, group: Any) -> None:
         turn = played.turn
         facts = {"group_id": group_id, "episode": played.episode, "turn": played.number}
-        of = {CALL: {"tokens": turn.tokens}, STEP: {"reward": turn.reward, "is_valid": turn.is_valid}}
+        of: dict[str, dict[str, object]] = {
+            CALL: {"tokens": turn.tokens},
+            STEP: {"reward": turn.reward, "is_valid": turn.is_valid},
+        }
         for (name, more), (begin, end) in zip(of.items(), pairwise(turn.times), strict=False):
             self._span(name, begin - self._zero, end - self._zero, facts | more, group)
 
