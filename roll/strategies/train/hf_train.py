@@ -191,8 +191,10 @@ class HFTrainStrategy(ABC):
         entropies: EntropyMode = "differentiable" if loss.entropy_coef else "detached"
 
         def policy_loss(micro: Padded, layout: Layout) -> tuple[Tensor, Metrics]:
-            logprobs, entropy = self._scorer.logprobs(self._callable, micro, layout, entropies)
-            value, metrics = compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences, totals.rollouts)
+            scored = self._scorer.with_divergence(self._callable, micro, layout, entropies, loss.divergence)
+            logprobs, entropy, divergence = scored
+            sizes = (totals.tokens, totals.sequences, totals.rollouts)
+            value, metrics = compute_loss(logprobs, entropy, micro, loss, *sizes, divergence)
             return value, metrics | self._scorer.metrics
 
         return policy_loss

@@ -46,6 +46,7 @@ def _without_samples(batch: TokenBatch) -> Padded:
         if isinstance(value, Tensor):
             values[each.name] = value.new_zeros(1 if each.name in PER_SAMPLE else (1, 1))
     values["lengths"] = batch.lengths.new_ones(1)
+    values["teacher_top"] = None if batch.teacher_top is None else batch.teacher_top[torch.zeros(0, dtype=torch.int64)]
     values["routes"] = None if batch.routes is None else unrouted(1, batch.routes)[None]
     return Padded(attention_mask=torch.ones(1, 1, dtype=torch.bool), **values)
 

@@ -19,7 +19,7 @@ from roll.core.algorithms.policy_loss import traits_of
 from roll.core.algorithms.value_loss import ValueLossSpec
 from roll.core.configs.losses import POLICY_LOSSES
 from roll.core.data.token_batch import TokenBatch
-from roll.core.trainer.batch import gather, shards, shares, taught
+from roll.core.trainer.batch import gather, shards, shares
 from roll.core.workers.train_backends import make_critic, make_train_strategy
 from roll.core.workers.train_interface import BatchTotals, RankContext
 from roll.strategies.train import forest_attention, hf_train, packed_attention
@@ -340,7 +340,7 @@ def test_what_a_teacher_teaches_is_the_gradient_of_plain_torch(model_path, teach
     frozen = make_train_strategy(RankContext(), train_spec("fsdp2_infer", teacher, dtype="fp32", **packed))
     scored = frozen.log_probs(batch)
     torch.testing.assert_close(scored[mask].double(), of_teacher[mask], rtol=0, atol=1e-5)
-    lesson = taught(batch, range(len(batch)), scored, 1.0)
+    lesson = batch.with_(teacher_logprobs=scored, teacher_weights=torch.ones(len(batch)))
     lesson = lesson.with_(advantages=with_teachers(lesson, torch.zeros(batch.num_tokens))[0])
     student = make_train_strategy(RankContext(), fsdp2_spec(model_path, **NO_STEP, **packed))
     found = gradients(student, lesson, partial(policy_step, loss=loss))
