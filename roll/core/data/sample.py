@@ -101,6 +101,8 @@ class Turn:
     """Tokens of the action."""
     exchange: str = ""
     """JSON of a program's request for the action and of the answer to it; empty if no program asked for the action."""
+    times: Sequence[float] = field(default=(), compare=False)
+    """Seconds of the day: the action was asked for, it was there, and the environment, if there is one, had done it."""
 
 
 EpisodeEnd = Literal["terminated", "truncated", "max_steps", "context"]

@@ -11,7 +11,7 @@ from roll.core.algorithms.correction import Correction, Filter, ImportanceWeight
 from roll.core.algorithms.loss import LossSpec
 from roll.core.configs.arguments import EngineArguments, HFInferConfig, ModelArguments, StrategyArguments
 from roll.core.configs.backend_arguments import MegatronConfig
-from roll.core.configs.derived import Derived, needed_on_accelerators
+from roll.core.configs.derived import Derived, needed_arguments
 from roll.core.configs.losses import TrainInferCorrectionConfig
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.rlvr import RLVRConfig
@@ -197,8 +197,8 @@ def infer_specs(
         if derived.adapter_updates:
             options["adapters"] = _adapter_source(config, adapters)
         options |= _engine_options(config, worker.strategy_args, model, placement, inventory, backend)
-        if isinstance(chosen, EngineArguments) and inventory.kind == "cuda":
-            options["engine_args"] = dict.fromkeys(needed_on_accelerators(config), True) | chosen.given
+        if isinstance(chosen, EngineArguments):
+            options["engine_args"] = dict.fromkeys(needed_arguments(config, inventory.kind == "cuda"), True) | chosen.given
         kwargs = {"strategy_name": worker.strategy_args.strategy_name, "options": options}
         specs.append(WorkerSpec(f"actor_infer-{placement.rank}", worker.worker_cls or INFER_WORKER, placement, kwargs))
     return specs

@@ -31,6 +31,7 @@ from roll.strategies.train.compiled import compile_layers
 from roll.strategies.train.layout import Layout, RankMicrobatch, rank_microbatches
 from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.optimizer import MOMENTS, RateScale, make_adamw, unscaled
+from roll.strategies.train.packed_attention import packs
 from roll.strategies.train.process import follow_cores, prepare_process
 from roll.strategies.train.scorer import Call, Scorer
 from roll.strategies.train.sharding import Ranks
@@ -80,7 +81,7 @@ class HFTrainStrategy(ABC):
         if spec.recomputes_activations:
             _recompute_activations(self._model)
         fast = spec.backend.compiles(self._device.type != "cpu")
-        self._scorer = Scorer(self._model, fast)
+        self._scorer = Scorer(self._model, fast, packs(self._device, self._compute_dtype, self._model.config))
         if fast and self._layers_can_be_compiled:
             compile_layers(self._model)
         follow_cores(self._model, self._cores)

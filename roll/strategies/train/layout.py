@@ -18,6 +18,7 @@ from roll.core.data.routes import unrouted
 from roll.core.data.token_batch import PER_SAMPLE, Padded, TokenBatch
 from roll.core.data.transfer import Move
 from roll.strategies.train.forest_attention import ForestAttention
+from roll.strategies.train.packed_attention import PackedAttention
 
 
 class RankMicrobatch(NamedTuple):
@@ -89,9 +90,10 @@ def padded_rows(micro: Padded) -> Layout:
     return Layout(micro.tokens, columns, places, (rows, predictors + 1), micro.routes)
 
 
-def forest_row(micro: Padded) -> Layout:
-    """One row for all samples, with a `ForestAttention` in its arguments. What a sample shares with its predecessor in the
-    micro-batch stands there once: a hidden state depends on the tokens before it alone, and its gradients add up."""
+def forest_row(micro: Padded, packed: bool = False) -> Layout:
+    """One row for all samples, with a `ForestAttention`, or a `PackedAttention`, in its arguments. What a sample shares with its
+    predecessor in the micro-batch stands there once: a hidden state depends on the tokens before it alone, and its gradients
+    add up."""
     present = micro.attention_mask
     shared = _shared(micro)
     steps = torch.arange(present.shape[1])
@@ -101,7 +103,7 @@ def forest_row(micro: Padded) -> Layout:
     asked = index[rows, predictors]
     columns = asked.unique()
     positions = steps.expand_as(present)[own]
-    attention = ForestAttention(index, micro.lengths.tolist(), shared.tolist())
+    attention = (PackedAttention if packed else ForestAttention)(index, micro.lengths.tolist(), shared.tolist())
     return Layout(
         micro.tokens[own][None],
         columns,

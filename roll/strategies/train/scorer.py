@@ -109,9 +109,10 @@ Call = Callable[..., Any]
 
 
 class Scorer:
-    def __init__(self, model: PreTrainedModel, fast: bool = False) -> None:
-        """Before a back end divides the model, whose attention and head it may change. `fast`: whether the head is compiled."""
-        self._model = model
+    def __init__(self, model: PreTrainedModel, fast: bool = False, packed: bool = False) -> None:
+        """Before a back end divides the model, whose attention and head it may change. `fast`: whether the head is compiled.
+        `packed`: whether a forest is attended in one call."""
+        self._model, self._packed = model, packed
         self._rows: int = model.get_input_embeddings().weight.shape[0]
         """Tokens that the model has, before its weights are divided."""
         self.metrics: Metrics = {}
@@ -127,7 +128,7 @@ class Scorer:
         return Forest.of(batch.rows).microbatches(budget) if self._forest else plan_microbatches(batch.lengths.tolist(), budget)
 
     def layout(self, micro: Padded) -> Layout:
-        return forest_row(micro) if self._forest else padded_rows(micro)
+        return forest_row(micro, self._packed) if self._forest else padded_rows(micro)
 
     def logprobs(self, call: Call, micro: Padded, layout: Layout, entropy: EntropyMode) -> tuple[Tensor, Tensor | None]:
         """[B, T] each: log-probs of the trained tokens, and entropies; 0 elsewhere."""
