@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from mortal_workers import MortalBackend
+from prompt_logprobs_server import PromptLogprobsServer
 from tiny_models import symbol_tokenizer, tiny_qwen2
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -249,6 +250,34 @@ def test_a_divergence_of_groups_that_are_trained_as_they_arrive_is_the_same(lab,
         assert one["actor_train/grad_norm"] == pytest.approx(other["actor_train/grad_norm"], rel=1e-4)
 
 
+@pytest.fixture
+def endpoint(folders):
+    server = PromptLogprobsServer(AutoModelForCausalLM.from_pretrained(folders[0]), SYMBOLS)
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("objective", ["policy_gradient", "reverse_kl"])
+def test_a_teacher_behind_an_endpoint_teaches_as_the_same_model_on_devices(lab, make_config, folders, endpoint, objective):
+    changes = PURE | (diverging(objective, 35) if objective == "reverse_kl" else {}) | {"max_steps": 3}
+    runs = [
+        lab.run(make_config(changes | {"exp_name": name} | each))
+        for name, each in (("here", taught_by(folders[0])), ("there", {"teachers.big.endpoint": endpoint.url}))
+    ]
+    for one, other in zip(*(run.steps() for run in runs), strict=True):
+        assert one["teacher/kl"] == pytest.approx(other["teacher/kl"], abs=1e-4)
+        assert one["actor_train/grad_norm"] == pytest.approx(other["actor_train/grad_norm"], rel=1e-3)
+    assert len(endpoint.requests) == 1 + 3 * 16, "the trial, and each sample once"
+
+
+def test_an_endpoint_that_ceases_to_answer_ends_the_run_by_name(lab, make_config, endpoint):
+    config = make_config(PURE | {"teachers.big.endpoint": endpoint.url, "rpc_timeout": 2.0}, max_steps=2)
+    endpoint.statuses = [200] * 17 + [503] * 1000
+    run = lab.start(config, LocalBackend())
+    assert run.summary["status"] == "failed"
+    assert "teachers.big" in run.summary["reason"] and "gave no answer in 2 s" in run.summary["reason"]
+
+
 def with_answers(material, folder):
     """The training prompts, each with a hint: the word `answer` and a letter."""
     rows = [json.loads(line) for line in (material / "train.jsonl").read_text().splitlines()]
@@ -324,7 +353,19 @@ def test_groups_that_are_trained_as_they_arrive_are_taught_alike(lab, make_confi
         ({"teachers.big.opd_kl_coef": [1.0, 0.5, 0.0]}, "teachers.big.opd_kl_coef", "is no schedule"),
         ({"teachers.big.opd_kl_coef": -1.0}, "teachers.big.opd_kl_coef", "must be >= 0"),
         ({"teachers": {}}, "adv_estimator", "there are no teachers"),
-        ({"teachers.big.live": True}, "teachers.big.live", "taught by itself"),
+        ({"teachers.big": {"live": True}}, "teachers.big.live", "taught by itself"),
+        ({"teachers.big": {"live": True, "hint_key": "id", "device_mapping": "0"}}, "teachers.big.device_mapping", "no devices"),
+        ({"teachers.big": {"endpoint": "localhost:80"}}, "teachers.big.endpoint", "is no address of a server"),
+        (
+            {"teachers.big": {"endpoint": "http://127.0.0.1:1/v1"}, "actor_infer.generating_args.temperature": 0.7},
+            "teachers.big.endpoint",
+            "are of temperature 1, and the policy samples at 0.7",
+        ),
+        (
+            {"teachers.big": {"endpoint": "http://127.0.0.1:1/v1"}, "actor_infer.generating_args.top_k": 3},
+            "teachers.big.endpoint",
+            "of the whole vocabulary",
+        ),
         ({"teachers.big.hint_template": "{hint}{prompt}"}, "teachers.big.hint_template", "not read without hint_key"),
         (
             {"teachers.big.hint_key": "id", "teachers.big.hint_template": "{hint}"},

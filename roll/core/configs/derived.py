@@ -52,8 +52,8 @@ class Derived:
     """Versions by which actor_log_prob lags behind the newest published one when it scores a step's groups."""
     scored_ahead: tuple[str, ...]
     """Roles that score the next step's groups while a step trains."""
-    live_teachers: tuple[str, ...]
-    """Roles of the teachers that are the policy itself."""
+    teachers_elsewhere: Mapping[str, str | None]
+    """Teachers without devices of their own, and the role that each is; None: another's server."""
     adapter_updates: bool
     """True if weight updates are adapters alone."""
     adapter_updates_reason: str
@@ -110,7 +110,10 @@ def derive(config: PPOConfig) -> Derived:
         replays_routing=replays_routing(config),
         log_prob_lag=_log_prob_lag(config),
         scored_ahead=_scored_ahead(config),
-        live_teachers=tuple(f"{TEACHERS}{name}" for name, teacher in config.teachers.items() if teacher.live),
+        teachers_elsewhere={
+            **{f"{TEACHERS}{name}": "actor_train" for name, teacher in config.teachers.items() if teacher.live},
+            **{f"{TEACHERS}{name}": None for name, teacher in config.teachers.items() if teacher.endpoint},
+        },
         adapter_updates=adapters,
         adapter_updates_reason=adapters_reason,
         engines_start_empty=isinstance(engine, EngineArguments) and engine.starts_empty,

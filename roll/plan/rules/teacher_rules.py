@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import Field, fields
 
+from roll.core.configs.derived import keeps_sampling_mask
 from roll.core.configs.fields import default_of
 from roll.core.configs.losses import POLICY_LOSSES
 from roll.core.configs.ppo import PPOConfig
@@ -16,7 +17,7 @@ _NAME = re.compile(r"[\w-]+")
 
 
 def teacher_problems(config: PPOConfig) -> Iterator[Problem]:
-    for rule in (_teachers, _hints, _tags, _objective, _signal):
+    for rule in (_teachers, _hints, _elsewhere, _tags, _objective, _signal):
         yield from rule(config)
 
 
@@ -26,7 +27,7 @@ def _teachers(config: PPOConfig) -> Iterator[Problem]:
         if not _NAME.fullmatch(name):
             yield Problem("teachers", name, "is no name of a teacher", "letters, digits, - and _")
         itself = config.model_folder(teacher) == config.model_folder(config.actor_train)
-        if itself and teacher.hint_key is None and not teacher.live:
+        if itself and teacher.hint_key is None and not (teacher.live or teacher.endpoint):
             value = teacher.model_args.model_name_or_path or MISSING_VALUE
             message = "the policy would be taught by the model that it starts from"
             yield Problem(f"{key}.model_args.model_name_or_path", value, message, "the folder of another model")
@@ -51,10 +52,32 @@ def _hints(config: PPOConfig) -> Iterator[Problem]:
         if missing := [place for place in ("{prompt}", "{hint}") if place not in teacher.hint_template]:
             fix = "e.g. '{prompt}\\n\\n{hint}'"
             yield Problem(f"{key}.hint_template", teacher.hint_template, f"has no {' and no '.join(missing)}", fix)
-        for name_of in ("model_args", "strategy_args", "device_mapping", "worker_cls") if teacher.live else ():
-            if getattr(teacher, name_of) != default_of(_field(name_of)):
-                message = "is not read: with live: true the policy itself is the teacher"
-                yield Problem(f"{key}.{name_of}", "given", message, "remove it, or live: false")
+
+
+def _elsewhere(config: PPOConfig) -> Iterator[Problem]:
+    sampling = config.actor_infer.generating_args
+    for name, teacher in config.teachers.items():
+        key, url = f"teachers.{name}", teacher.endpoint
+        who = "live" if teacher.live else "endpoint" if url is not None else None
+        for name_of in ("model_args", "strategy_args", "device_mapping", "worker_cls", "max_tokens_per_microbatch_in_infer"):
+            if who is not None and getattr(teacher, name_of) != default_of(_field(name_of)):
+                yield Problem(
+                    f"{key}.{name_of}", "given", f"is not read with {who}, where the teacher has no devices", "remove it"
+                )
+        if url is None:
+            continue
+        if teacher.live:
+            yield Problem(f"{key}.endpoint", url, "the policy is the teacher (live: true)", "one of the two")
+        if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
+            yield Problem(f"{key}.endpoint", url, "is no address of a server", "http://host:port/v1")
+        if sampling.temperature != 1:
+            message = f"its log-probs are of temperature 1, and the policy samples at {sampling.temperature:g}"
+            yield Problem(f"{key}.endpoint", url, message, "actor_infer.generating_args.temperature: 1, or a model on devices")
+        if keeps_sampling_mask(config):
+            message = "its log-probs are of the whole vocabulary, and the policy's of the sets that top_p and top_k kept"
+            yield Problem(
+                f"{key}.endpoint", url, message, "top_p: 1 and top_k: 0, keep_sampling_mask: false, or a model on devices"
+            )
 
 
 def _field(name: str) -> Field[object]:
@@ -94,7 +117,7 @@ def _objective(config: PPOConfig) -> Iterator[Problem]:
             yield Problem(f"{key}.{name}", value, f"is not read with kd_objective: {given.kd_objective}", "remove it")
     if not config.teachers or given.beta is None:
         return
-    teachers = {f"teachers.{name}": each for name, each in config.teachers.items() if not each.live}
+    teachers = {f"teachers.{name}": each for name, each in config.teachers.items() if not (each.live or each.endpoint)}
     roles = {"actor_train": config.actor_train, **teachers}
     for name, role in roles.items():
         if (strategy := role.strategy_args.strategy_name).startswith("megatron"):
