@@ -39,6 +39,7 @@ class ModelArguments:
     disable_gradient_checkpointing: bool = option(
         True, "False recomputes activations in the backward pass: less memory, about a third more time."
     )
+    freeze_vision: bool = option(False, "A model that sees: true trains the part that writes alone, not the part that sees.")
     lora_target: str | None = option(
         None,
         "Linear layers that get LoRA adapters, the only weights trained then: names separated by commas (q_proj,v_proj), a "

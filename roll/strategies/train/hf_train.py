@@ -35,6 +35,8 @@ from roll.strategies.train.process import follow_cores, prepare_process
 from roll.strategies.train.scorer import Call, Scorer
 from roll.strategies.train.sharding import Ranks
 from roll.strategies.train.tensor_files import FilesOf, ModelFiles, TensorFiles
+from roll.strategies.vision.family import copy_processor
+from roll.strategies.vision.rows import opened
 from roll.transports.experts import Fused, published, published_moments
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ class HFTrainStrategy(ABC):
         if spec.recomputes_activations:
             _recompute_activations(self._model)
         fast = spec.backend.compiles(self._device.type != "cpu")
-        self._scorer = Scorer(self._model, fast)
+        self._scorer = Scorer(self._model, fast, opened(self._model, spec, masters))
         if fast and self._layers_can_be_compiled:
             compile_layers(self._model)
         follow_cores(self._model, self._cores)
@@ -333,6 +335,7 @@ class HFTrainStrategy(ABC):
 
     def _write_model(self, path: Path, weights: dict[str, Tensor], files_of: FilesOf) -> None:
         files.write_model(path, self._hollow, self._tokenizer, weights, files_of)
+        copy_processor(Path(self._spec.model_path), path)
 
     @property
     def _model_type(self) -> str:
