@@ -34,7 +34,7 @@ from roll.core.errors import boundary
 from roll.core.weights.folder_files import CONFIG, Stored, check_entries, read_json, stored_tensors, value_head, weight_files
 from roll.core.weights.layout import TYPES
 from roll.prompts.chat_template import try_template
-from roll.strategies.vision.families import sees
+from roll.strategies.vision.families import check_sight, sees
 
 MAKING_MODELS = threading.Lock()
 """Held while transformers makes a model: meanwhile it changes state of the whole process (default dtype, tied weights), and of
@@ -213,10 +213,12 @@ def open_tokenizer(folder: str) -> PreTrainedTokenizerBase:
     return load_tokenizer(Path(folder))
 
 
-def open_model(folder: str, trained: bool = False) -> Any:
+def open_model(folder: str, trained: bool = False, images: bool = False) -> Any:
     """The tokenizer of a model folder from which a run may start: its weights are all there, and its chat template comes to an
-    end. An error names what is wrong with the folder. `trained`: by the run, so its weights may not be quantised."""
+    end. An error names what is wrong with the folder. `trained`: by the run, so its weights may not be quantised. `images`: it is
+    shown some."""
     tokenizer = open_tokenizer(folder)
+    check_sight(Path(folder), images)
     if trained:
         refuse_quantised(Path(folder))
     check_weights(Path(folder))

@@ -28,6 +28,7 @@ from roll.strategies import model_folder
 from roll.strategies.train import checkpoint_files as files
 from roll.strategies.train.checkpoint_files import AllOnFirst, Share, Snapshot
 from roll.strategies.train.compiled import compile_layers
+from roll.strategies.train.image_rows import opened
 from roll.strategies.train.layout import Layout, RankMicrobatch, rank_microbatches
 from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.optimizer import MOMENTS, RateScale, make_adamw, unscaled
@@ -36,7 +37,6 @@ from roll.strategies.train.scorer import Call, Scorer
 from roll.strategies.train.sharding import Ranks
 from roll.strategies.train.tensor_files import FilesOf, ModelFiles, TensorFiles
 from roll.strategies.vision.family import copy_processor
-from roll.strategies.vision.rows import opened
 from roll.transports.experts import Fused, published, published_moments
 
 if TYPE_CHECKING:

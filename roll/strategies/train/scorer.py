@@ -22,9 +22,9 @@ from roll.core.data.token_batch import Padded, TokenBatch
 from roll.strategies.model_folder import set_text_attention
 from roll.strategies.routers import Routers
 from roll.strategies.train.forest_attention import FOREST_SDPA, attends_by_forest, check_attended
+from roll.strategies.train.image_rows import IMAGES, looking, with_images
 from roll.strategies.train.layout import Layout, forest_row, padded_rows
 from roll.strategies.train.logprobs import EntropyMode, head_logprobs, row_logprobs
-from roll.strategies.vision.rows import IMAGES, looking, with_images
 from roll.strategies.vision.sight import Sight
 
 AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling", "logits_soft_cap", "lm_head_multiplier")

@@ -22,6 +22,20 @@ def sees(folder: Path) -> bool:
     return read_json(folder / CONFIG).get("model_type") in FAMILIES
 
 
+def check_sight(folder: Path, images: bool) -> None:
+    """Raises `ValueError` for a model that is shown images and reads text, or the other way round, and for a processor that
+    cannot be used."""
+    if images == sees(folder):
+        family_of(folder)
+    elif images:
+        kind = read_json(folder / CONFIG).get("model_type")
+        raise ValueError(
+            f"'{folder}' (model_type {kind!r}) is shown images by data_args.images; what sees: {', '.join(FAMILIES)}"
+        )
+    else:
+        raise ValueError(f"'{folder}' is a model that sees, and is shown nothing: data_args.images: {{}}, or a model that reads")
+
+
 def family_of(folder: Path) -> Family | None:
     """None for a model that reads text. Raises `ValueError`."""
     if not sees(folder):
