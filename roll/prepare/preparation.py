@@ -155,7 +155,8 @@ class Preparation:
     def _opened(self, model: UsedModel) -> Any:
         """The tokenizer of a folder that has all that its role needs."""
         check = open_classifier if model.judges == CLASSIFIER else open_model
-        trained = {"trained": not self.config.only_evaluates} if model.reads_policy else {}
+        images = self.config.images_dir is not None
+        trained = {"trained": not self.config.only_evaluates, "images": images} if model.reads_policy else {}
         return self.collect(model.key, model.folder, partial(check, model.folder, **trained), _FOLDER)
 
     def settle(self, config: PPOConfig) -> None:

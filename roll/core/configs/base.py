@@ -340,6 +340,11 @@ class BaseConfig:
         return str(PurePath(self.shared_dir, *own.get(self.mode, ())))
 
     @property
+    def images_dir(self) -> str | None:
+        """The folder of the images that prompts have; None without any."""
+        return None
+
+    @property
     def groups_address(self) -> str | None:
         """The database of groups; None: groups are in memory, or there are none."""
         if self.mode in ("bench", "replay"):

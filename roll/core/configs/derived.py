@@ -110,10 +110,7 @@ def derive(config: PPOConfig) -> Derived:
         replays_routing=replays_routing(config),
         log_prob_lag=_log_prob_lag(config),
         scored_ahead=_scored_ahead(config),
-        teachers_elsewhere={
-            **{f"{TEACHERS}{name}": "actor_train" for name, teacher in config.teachers.items() if teacher.live},
-            **{f"{TEACHERS}{name}": None for name, teacher in config.teachers.items() if teacher.endpoint},
-        },
+        teachers_elsewhere=dict(_elsewhere(config)),
         adapter_updates=adapters,
         adapter_updates_reason=adapters_reason,
         engines_start_empty=isinstance(engine, EngineArguments) and engine.starts_empty,
@@ -122,6 +119,12 @@ def derive(config: PPOConfig) -> Derived:
         trackers=_trackers(config),
         run_dir=config.run_dir,
     )
+
+
+def _elsewhere(config: PPOConfig) -> Iterator[tuple[str, str | None]]:
+    for name, teacher in config.teachers.items():
+        if teacher.live or teacher.endpoint:
+            yield f"{TEACHERS}{name}", "actor_train" if teacher.live else None
 
 
 def _total_steps(config: PPOConfig, steps: int) -> int:

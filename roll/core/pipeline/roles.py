@@ -100,6 +100,7 @@ def train_spec(config: PPOConfig, derived: Derived, worker: TrainingRole, model_
         optimisation=optimisation,
         max_tokens_per_microbatch_infer=worker.max_tokens_per_microbatch_in_infer,
         collective_timeout_s=config.rpc_timeout,
+        images=config.images_dir,
         export_adapters=model.lora_target is not None and derived.adapter_updates,
     )
 
@@ -194,6 +195,8 @@ def infer_specs(
             "max_length": derived.sequence_length,
             "version": NO_VERSION if derived.engines_start_empty else version,
         }
+        if config.images_dir is not None:
+            options["images"] = config.images_dir
         if derived.adapter_updates:
             options["adapters"] = _adapter_source(config, adapters)
         options |= _engine_options(config, worker.strategy_args, model, placement, inventory, backend)

@@ -209,7 +209,7 @@ ATTENTION = {"full_attention", "sliding_attention"}
 
 def check_attended(model: PreTrainedModel, forest: Attention) -> None:
     """After a forward pass. `ValueError` if some layer mixed tokens in another way than by the forest."""
-    config: Any = model.config
+    config: Any = model.config.get_text_config()
     if forest.layers < config.num_hidden_layers:
         raise ValueError(
             f"{forest.layers} of {config.num_hidden_layers} layers of a {config.model_type} asked for attention: such a model "
@@ -220,7 +220,7 @@ def check_attended(model: PreTrainedModel, forest: Attention) -> None:
 def attends_by_forest(model: PreTrainedModel) -> bool:
     """Whether every layer of the model mixes tokens by attention alone, which asks the interface and knows positions from
     `position_ids`."""
-    config: Any = model.config
+    config: Any = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     other = ("attn_logit_softcapping", "alibi", "attention_sink")
     return (

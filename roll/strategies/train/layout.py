@@ -94,10 +94,8 @@ def forest_row(micro: Padded, packed: bool = False) -> Layout:
     """One row for all samples, with a `ForestAttention`, or a `PackedAttention`, in its arguments. What a sample shares with its
     predecessor in the micro-batch stands there once: a hidden state depends on the tokens before it alone, and its gradients
     add up."""
-    present = micro.attention_mask
-    shared = _shared(micro)
+    present, shared, own = micro.attention_mask, _shared(micro), own_tokens(micro)
     steps = torch.arange(present.shape[1])
-    own = present & (steps >= shared[:, None])
     index = _places_in_row(own, shared)
     rows, predictors = micro.loss_mask[:, 1:].nonzero(as_tuple=True)
     asked = index[rows, predictors]
@@ -112,6 +110,11 @@ def forest_row(micro: Padded, packed: bool = False) -> Layout:
         None if micro.routes is None else micro.routes[own][None],
         {"position_ids": positions[None], "forest": attention},
     )
+
+
+def own_tokens(micro: Padded) -> Tensor:
+    """[B, T] those that stand in a forest's row: all but what a sample shares with its predecessor."""
+    return micro.attention_mask & (torch.arange(micro.tokens.shape[1]) >= _shared(micro)[:, None])
 
 
 def _shared(micro: Padded) -> Tensor:

@@ -20,11 +20,14 @@ from roll.core.algorithms.loss import Metrics
 from roll.core.data.kept_tokens import KeptSets
 from roll.core.data.microbatches import Forest, plan_microbatches
 from roll.core.data.token_batch import Padded, TokenBatch
+from roll.strategies.model_folder import set_text_attention
 from roll.strategies.routers import Routers
 from roll.strategies.train.forest_attention import FOREST_SDPA, attends_by_forest, check_attended
+from roll.strategies.train.image_rows import IMAGES, looking, with_images
 from roll.strategies.train.layout import Layout, forest_row, padded_rows
 from roll.strategies.train.logprobs import EntropyMode, columned, head_logprobs, row_logprobs
 from roll.strategies.train.top_tokens import head_top, row_top
+from roll.strategies.vision.sight import Sight
 
 AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling", "logits_soft_cap", "lm_head_multiplier")
 """Keys of a model's config by which some families change what their head returns."""
@@ -32,7 +35,8 @@ AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling", "l
 
 def changed_after_the_head(model: PreTrainedModel) -> str | None:
     """The key in the model's config by which it changes what its head returns."""
-    return next((name for name in AFTER_THE_HEAD if getattr(model.config, name, None) not in (None, 1)), None)
+    config = model.config.get_text_config()
+    return next((name for name in AFTER_THE_HEAD if getattr(config, name, None) not in (None, 1)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +113,17 @@ Call = Callable[..., Any]
 
 
 class Scorer:
-    def __init__(self, model: PreTrainedModel, fast: bool = False, packed: bool = False) -> None:
+    def __init__(self, model: PreTrainedModel, fast: bool = False, packed: bool = False, sight: Sight | None = None) -> None:
         """Before a back end divides the model, whose attention and head it may change. `fast`: whether the head is compiled.
-        `packed`: whether a forest is attended in one call."""
-        self._model, self._packed = model, packed
+        `packed`: whether a forest is attended in one call. `sight`: of a model that sees."""
+        self._model, self._packed, self._sight = model, packed, sight
         self._rows: int = model.get_input_embeddings().weight.shape[0]
         """Tokens that the model has, before its weights are divided."""
         self.metrics: Metrics = {}
         """Of the last forward."""
         self._forest = attends_by_forest(model)
         if self._forest:
-            model.set_attn_implementation(FOREST_SDPA)
+            set_text_attention(model, FOREST_SDPA)
         self._head = ScoringHead.of(model, fast)
         self._routers = Routers(model)
 
@@ -128,7 +132,8 @@ class Scorer:
         return Forest.of(batch.rows).microbatches(budget) if self._forest else plan_microbatches(batch.lengths.tolist(), budget)
 
     def layout(self, micro: Padded) -> Layout:
-        return forest_row(micro, self._packed) if self._forest else padded_rows(micro)
+        layout = forest_row(micro, self._packed) if self._forest else padded_rows(micro)
+        return layout if self._sight is None else with_images(layout, micro, self._sight)
 
     def logprobs(self, call: Call, micro: Padded, layout: Layout, entropy: EntropyMode) -> tuple[Tensor, Tensor | None]:
         """[B, T] each: log-probs of the trained tokens, and entropies; 0 elsewhere."""
@@ -171,7 +176,9 @@ class Scorer:
     def said(self, call: Call, layout: Layout) -> Tensor:
         """[R, C, V] what the model's head says where it is asked: logits unless it is made to say something else."""
         self._routers.replay(None if layout.routes is None else layout.routes.flatten(0, 1))
-        said: Tensor = call(input_ids=layout.tokens, use_cache=False, logits_to_keep=layout.columns, **layout.arguments).logits
+        arguments = {"use_cache": False, "logits_to_keep": layout.columns, **layout.arguments}
+        with looking(self._sight, arguments.pop(IMAGES, None)) as images:
+            said: Tensor = call(input_ids=layout.tokens, **arguments, **images).logits
         if self._forest:
             check_attended(self._model, layout.arguments["forest"])
         self.metrics = self._routers.forward_made()
