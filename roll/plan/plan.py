@@ -191,7 +191,17 @@ def _log_probs(config: PPOConfig, derived: Derived) -> LogProbs:
     if users := [name for name in ("use_kl_loss", "add_token_level_kl") if getattr(config, name)]:
         reference = f"ℓ_r: the reference role, {_scored(derived, 'reference')} ({' and '.join(users)})"
     teaching = [f"{role}, {_scored(derived, role)}" for role in config.roles() if role.startswith(TEACHERS)]
-    return LogProbs(behaviour, proximal, reference, f"ℓ_T: {'; '.join(teaching)}" if teaching else "")
+    teachers = f"ℓ_T: {'; '.join(teaching)}{_answers(config, derived)}" if teaching else ""
+    return LogProbs(behaviour, proximal, reference, teachers)
+
+
+def _answers(config: PPOConfig, derived: Derived) -> str:
+    """The size of what teachers say, which stays with the samples."""
+    top = config.distillation.top
+    each = 4 + 8 * top
+    most = config.rollouts_per_step * config.samples_per_rollout * derived.max_new_tokens * each
+    said = f"its {top:,} most probable tokens with their log-probs, " if top else ""
+    return f"; {said}{each:,} bytes a token, up to {most / 1e6:,.2f} MB a step, once for each sample"
 
 
 def _scored(derived: Derived, role: str) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Protocol
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from roll.core.configs.arguments import GeneratingArguments
 from roll.core.configs.base import WeightUpdateMode as WeightUpdateMode  # re-exported as part of this interface
+from roll.core.configs.plain import JsonObject
 from roll.core.data.extras import NOTHING, Extras
 from roll.core.data.sample import LOGPROBS, TOKENS, FinishReason, VersionSpan, packed
 from roll.core.weights.bucket import Bucket, WeightManifest
@@ -150,3 +151,12 @@ class InferStrategy(Protocol):
     async def stats(self) -> EngineStats: ...
 
     async def close(self) -> None: ...
+
+
+OwnMetric: TypeAlias = JsonObject
+"""A metric of the engine's package: name, kind, help, and samples of name, labels and value, as Prometheus has them."""
+
+
+@runtime_checkable
+class MeasuringStrategy(InferStrategy, Protocol):
+    async def own_metrics(self) -> list[OwnMetric]: ...

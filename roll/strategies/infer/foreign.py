@@ -22,7 +22,15 @@ from roll.core.errors import CallFailed, ChildDied, EngineClosed, EngineError
 from roll.core.weights.adapter import AdapterSource
 from roll.core.weights.bucket import Bucket, WeightManifest
 from roll.core.workers.infer_engines import make_infer_strategy
-from roll.core.workers.infer_interface import EngineStats, GenerateRequest, GenerateResult, SamplingParams, WeightUpdateMode
+from roll.core.workers.infer_interface import (
+    EngineStats,
+    GenerateRequest,
+    GenerateResult,
+    MeasuringStrategy,
+    OwnMetric,
+    SamplingParams,
+    WeightUpdateMode,
+)
 from roll.platform.child import Child
 from roll.platform.interpreters import environment
 from roll.platform.temp_folder import own_package
@@ -135,6 +143,10 @@ class OtherInterpreterStrategy(OtherInterpreterEngine):
     async def stats(self) -> EngineStats:
         return EngineStats(**await self._call("stats"))
 
+    async def own_metrics(self) -> list[OwnMetric]:
+        found: list[OwnMetric] = await self._call("own_metrics")
+        return found
+
 
 class EngineHost:
     """The strategy's methods, with arguments and results that JSON knows."""
@@ -160,3 +172,6 @@ class EngineHost:
 
     async def stats(self) -> dict[str, Any]:
         return asdict(await self._strategy.stats())
+
+    async def own_metrics(self) -> list[OwnMetric]:
+        return await self._strategy.own_metrics() if isinstance(self._strategy, MeasuringStrategy) else []

@@ -20,10 +20,18 @@ from transformers import AutoConfig, AutoTokenizer
 from roll.core.errors import Aborted, EngineClosed, EngineError
 from roll.core.weights.adapter import AdapterSource
 from roll.core.weights.bucket import Bucket, WeightManifest
-from roll.core.workers.infer_interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.core.workers.infer_interface import (
+    ASLEEP,
+    EngineStats,
+    GenerateRequest,
+    GenerateResult,
+    OwnMetric,
+    WeightUpdateMode,
+)
 from roll.core.workers.response_text import Tokenizer
 from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
 from roll.strategies.infer.vllm.arguments import ROUTES, engine_arguments
+from roll.strategies.infer.vllm.own_metrics import OwnMetrics
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
 from roll.strategies.infer.vllm.weights import ReceivedAdapters, ReceivedWeights, lora_request
 
@@ -189,6 +197,12 @@ class VLLMInferStrategy:
             cache_use=self._figures.cache_use,
         )
         return self._queue.stats(counted)
+
+    async def own_metrics(self) -> list[OwnMetric]:
+        await self._ready()
+        if self._figures.own is None:
+            self._figures.own = OwnMetrics(self._engine.vllm_config)
+        return self._figures.own.read()
 
     async def close(self) -> None:
         """Ends the engine's processes; pending calls then raise `EngineClosed`. May be repeated."""
