@@ -17,6 +17,7 @@ from roll.core.configs.derived import Derived, derive, element_bytes
 from roll.core.configs.dotted_path import Code, import_object
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Collector, ConfigError, Problem
+from roll.core.configs.sizes import TORCH_NAMES, compute_dtype
 from roll.core.configs.worker import ActorInferConfig
 from roll.core.data.sample import Prompt
 from roll.core.distributed.devices import Inventory
@@ -310,7 +311,8 @@ def _run_by_others(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, o
             check = partial(check_folder, folder, ParallelLayout.of(options), options.sequence_parallel, device_kind)
             yield f"{name}.strategy_args.strategy_config", chosen.strategy_config, check
         elif package := engine_package(chosen.strategy_name):
-            check = partial(package.check_folder, folder, device_kind)
+            dtype = TORCH_NAMES[compute_dtype(role.model_args.dtype, device_kind == "cuda")]
+            check = partial(package.check_folder, folder, chosen.strategy_config, dtype, device_kind)
             yield f"{name}.strategy_args.strategy_name", chosen.strategy_name, check
 
 

@@ -131,8 +131,8 @@ class PPOConfig(BaseConfig, ABC):
         "What ratios are taken to.\n"
         "bypass: the sampler's log-probs.\n"
         "recompute: those recomputed at the start of a step, with the loss weighted for the difference (decoupled).\n"
-        "auto: bypass, unless pg_variant or is_weight needs the others. gspo does at async_generation_ratio 0, unless the engine "
-        "is hf_infer.",
+        "auto: bypass, unless pg_variant, is_weight or an engine in FP8 needs the others. gspo does at async_generation_ratio 0, "
+        "unless the engine is hf_infer.",
     )
     keep_sampling_mask: bool | None = option(
         None,
