@@ -37,6 +37,7 @@ STRATEGY_KEYS = ("python", "data_parallel_size")
 NEEDS = ("torch", "transformers", "safetensors", "xxhash")
 """What our side of the engine imports, in the interpreter that has vLLM."""
 
+INVARIANT = "VLLM_BATCH_INVARIANT"
 _DRAFTS = f"{EXACT_LOGPROBS}; drafted tokens have others"
 OURS: dict[str, str] = {
     "model": "the model is model_name_or_path of its block, or pretrain",
@@ -214,6 +215,8 @@ def check_folder(folder: str, device_kind: str) -> None:
     """`ValueError` if vLLM cannot run the Hugging Face model on such a device."""
     if device_kind != "cpu":
         return
+    if (value := os.environ.get(INVARIANT, "0")) not in ("", "0"):
+        raise ValueError(f"{INVARIANT} is {value}: unset it; its operations are Triton's, without which vLLM's CPU engines die")
     from transformers import AutoConfig  # which takes a second
 
     _head_size(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).get_text_config())
