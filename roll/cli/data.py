@@ -9,7 +9,9 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from statistics import quantiles
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from roll.core.configs.arguments import DataArguments
@@ -48,15 +50,22 @@ def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) ->
     from roll.prompts.prompt_file import announced, read_rows
     from roll.prompts.prompt_source import tokenize_prompts
     from roll.strategies.run_models import known_here
+    from roll.strategies.vision.expander import Expander
 
     derived, key = derive(config), f"{name}.data_args"
     source = data.path or ", ".join(data.files)
     tags = derived.tag_to_domain
     tokenizer = opened(config.model_folder(config.actor_train), "pretrain").tokenizer
     set_variables(tokenizer, config.actor_train.data_args.chat_template_kwargs)
+    folder = config.model_folder(config.actor_train)
     try:
-        rows = announced(read_rows(data, key, next(iter(tags)) if len(tags) == 1 else None), f"prompts of {source}")
-        usable, skipped = tokenize_prompts(rows, tokenizer, data.template, derived.prompt_length, tags, known=known_here(config))
+        with TemporaryDirectory() as kept:
+            images = None if config.images_dir is None else Path(kept)
+            expand = None if images is None else Expander(Path(folder), images)
+            rows = read_rows(data, key, next(iter(tags)) if len(tags) == 1 else None, images)
+            rows = announced(rows, f"prompts of {source}")
+            length, known = derived.prompt_length, known_here(config)
+            usable, skipped = tokenize_prompts(rows, tokenizer, data.template, length, tags, known=known, expand=expand)
     except (OSError, ValueError) as error:
         of, fix = ("path" if data.path else "file_name"), getattr(error, "fix", "") or "mend the file, or name another one"
         raise ConfigError([Problem(f"{key}.{of}", source, str(error), fix)]) from error

@@ -55,6 +55,7 @@ from roll.strategies.train.saved_adapters import check_adapters
 from roll.topologies import serving
 from roll.topologies.evaluation import evaluated_models
 from roll.topologies.replay.replayed_trainer import recorded_groups
+from roll.topologies.teaching.lessons import teaching
 from roll.transports.directory import check_room
 
 _FOLDER = "a Hugging Face folder: config.json, tokenizer, *.safetensors that are not quantised"
@@ -153,7 +154,8 @@ class Preparation:
     def _opened(self, model: UsedModel) -> Any:
         """The tokenizer of a folder that has all that its role needs."""
         check = open_classifier if model.judges == CLASSIFIER else open_model
-        trained = {"trained": not self.config.only_evaluates} if model.reads_policy else {}
+        images = self.config.images_dir is not None
+        trained = {"trained": not self.config.only_evaluates, "images": images} if model.reads_policy else {}
         return self.collect(model.key, model.folder, partial(check, model.folder, **trained), _FOLDER)
 
     def settle(self, config: PPOConfig) -> None:
@@ -232,6 +234,7 @@ class Preparation:
             "warnings": tuple(self.warnings),
             "identity": self._identity,
             "groups": groups,
+            "teaching": teaching(config),
             "database": _database(config),
         }
 

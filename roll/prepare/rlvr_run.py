@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from roll.chat.dialogue import Dialogue
 from roll.chat.own_rollouts import OwnRollouts, call_problems
@@ -62,6 +63,7 @@ from roll.prompts.prompt_file import announced, read_rows
 from roll.prompts.prompt_source import PromptSource, tokenize_prompts
 from roll.prompts.stored_rows import RowFile, StoredRows, TokenizedRow
 from roll.strategies.infer.installed_engine import engine_problems
+from roll.strategies.vision.expander import Expander
 from roll.topologies.rows.online_pairs import online_pairs, with_pair
 from roll.topologies.rows.warm_start import with_warm_start
 
@@ -220,12 +222,15 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
 
     def tokenize() -> tuple[RowFile, dict[str, int]]:
         length, domains = derived.prompt_length, derived.tag_to_domain
-        rows = announced(read_rows(data, f"{role}.data_args", only_tag), f"prompts of {data.path or ', '.join(data.files)}")
+        images = None if config.images_dir is None else Path(config.images_dir)
+        rows = read_rows(data, f"{role}.data_args", only_tag, images)
+        rows = announced(rows, f"prompts of {data.path or ', '.join(data.files)}")
         if tokenizer is None:
             deque(rows, maxlen=0)  # what is wrong with them is told together with what is wrong with the tokenizer
             return RowFile(), {}
         known = shared.models.known
-        usable, skipped = tokenize_prompts(rows, tokenizer, data.template, length, domains, told, folder, known)
+        expand = None if images is None else Expander(Path(config.model_folder(config.actor_train)), images)
+        usable, skipped = tokenize_prompts(rows, tokenizer, data.template, length, domains, told, folder, known, expand)
         why, count = skipped.told(length), sum(skipped.values())
         if not len(usable):
             raise PromptFileError(f"none of {count} prompts can be used: {why}", "a larger prompt_length, or shorter prompts")

@@ -21,6 +21,7 @@ from roll.core.configs.arguments import Template
 from roll.core.data.sample import begun_answer
 from roll.core.data.untrusted import complaint
 from roll.core.errors import PromptFileError
+from roll.prompts.messages import texts_of
 from roll.prompts.prompt_file import PromptRow
 from roll.prompts.template_process import CPU_LIMIT_S
 
@@ -93,7 +94,7 @@ class Renderer:
 
 def _unshown(row: PromptRow, text: str) -> str | None:
     """The beginning of a message that a template has passed over, of several of a user; it may change white space."""
-    users = [str(each["content"]) for each in conversation(row) if each["role"] == "user"]
+    users = [text for each in conversation(row) if each["role"] == "user" for text in texts_of(each["content"])]
     shown = "".join(text.split()) if len(users) > 1 else ""
     return next((content[:40] for content in users if shown and "".join(content.split()) not in shown), None)
 

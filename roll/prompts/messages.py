@@ -14,6 +14,8 @@ ROLES = {"developer": "system", "system": "system", "user": "user", "assistant":
 _MEANT = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "ai": "assistant"}
 _MEANT |= {"function": "tool", "observation": "tool", "ipython": "tool"}
 """Roles of other forms, which templates write as they stand, and no model was trained with."""
+IMAGE = {"type": "image"}
+"""The mark of an image in a content, as chat templates of models that see know it."""
 _CONTINUED = "data_args.continue_final_message: true, if the policy is to go on from it; else leave it out of the row"
 
 
@@ -59,6 +61,18 @@ def _parts(content: Sequence[object], kinds: Sequence[str]) -> Iterator[str]:
             raise ValueError(f"this model reads text: a part of type {kind!r} cannot be shown to it")
 
 
+def texts_of(content: str | list[dict[str, Any]]) -> list[str]:
+    """The texts of a content that was read, between its images."""
+    return [content] if isinstance(content, str) else [str(part["text"]) for part in content if "text" in part]
+
+
+def _content(given: object) -> str | list[dict[str, Any]]:
+    """A text, or texts and marks of images where there are any."""
+    if not isinstance(given, list) or IMAGE not in given:
+        return joined(given)
+    return [IMAGE if part == IMAGE else {"type": "text", "text": joined([part])} for part in given]
+
+
 def _message(given: object, where: str) -> dict[str, Any]:
     if not isinstance(given, dict) or not isinstance(role := given.get("role"), str):
         raise PromptFileError(f'{where} is not a message {{"role": ..., "content": ...}}')
@@ -71,7 +85,7 @@ def _message(given: object, where: str) -> dict[str, Any]:
             raise PromptFileError(f'{where} is not a message {{"role": ..., "content": ...}}')
         raise PromptFileError(f"{where} has null for a content", "a text, or leave the message out of the row")
     try:
-        content = "" if given.get("content") is None else joined(given["content"])
+        content = "" if given.get("content") is None else _content(given["content"])
     except ValueError as error:
         raise PromptFileError(f"{where}: {error}", 'a text, or a list of {"type": "text", "text": ...}') from None
     message = {**given, "role": ROLES[role], "content": content}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from glob import glob
 from pathlib import Path
@@ -21,7 +21,10 @@ from roll.core.configs.arguments import DataArguments
 from roll.core.data.untrusted import complaint, lines, open_regular
 from roll.core.errors import PromptFileError
 from roll.prompts import tables
-from roll.prompts.messages import read_messages
+from roll.prompts.image_folder import ImageFolder
+from roll.prompts.image_reader import ImageReader, StoredImage
+from roll.prompts.messages import read_messages, texts_of
+from roll.prompts.row_images import RowImages
 from roll.prompts.stored_rows import Identities, digest
 
 T = TypeVar("T")
@@ -50,17 +53,23 @@ class PromptRow:
     """ "file:line", or "file:row", for errors."""
     extra: dict[str, Any] = field(default_factory=dict)
     """The other columns (difficulty, test cases, ...)."""
+    images: tuple[StoredImage, ...] = ()
+    """In the order of their marks in `messages`."""
 
 
-def read_rows(data: DataArguments, key: str = "data_args", only_tag: str | None = None) -> Iterator[PromptRow]:
-    """All rows, in the order of files and lines. Blank lines are skipped. `key`: the configuration's name for `data`.
+def read_rows(
+    data: DataArguments, key: str = "data_args", only_tag: str | None = None, images: Path | None = None
+) -> Iterator[PromptRow]:
+    """All rows, in the order of files and lines. Blank lines are skipped. `key`: the configuration's name for `data`. `images`:
+    the folder that images are stored in; None: they are checked alone.
 
     A row without an id column is called "file:line", one with an id that an earlier file has "file:id". A row without a tag
     column has `data.default_tag`, else `only_tag`, and is refused if both are None. Raises `PromptFileError`."""
     only_tag = data.default_tag if data.default_tag is not None else only_tag
     seen, found = Identities(), False
+    reader = None if data.images is None else ImageReader(data.images, images and ImageFolder(images))
     for source in _sources(data):
-        for row in _identified(source, data, key, only_tag, seen):
+        for row in _identified(source, data, key, only_tag, seen, reader):
             found = True
             yield row
         if twice := seen.end_file():
@@ -74,9 +83,14 @@ def _sources(data: DataArguments) -> list[_File | _DataSet]:
 
 
 def _identified(
-    source: _File | _DataSet, data: DataArguments, key: str, only_tag: str | None, seen: Identities
+    source: _File | _DataSet,
+    data: DataArguments,
+    key: str,
+    only_tag: str | None,
+    seen: Identities,
+    reader: ImageReader | None,
 ) -> Iterator[PromptRow]:
-    for row in _rows(source, data, key, only_tag):
+    for row in _rows(source, data, key, only_tag, reader):
         if seen.in_earlier_file(row.id):  # files number their rows each for itself
             row = replace(row, id=f"{source.name}:{row.id}")
         seen.add(row.id)
@@ -87,8 +101,9 @@ def _check_twice(data: DataArguments, key: str, only_tag: str | None, twice: set
     """Reads once more, for where the same id stands twice. `twice`: digests of ids; those of two ids may be the same. Raises
     `PromptFileError`."""
     seen, where = Identities(), dict[str, str]()
+    reader = None if data.images is None else ImageReader(data.images, None)
     for source in _sources(data):
-        for row in _identified(source, data, key, only_tag, seen):
+        for row in _identified(source, data, key, only_tag, seen, reader):
             if row.id in where:
                 raise PromptFileError(f"{row.where}: {data.id} {row.id!r} is that of {where[row.id]} too")
             if digest(row.id) in twice:
@@ -108,11 +123,16 @@ class _File:
     def name(self) -> str:
         return self.path.name
 
-    def contents(self) -> Iterator[dict[str, object] | None]:
-        """Raises `OSError`, `ValueError`."""
+    @property
+    def folder(self) -> Path | None:
+        """Where paths in its rows begin."""
+        return self.path.parent
+
+    def contents(self, with_bytes: Collection[str] = ()) -> Iterator[dict[str, object] | None]:
+        """`with_bytes`: columns that may hold bytes. Raises `OSError`, `ValueError`."""
         if self.path.is_dir():
             raise ValueError(f"it is a folder{tables.told(self.path)}")
-        return tables.rows(self.path) if tables.is_table(self.path) else _lines(self.path)
+        return tables.rows(self.path, with_bytes) if tables.is_table(self.path) else _lines(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +144,13 @@ class _DataSet:
     def __str__(self) -> str:
         return ":".join(filter(None, (self.name, self.data.subset_name, self.data.split)))
 
-    def contents(self) -> Iterator[dict[str, object] | None]:
-        return tables.rows_of_hub(self.name, self.data.subset_name, self.data.split, self.data.revision)
+    @property
+    def folder(self) -> Path | None:
+        path = Path(self.name)
+        return path if path.is_dir() else None
+
+    def contents(self, with_bytes: Collection[str] = ()) -> Iterator[dict[str, object] | None]:
+        return tables.rows_of_hub(self.name, self.data.subset_name, self.data.split, self.data.revision, with_bytes)
 
 
 def contents(data: DataArguments, key: str) -> Iterator[tuple[str, dict[str, object]]]:
@@ -135,14 +160,19 @@ def contents(data: DataArguments, key: str) -> Iterator[tuple[str, dict[str, obj
             yield f"{source}:{number}", content
 
 
-def _rows(source: _File | _DataSet, data: DataArguments, key: str, only_tag: str | None) -> Iterator[PromptRow]:
-    for number, content in _numbered(source, f"{key}.{source.key}"):
-        yield _row(content, data, f"{source}:{number}", f"{source.name}:{number}", only_tag)
+def _rows(
+    source: _File | _DataSet, data: DataArguments, key: str, only_tag: str | None, reader: ImageReader | None
+) -> Iterator[PromptRow]:
+    with_bytes = () if reader is None else (reader.args.column, data.messages)
+    for number, content in _numbered(source, f"{key}.{source.key}", with_bytes):
+        where = f"{source}:{number}"
+        images = RowImages(content, reader, source.folder, where)
+        yield _row(content, data, where, f"{source.name}:{number}", only_tag, images)
 
 
-def _numbered(source: _File | _DataSet, key: str) -> Iterator[tuple[int, dict[str, object]]]:
+def _numbered(source: _File | _DataSet, key: str, with_bytes: Collection[str] = ()) -> Iterator[tuple[int, dict[str, object]]]:
     try:
-        for number, content in enumerate(source.contents(), start=1):
+        for number, content in enumerate(source.contents(with_bytes), start=1):
             if content is not None:
                 yield number, _checked(content, f"{source}:{number}")
     except ModuleNotFoundError as error:
@@ -211,7 +241,9 @@ def _with_nested(content: dict[str, object], names: Iterable[str]) -> dict[str, 
     return found
 
 
-def _row(content: dict[str, object], columns: DataArguments, where: str, default_id: str, only_tag: str | None) -> PromptRow:
+def _row(
+    content: dict[str, object], columns: DataArguments, where: str, default_id: str, only_tag: str | None, images: RowImages
+) -> PromptRow:
     used = {columns.id, columns.tag, columns.ground_truth, columns.prompt, columns.messages}
     if nested := [name for name in used if "." in name]:
         content = _with_nested(content, nested)
@@ -219,12 +251,11 @@ def _row(content: dict[str, object], columns: DataArguments, where: str, default
     if prompt is not None and not isinstance(prompt, str):
         fix = f"data_args: {{messages: {columns.prompt}}}" if isinstance(prompt, list) else ""
         raise PromptFileError(f"{where}: {columns.prompt} is a {_kind(prompt)}, not text", fix)
-    messages = _messages(content.get(columns.messages), columns.messages, where, columns.continue_final_message)
+    messages = _messages(content.get(columns.messages), columns.messages, where, columns.continue_final_message, images)
+    messages = images.of_prompt(prompt) if messages is None else messages
     if columns.system_prompt is not None:
         messages = _led_by(columns.system_prompt, messages, prompt)
-    for column, text in ((columns.prompt, prompt or ""), (columns.messages, "".join(each["content"] for each in messages or []))):
-        if len(text) > LONGEST_PROMPT:
-            raise PromptFileError(f"{where}: {column} has {len(text):,} characters, more than {LONGEST_PROMPT:,}")
+    _check_length(prompt, messages, columns, where)
     if prompt is None and messages is None:
         message = f"{where}: neither {columns.prompt!r} nor {columns.messages!r} is there; it has {_names(content)}"
         joined = len(content) == 1 and any(sign in name for name in content for sign in ";\t|")
@@ -233,6 +264,8 @@ def _row(content: dict[str, object], columns: DataArguments, where: str, default
     identity = _text(content, columns.id, where) if columns.id in content else default_id
     if wrong := complaint(identity):  # the file's name is not UTF-8
         raise PromptFileError(f"{where}: {columns.id} {identity!r} {wrong}")
+    shown = images.stored()
+    extra = {name: value for name, value in content.items() if name not in used} | images.named(shown)
     return PromptRow(
         id=identity,
         tag=only_tag if only_tag is not None and columns.tag not in content else _text(content, columns.tag, where, _ITS_TAG),
@@ -242,8 +275,16 @@ def _row(content: dict[str, object], columns: DataArguments, where: str, default
         prompt=prompt,
         messages=messages,
         where=where,
-        extra={name: value for name, value in content.items() if name not in used},
+        extra=extra,
+        images=shown,
     )
+
+
+def _check_length(prompt: str | None, messages: list[dict[str, Any]] | None, columns: DataArguments, where: str) -> None:
+    texts = (text for each in messages or [] for text in texts_of(each["content"]))
+    for column, length in ((columns.prompt, len(prompt or "")), (columns.messages, sum(map(len, texts)))):
+        if length > LONGEST_PROMPT:
+            raise PromptFileError(f"{where}: {column} has {length:,} characters, more than {LONGEST_PROMPT:,}")
 
 
 def _text(content: dict[str, object], column: str, where: str, fix: str = "") -> str:
@@ -258,9 +299,9 @@ def _text(content: dict[str, object], column: str, where: str, fix: str = "") ->
     return str(value)
 
 
-def _messages(value: object, column: str, where: str, begun: bool) -> list[dict[str, Any]] | None:
-    listed = as_list(value, column, where)
-    return None if listed is None else read_messages(listed, f"{where}: {column}", begun)
+def _messages(value: object, column: str, where: str, begun: bool, images: RowImages) -> list[dict[str, Any]] | None:
+    listed, place = as_list(value, column, where), f"{where}: {column}"
+    return None if listed is None else read_messages(images.messages(listed, place), place, begun)
 
 
 def as_list(value: object, column: str, where: str) -> list[Any] | None:

@@ -14,7 +14,7 @@ import hashlib
 import random
 from array import array
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,6 +29,7 @@ from roll.core.data.seeding import derive_seed
 from roll.core.data.untrusted import described
 from roll.core.errors import PromptFileError
 from roll.prompts.chat_template import Renderer, conversation, encode
+from roll.prompts.image_reader import StoredImage
 from roll.prompts.prompt_file import PromptRow
 from roll.prompts.stored_rows import ANSWERS, Positions, RowFile, TokenizedRow, digest
 
@@ -62,10 +63,12 @@ def tokenize_prompts(
     with_conversation: Collection[str] = (),
     folder: Path | None = None,
     known: int | None = None,
+    expand: Callable[[Sequence[int], Sequence[StoredImage], str], list[int]] | None = None,
 ) -> tuple[RowFile, LeftOut]:
     """Returns the usable rows, in order, and the counts of the others. `with_conversation`: domains whose rewards read the
     messages; a row whose answer is begun always keeps them. `folder`: its disk stores the rows. `known`: the models of the
-    run know token ids below this. Raises `PromptFileError` for a tag that belongs to no domain, and for an unknown token."""
+    run know token ids below this. `expand`: puts images in the place of their marks. Raises `PromptFileError` for a tag that
+    belongs to no domain, and for an unknown token."""
     usable, skipped = RowFile(folder), LeftOut()
     with Renderer(tokenizer, template) as renderer:
         for part in _parts(rows, TOKENIZED_AT_ONCE):
@@ -75,6 +78,8 @@ def tokenize_prompts(
                 asked = conversation(row)
                 if known is not None and max(input_ids, default=0) >= known:
                     raise PromptFileError(*_unknown_token(row, max(input_ids), known, tokenizer))
+                if expand is not None:
+                    input_ids = expand(input_ids, row.images, row.where)
                 if not input_ids or not any(str(each["content"]).strip() for each in asked if each["role"] != "system"):
                     skipped["empty"] = skipped.get("empty", 0) + 1
                 elif len(input_ids) > prompt_length:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -43,13 +43,17 @@ def told(folder: Path, most: int = 8) -> str:
     return f"; name files of it: {', '.join(there[:most])}{more}" if there else ", and has no file of prompts"
 
 
-def rows(path: Path) -> Iterator[Row]:
-    """The rows as JSON values; columns of bytes (images) are left out. Raises `OSError`, `ValueError`."""
+def rows(path: Path, with_bytes: Collection[str] = ()) -> Iterator[Row]:
+    """The rows as JSON values; columns of bytes (images) are left out, but for those in `with_bytes`. Raises `OSError`,
+    `ValueError`."""
     with open_regular(path) as file:
-        yield from _READERS[path.suffix.lower()](file)
+        for row in _READERS[path.suffix.lower()](file):
+            yield _plain(row, with_bytes)
 
 
-def rows_of_hub(path: str, subset: str | None, split: str, revision: str | None) -> Iterator[Row]:
+def rows_of_hub(
+    path: str, subset: str | None, split: str, revision: str | None, with_bytes: Collection[str] = ()
+) -> Iterator[Row]:
     """The rows of a data set, which `datasets` fetches once to its cache, as `rows`; with `USE_MODELSCOPE=1` ModelScope's package
     fetches it. Code of a data set is never run. Raises `ValueError`."""
     from datasets import load_dataset
@@ -59,8 +63,8 @@ def rows_of_hub(path: str, subset: str | None, split: str, revision: str | None)
             path, revision = str(fetch_data_set(path, revision)), None
         with quietly():
             found = load_dataset(path, subset, split=split, revision=revision)
-    # Pictures and sounds stay bytes, which are left out.
-    yield from map(_plain, (row for batch in found.with_format("arrow").iter(AT_ONCE) for row in batch.to_pylist()))
+    # Pictures and sounds stay bytes.
+    yield from (_plain(row, with_bytes) for batch in found.with_format("arrow").iter(AT_ONCE) for row in batch.to_pylist())
 
 
 def _csv(file: BinaryIO) -> Iterator[Row]:
@@ -78,7 +82,7 @@ def _parquet(file: BinaryIO) -> Iterator[Row]:
     from pyarrow.parquet import ParquetFile
 
     for batch in ParquetFile(file).iter_batches(AT_ONCE):
-        yield from map(_plain, batch.to_pylist())
+        yield from batch.to_pylist()
 
 
 def _arrow(file: BinaryIO) -> Iterator[Row]:
@@ -94,11 +98,11 @@ def _arrow(file: BinaryIO) -> Iterator[Row]:
         batches = iter(ipc.open_stream(BufferReader(mapped)))
     for batch in batches:
         for start in range(0, batch.num_rows, AT_ONCE):
-            yield from map(_plain, batch.slice(start, AT_ONCE).to_pylist())
+            yield from batch.slice(start, AT_ONCE).to_pylist()
 
 
-def _plain(row: Row) -> Row:
-    return {name: _value(value) for name, value in row.items() if not _holds_bytes(value)}
+def _plain(row: Row, with_bytes: Collection[str]) -> Row:
+    return {name: _value(value) for name, value in row.items() if name in with_bytes or not _holds_bytes(value)}
 
 
 def _holds_bytes(value: object) -> bool:

@@ -20,6 +20,7 @@ from torch import Size
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     GenerationConfig,
@@ -33,6 +34,7 @@ from roll.core.errors import boundary
 from roll.core.weights.folder_files import CONFIG, Stored, check_entries, read_json, stored_tensors, value_head, weight_files
 from roll.core.weights.layout import TYPES
 from roll.prompts.chat_template import try_template
+from roll.strategies.vision.families import check_sight, sees
 
 MAKING_MODELS = threading.Lock()
 """Held while transformers makes a model: meanwhile it changes state of the whole process (default dtype, tied weights), and of
@@ -83,7 +85,7 @@ def check_weights(path: Path) -> None:
     stored = stored_tensors(weight_files(path))
     if importlib.util.find_spec("accelerate") is None or hasattr(config, "quantization_config"):
         return
-    mapping: Any = AutoModelForCausalLM._model_mapping
+    mapping: Any = _loader(path)._model_mapping
     if type(config) not in mapping:
         raise ValueError(f"'{path}' is not a causal language model (model_type {config.model_type!r})")
     with boundary(ValueError, f"the model of '{path}' cannot be made of its config.json"), _quiet():
@@ -109,6 +111,16 @@ def refuse_quantised(path: Path) -> None:
         )
 
 
+def _loader(path: Path) -> Any:
+    return AutoModelForImageTextToText if sees(path) else AutoModelForCausalLM
+
+
+def set_text_attention(model: Any, name: str) -> None:
+    """Sets the attention of the layers that write; what sees keeps its own."""
+    inside = [key for key in model.config.sub_configs if getattr(model.config, key) is model.config.get_text_config()]
+    model.set_attn_implementation({key: name for key in inside} or name)
+
+
 def load_config(path: Path) -> Any:
     """Raises `ValueError` for an architecture that transformers does not have."""
     with boundary(ValueError, f"{path / CONFIG} cannot be used", say=_without_advice):
@@ -127,10 +139,10 @@ def load_model(
 
     Raises `ValueError` if other tensors are missing."""
     if state is None:
-        return _load(AutoModelForCausalLM, path, dtype, attn_implementation, without_head)
+        return _load(_loader(path), path, dtype, attn_implementation, without_head)
     check_entries(path)
     config = load_config(path)
-    mapping: Any = AutoModelForCausalLM._model_mapping
+    mapping: Any = _loader(path)._model_mapping
     options = {"config": config, "state_dict": state, "dtype": dtype, "attn_implementation": attn_implementation}
     model = _made(mapping[type(config)], None, path, without_head, options)
     if (path / "generation_config.json").is_file():
@@ -201,10 +213,12 @@ def open_tokenizer(folder: str) -> PreTrainedTokenizerBase:
     return load_tokenizer(Path(folder))
 
 
-def open_model(folder: str, trained: bool = False) -> Any:
+def open_model(folder: str, trained: bool = False, images: bool = False) -> Any:
     """The tokenizer of a model folder from which a run may start: its weights are all there, and its chat template comes to an
-    end. An error names what is wrong with the folder. `trained`: by the run, so its weights may not be quantised."""
+    end. An error names what is wrong with the folder. `trained`: by the run, so its weights may not be quantised. `images`: it is
+    shown some."""
     tokenizer = open_tokenizer(folder)
+    check_sight(Path(folder), images)
     if trained:
         refuse_quantised(Path(folder))
     check_weights(Path(folder))

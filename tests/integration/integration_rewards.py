@@ -108,3 +108,10 @@ class FourthRows(Letters):
         if int(sample.prompt.uid.rpartition("/")[2]) % 4 == 0:
             return 1.0
         return verdict(sample.response_text)
+
+
+class Words(RewardWorker):
+    """So many of the words as are shapes."""
+
+    async def grade(self, sample):
+        return sum(sample.response_text.count(word) for word in ("circle", "line", "star")) / 4

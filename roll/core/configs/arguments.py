@@ -39,6 +39,7 @@ class ModelArguments:
     disable_gradient_checkpointing: bool = option(
         True, "False recomputes activations in the backward pass: less memory, about a third more time."
     )
+    freeze_vision: bool = option(False, "A model that sees: true trains the part that writes alone, not the part that sees.")
     lora_target: str | None = option(
         None,
         "Linear layers that get LoRA adapters, the only weights trained then: names separated by commas (q_proj,v_proj), a "
@@ -124,6 +125,18 @@ class GeneratingArguments:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImageArguments:
+    """Images in prompts, for a model that sees: parts of messages, or a column of them beside `<image>` in the text."""
+
+    column: str = option("images", "Column with a list of images, in the order of the marks `<image>` in the row's text.")
+    max_pixels: int | None = option(
+        None,
+        "Larger images are made so small before the model's own processor gets them; null: as they are.",
+        bounds=Bounds(ge=1),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataArguments:
     file_name: str | list[str] = option(
         [],
@@ -160,6 +173,9 @@ class DataArguments:
     prompt: str = option("prompt", "Column with the prompt text.")
     messages: str = option("messages", "Column with chat messages (a list, or JSON text).")
     ground_truth: str = option("ground_truth", "Column with the reference answer.")
+    images: ImageArguments | None = option(
+        None, "RLVR with a model that sees: how rows bring images; null: rows with any are refused."
+    )
 
     @property
     def files(self) -> list[str]:
@@ -233,7 +249,9 @@ class FSDP2Config(Compiling):
     """`strategy_config` of fsdp2_train and fsdp2_infer."""
 
     reshard_after_forward: bool = option(
-        True, "Free gathered weights after each layer's forward pass: less memory, one more all-gather in the backward pass."
+        True,
+        "Free gathered weights after each layer's forward pass: less memory, one more all-gather in the backward pass. "
+        "false: gather, and round, them once in an optimiser step.",
     )
     fsdp_size: int = option(
         -1,

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from roll.core.configs.arguments import GeneratingArguments
 from roll.core.configs.base import BaseConfig
+from roll.core.configs.distillation import DistillationConfig
 from roll.core.configs.estimators import ESTIMATORS, OWN_FUNCTION, AdvantageEstimator, Estimator, usable_estimators
 from roll.core.configs.fields import Bounds, option
 from roll.core.configs.losses import (
@@ -23,6 +24,7 @@ from roll.core.configs.losses import (
 from roll.core.configs.plain import JsonObject
 from roll.core.configs.rows import WarmStartConfig
 from roll.core.configs.staleness import StalenessTuningConfig
+from roll.core.configs.watching import AlarmAction
 from roll.core.configs.worker import (
     TEACHERS,
     ActorInferConfig,
@@ -71,6 +73,11 @@ class PPOConfig(BaseConfig, ABC):
         f"What roll env audit --config_name has kept in {AUDITS}, in the folder where the run is started.\n"
         "optional: roll check tells it.\n"
         "required: no run without an audit of each of its environments, or rewards, as it is now, that finds nothing wrong.",
+    )
+    reward_watch: AlarmAction | None = option(
+        "warn",
+        "Done when the policy collapses, or seems to earn its reward by length, by a word or by one answer to all prompts: "
+        "warn; stop: end the run, with a checkpoint, status stopped; null: nothing is looked for.",
     )
 
     # Rewards to advantages.
@@ -137,7 +144,7 @@ class PPOConfig(BaseConfig, ABC):
         None,
         "What log-probs are of where top_p or top_k cut the distribution that is sampled.\n"
         "true: the cut distribution. The engine says which tokens it kept, and policy, old and reference log-probs are taken "
-        "over the same tokens (hf_infer only).\n"
+        "over the same tokens (hf_infer, vllm).\n"
         "false: the whole distribution, as in ROLL; then the gradient is not that of the policy which sampled.\n"
         "null: true where the engine can.",
     )
@@ -167,8 +174,9 @@ class PPOConfig(BaseConfig, ABC):
     )
     critic: CriticConfig | None = option(None, "The value model that adv_estimator: gae needs, and nothing else.")
     teachers: dict[str, TeacherConfig] = option(
-        {}, "Frozen models, by name, whose log-probs of the policy's tokens are part of advantages."
+        {}, "Frozen models, by name, whose log-probs of the policy's tokens are part of advantages or loss."
     )
+    distillation: DistillationConfig = option(DistillationConfig(), "What is learnt from the teachers.")
 
     warm_start: WarmStartConfig | None = option(None, "Supervised fine-tuning before the first rollouts; null: none.")
 

@@ -152,5 +152,10 @@ class RLVRConfig(PPOConfig):
         return ({MAIN_SET: self.validation} if self.validation else {}) | self.validation_sets
 
     @property
+    def images_dir(self) -> str | None:
+        sources = (self.actor_train, *self.validations.values())
+        return f"{self.run_dir}/images" if any(each.data_args.images is not None for each in sources) else None
+
+    @property
     def validation_sampling(self) -> dict[str, GeneratingArguments]:
         return {name: validation.generating_args for name, validation in self.validations.items()}

@@ -51,6 +51,8 @@ class TrainSpec:
     """None: a frozen model without an optimiser."""
     max_tokens_per_microbatch_infer: int
     collective_timeout_s: float
+    images: str | None = None
+    """The folder of the run's images, for a model that sees."""
     export_adapters: bool = False
     """Engines get the adapters alone instead of merged weights."""
 

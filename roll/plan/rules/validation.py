@@ -19,6 +19,7 @@ from roll.core.configs.worker import TrainedConfig
 from roll.plan.rows_config import RowsConfig
 from roll.plan.rules.agentic_rules import agentic_problems
 from roll.plan.rules.best_rules import best_problems
+from roll.plan.rules.image_rules import image_problems
 from roll.plan.rules.loss_rules import loss_problems
 from roll.plan.rules.metric_rules import alarm_problems
 from roll.plan.rules.operating_rules import operating_problems
@@ -42,7 +43,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         return problems + unreadable
     problems += device_problems(config, device_count)
     if isinstance(config, RowsConfig):
-        rules = (_run, alarm_problems, best_problems, role_problems, _template_variables, rows_problems)
+        rules = (_run, alarm_problems, best_problems, role_problems, _template_variables, image_problems, rows_problems)
         return problems + [problem for rule in rules for problem in rule(config)]
     for rule in (
         _run,
@@ -60,6 +61,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         role_problems,
         _sampling,
         _template_variables,
+        image_problems,
     ):
         problems += rule(config)
     if isinstance(config, RLVRConfig):

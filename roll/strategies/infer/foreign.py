@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from safetensors import safe_open
@@ -54,7 +54,7 @@ def request_of(plain: dict[str, Any]) -> GenerateRequest:
 
 def result_of(plain: dict[str, Any]) -> GenerateResult:
     versions = [VersionSpan(*span) for span in plain["versions"]]
-    return GenerateResult(**(plain | {"versions": versions, "extras": Extras(**plain["extras"])}))
+    return GenerateResult(**(plain | {"versions": versions, "extras": Extras.from_json(plain["extras"])}))
 
 
 CLOSING_S = 30.0
@@ -159,7 +159,8 @@ class EngineHost:
         self.sleep, self.wake = self._strategy.sleep, self._strategy.wake
 
     async def generate(self, request: dict[str, Any]) -> dict[str, Any]:
-        return asdict(await self._strategy.generate(request_of(request)))
+        result = await self._strategy.generate(request_of(request))
+        return {field.name: getattr(result, field.name) for field in fields(result)} | {"extras": result.extras.to_json()}
 
     async def receive_bucket(self, version: int, path: str, checksum: int) -> None:
         with safe_open(path, framework="pt") as file:

@@ -16,6 +16,7 @@ from typing import Literal
 from roll.core.distributed.waiting_line import WaitingLine
 from roll.core.errors import Aborted
 from roll.core.workers.infer_interface import EngineStats, GenerateRequest
+from roll.prompts.image_folder import is_image
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +27,18 @@ class RequestBounds:
     max_length: int
     """Most tokens of prompt and response together."""
     has_tokenizer: bool = True
+    sees: bool = False
+    """Prompts may have numbers of images."""
 
     def tokens_left(self, request: GenerateRequest) -> int:
         """The most tokens that this call may sample; not positive if there is nothing left to do. `ValueError` if the request can
         never be run."""
         params, name = request.sampling, f"request {request.request_id!r}"
-        ids = request.prompt_ids + request.partial_ids
         room = self.max_length - len(request.prompt_ids)
         if not request.prompt_ids:
             raise ValueError(f"{name}: the prompt is empty")
-        if min(ids) < 0 or max(ids) >= self.vocab_size:
+        tokens = [token for token in request.prompt_ids if not is_image(token)] if self.sees else request.prompt_ids
+        if min(*tokens, *request.partial_ids, 0) < 0 or max(*tokens, *request.partial_ids, 0) >= self.vocab_size:
             raise ValueError(f"{name}: token ids must lie in [0, {self.vocab_size})")
         if room < 1:
             raise ValueError(

@@ -28,13 +28,16 @@ from roll.strategies import model_folder
 from roll.strategies.train import checkpoint_files as files
 from roll.strategies.train.checkpoint_files import AllOnFirst, Share, Snapshot
 from roll.strategies.train.compiled import compile_layers
+from roll.strategies.train.image_rows import opened
 from roll.strategies.train.layout import Layout, RankMicrobatch, rank_microbatches
 from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.optimizer import MOMENTS, RateScale, make_adamw, unscaled
+from roll.strategies.train.packed_attention import packs
 from roll.strategies.train.process import follow_cores, prepare_process
 from roll.strategies.train.scorer import Call, Scorer
 from roll.strategies.train.sharding import Ranks
 from roll.strategies.train.tensor_files import FilesOf, ModelFiles, TensorFiles
+from roll.strategies.vision.family import copy_processor
 from roll.transports.experts import Fused, published, published_moments
 
 if TYPE_CHECKING:
@@ -80,7 +83,8 @@ class HFTrainStrategy(ABC):
         if spec.recomputes_activations:
             _recompute_activations(self._model)
         fast = spec.backend.compiles(self._device.type != "cpu")
-        self._scorer = Scorer(self._model, fast)
+        packed = packs(self._device, self._compute_dtype, self._model.config.get_text_config())
+        self._scorer = Scorer(self._model, fast, packed, opened(self._model, spec, masters))
         if fast and self._layers_can_be_compiled:
             compile_layers(self._model)
         follow_cores(self._model, self._cores)
@@ -190,8 +194,10 @@ class HFTrainStrategy(ABC):
         entropies: EntropyMode = "differentiable" if loss.entropy_coef else "detached"
 
         def policy_loss(micro: Padded, layout: Layout) -> tuple[Tensor, Metrics]:
-            logprobs, entropy = self._scorer.logprobs(self._callable, micro, layout, entropies)
-            value, metrics = compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences, totals.rollouts)
+            scored = self._scorer.with_divergence(self._callable, micro, layout, entropies, loss.divergence)
+            logprobs, entropy, divergence = scored
+            sizes = (totals.tokens, totals.sequences, totals.rollouts)
+            value, metrics = compute_loss(logprobs, entropy, micro, loss, *sizes, divergence)
             return value, metrics | self._scorer.metrics
 
         return policy_loss
@@ -333,6 +339,7 @@ class HFTrainStrategy(ABC):
 
     def _write_model(self, path: Path, weights: dict[str, Tensor], files_of: FilesOf) -> None:
         files.write_model(path, self._hollow, self._tokenizer, weights, files_of)
+        copy_processor(Path(self._spec.model_path), path)
 
     @property
     def _model_type(self) -> str:

@@ -21,6 +21,8 @@ from roll.strategies.train.checkpoint_files import Share
 from roll.strategies.train.saved_adapters import ADAPTER, BASE, WEIGHTS, target_names
 
 _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
+TOWERS = r"(.*\.)?(visual|vision_model)\..*"
+"""What sees, in models that do: it has no adapters."""
 _PEFT_PREFIX = "base_model.model."
 
 
@@ -35,7 +37,13 @@ class Adapters:
             ValueError: `target` fits no linear layer, or one whose weights are tied to the embeddings.
         """
         names = target_names(target)
-        self.config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=names or target, task_type="CAUSAL_LM")  # type: ignore[arg-type]
+        self.config = LoraConfig(
+            r=rank,
+            lora_alpha=alpha,
+            target_modules=names or target,  # type: ignore[arg-type]
+            exclude_modules=TOWERS,
+            task_type="CAUSAL_LM",
+        )
         linear = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
         paths = [f".{name}" for name, _ in model.named_modules()]
         if unknown := [name for name in names if not any(path.endswith(f".{name}") for path in paths)]:

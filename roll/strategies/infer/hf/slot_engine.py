@@ -30,6 +30,7 @@ from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.strategies.infer.hf.slot_model import SlotModel
 from roll.strategies.infer.hf.slot_row import WHOLE, ContextKey, Row, split
 from roll.strategies.infer.request_queue import BusyTime, RequestBounds
+from roll.strategies.vision.sight import Sight
 
 PREFILL_TOKENS = 8192
 """Padded tokens one prefill step may hold (a longer prompt goes alone): bounds a step's memory and duration."""
@@ -52,6 +53,7 @@ class SlotEngine:
         deterministic: bool = False,
         version: int = 0,
         adapters: AdapterSource | None = None,
+        sight: Sight | None = None,
     ) -> None:
         if max_running_requests < 1 or max_length < 2:
             raise ValueError(f"{max_running_requests=} must be at least 1 and {max_length=} at least 2")
@@ -60,8 +62,8 @@ class SlotEngine:
         if deterministic:
             warn_if_not_deterministic()
         self.shadow = ShadowWeights(model, adapters)
-        self._model = SlotModel(model, max_running_requests, max_length)
-        self._bounds = RequestBounds(self._model.vocab_size, max_length, tokenizer is not None)
+        self._model = SlotModel(model, max_running_requests, max_length, sight)
+        self._bounds = RequestBounds(self._model.vocab_size, max_length, tokenizer is not None, sight is not None)
         self._tokenizer = tokenizer
         self._generator = torch.Generator().manual_seed(seed)
         self._rows: list[Row] = []

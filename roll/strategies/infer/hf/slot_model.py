@@ -29,7 +29,10 @@ from transformers.masking_utils import sdpa_mask
 
 from roll.core.configs.arguments import KV_GRANULE
 from roll.core.data.routes import Routes
+from roll.strategies.infer.hf.slot_sight import SlotSight
+from roll.strategies.model_folder import set_text_attention
 from roll.strategies.routers import Routers
+from roll.strategies.vision.sight import Sight
 
 
 class SlotCache(Cache):  # type: ignore[misc]
@@ -49,6 +52,8 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.prefilling = False
         self.routes: Tensor | None = None
         """[slots, capacity, layers, top_k] the experts of each cached token; None while nobody asks for them."""
+        self.reach: Tensor | None = None
+        """[slots, capacity] the largest position up to each cached token; None where it is the token's own."""
         self.slot_layers = [SlotLayer(self) for _ in range(num_layers)]
         super().__init__(layers=list(self.slot_layers))
 
@@ -88,21 +93,30 @@ class SlotCache(Cache):  # type: ignore[misc]
     def _row(self, row: int) -> list[Tensor]:
         """Views [capacity, ...] of all that it has."""
         held = [states[row].transpose(0, 1) for layer in self.slot_layers for states in layer.held]
-        return held if self.routes is None else [*held, self.routes[row]]
+        return [*held, *(each[row] for each in (self.routes, self.reach) if each is not None)]
 
     def store_routes(self, chosen: Tensor) -> None:
         """Of the forward that was made: [tokens, layers, top_k]."""
-        if self.routes is None or self.routes.shape[1] < self.capacity:
-            held, self.routes = self.routes, chosen.new_zeros(self.slots, self.capacity, *chosen.shape[1:])
-            if held is not None:
-                self.routes[:, : held.shape[1]] = held
+        self.routes = self._stored(self.routes, chosen, chosen.shape[1:])
+
+    def store_reach(self, largest: Tensor) -> None:
+        """Of the forward that is to be made: [rows, tokens]."""
+        self.reach = self._stored(self.reach, largest, torch.Size())
+
+    def _stored(self, held: Tensor | None, values: Tensor, shape: torch.Size) -> Tensor:
+        """What is held of each cached token, with the values of those that the forward writes."""
+        if held is None or held.shape[1] < self.capacity:
+            before, held = held, values.new_zeros(self.slots, self.capacity, *shape)
+            if before is not None:
+                held[:, : before.shape[1]] = before
         rows, _, tokens = self.write_index
-        self.routes[rows, tokens] = chosen.view(self.routes[rows, tokens].shape)
+        held[rows, tokens] = values.view(held[rows, tokens].shape)
+        return held
 
     def free(self) -> None:
         """Gives the memory back; the next forward allocates again."""
         self.capacity = 0
-        self.routes = None
+        self.routes = self.reach = None
         for layer in self.slot_layers:
             layer.keys = layer.values = None
             layer.is_initialized = False
@@ -215,10 +229,10 @@ AttentionMaskInterface.register(SLOT_SDPA, sdpa_mask)
 
 
 class SlotModel:
-    def __init__(self, model: nn.Module, slots: int, max_length: int) -> None:
-        """`ValueError` if the model's architecture is not of the supported kind."""
+    def __init__(self, model: nn.Module, slots: int, max_length: int, sight: Sight | None = None) -> None:
+        """`sight`: of a model that sees. `ValueError` if the model's architecture is not of the supported kind."""
         self.model = model.eval().requires_grad_(False)
-        config: Any = model.config
+        config: Any = model.config.get_text_config()  # type: ignore[operator, union-attr]
         parameter = next(model.parameters())
         self.device: torch.device = parameter.device
         self.dtype: torch.dtype = parameter.dtype
@@ -227,8 +241,9 @@ class SlotModel:
         self._head: Any = model.get_output_embeddings()  # type: ignore[operator]
         self._refuse_unsupported(config)
         if config._attn_implementation == "sdpa":
-            self.model.set_attn_implementation(SLOT_SDPA)  # type: ignore[operator]
+            set_text_attention(self.model, SLOT_SDPA)
         self.cache = SlotCache(slots, max_length, config.num_hidden_layers)
+        self._seen = None if sight is None else SlotSight(sight, self.cache)
         self._routers: Routers | None = None
         """Asked after each forward, once somebody wants to know what they chose."""
 
@@ -250,10 +265,8 @@ class SlotModel:
         """Logits [m, vocabulary] that follow each context, computed in one right-padded batch for the slots from `first` on."""
         lengths = [len(context) for context in contexts]
         width = max(lengths)
-        ids = torch.tensor([(*context, *(0,) * (width - len(context))) for context in contexts], device=self.device)
-        positions = torch.arange(width, device=self.device).expand(len(contexts), width)
         self.cache.begin_prefill(first, len(contexts), width)
-        hidden = self._hidden(ids, positions, None)
+        hidden = self._hidden_of(contexts, torch.arange(width, device=self.device).expand(len(contexts), width), None)
         last = torch.tensor(lengths, device=self.device) - 1
         logits: Tensor = self._head(hidden[torch.arange(len(contexts), device=self.device), last])
         return logits
@@ -262,15 +275,13 @@ class SlotModel:
         """`forward_contexts` for slots that hold the first `starts` tokens of each context already."""
         lengths = [len(context) - start for context, start in zip(contexts, starts, strict=True)]
         longest, width = max(lengths), max(map(len, contexts)) + 1
-        rests = [context[start:] for context, start in zip(contexts, starts, strict=True)]
-        ids = torch.tensor([(*rest, *(0,) * (longest - len(rest))) for rest in rests], device=self.device)
         # Padding is written behind the context, where the first sampled token will be.
         last = torch.tensor(lengths, device=self.device)
         at = torch.minimum(torch.arange(longest, device=self.device), last[:, None])
         positions = at + torch.tensor(starts, device=self.device)[:, None]
         beyond = torch.arange(width, device=self.device) > positions[:, :, None]
         self.cache.begin_continuation(first, positions, width)
-        hidden = self._hidden(ids, positions, self._additive(beyond)[:, None])
+        hidden = self._hidden_of(contexts, positions, self._additive(beyond)[:, None])
         logits: Tensor = self._head(hidden[torch.arange(len(contexts), device=self.device), last - 1])
         return logits
 
@@ -282,7 +293,8 @@ class SlotModel:
         if min(positions) + 1 < width:
             mask = self._additive(torch.arange(width, device=self.device) > at[:, None])[:, None, None]
         self.cache.begin_continuation(first, at[:, None], width)
-        logits: Tensor = self._head(self._hidden(ids[:, None], at[:, None], mask)[:, 0])
+        places = at[:, None] if self._seen is None else self._seen.next(first, at)
+        logits: Tensor = self._head(self._hidden(ids[:, None], places, mask)[:, 0])
         return logits
 
     def replay(self, slot: int, prompt: tuple[int, ...], response: tuple[int, ...]) -> Tensor:
@@ -293,8 +305,18 @@ class SlotModel:
             logits = self.forward_tokens(slot, [token], [position])
         return logits[0]
 
-    def _hidden(self, ids: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
-        out = self._trunk(input_ids=ids, position_ids=positions, attention_mask=mask, past_key_values=self.cache, use_cache=True)
+    def _hidden_of(self, contexts: list[tuple[int, ...]], at: Tensor, mask: Tensor | None) -> Tensor:
+        """`at`: [m, tokens] which tokens of each context the forward holds; behind the last of them is padding."""
+        width = max(map(len, contexts)) + 1
+        padded = torch.tensor([(*context, *(0,) * (width - len(context))) for context in contexts])
+        if self._seen is None:
+            return self._hidden(padded.to(self.device).gather(1, at), at, mask)
+        with self._seen.contexts(padded, [*map(len, contexts)], at) as (ids, positions, images):
+            return self._hidden(ids, positions, mask, **images)
+
+    def _hidden(self, ids: Tensor, positions: Tensor, mask: Tensor | None, **images: Tensor) -> Tensor:
+        given = {"input_ids": ids, "position_ids": positions, "attention_mask": mask, **images}
+        out = self._trunk(**given, past_key_values=self.cache, use_cache=True)
         if self._routers is not None:
             self.cache.store_routes(self._routers.taken())
         hidden: Tensor = out.last_hidden_state

@@ -29,6 +29,7 @@ from roll.core.workers.response_text import Tokenizer
 from roll.platform.cores import Cores, one_thread
 from roll.strategies.infer.hf.slot_engine import SlotEngine
 from roll.strategies.model_folder import load_model, load_tokenizer
+from roll.strategies.vision.sight import Sight
 
 T = TypeVar("T")
 
@@ -51,6 +52,7 @@ class HFInferStrategy:
         deterministic: bool = False,
         version: int = 0,
         adapters: AdapterSource | None = None,
+        images: str | None = None,
     ) -> None:
         """Loads a Hugging Face folder (safetensors only) and starts the engine.
 
@@ -58,12 +60,12 @@ class HFInferStrategy:
         number per thread but also takes it as the default of threads that have not used torch yet. `borrows_cores`: it may have
         more while other workers wait. `seed` serves the requests
         that bring none. `deterministic`: see `SlotEngine`. `version`: the policy version of the folder's weights.
-        `adapters`: weight updates are adapters, merged here with their base."""
+        `adapters`: weight updates are adapters, merged here with their base. `images`: the folder of the run's."""
 
         def engine() -> SlotEngine:
-            model: Any = load_model(Path(model_path), getattr(torch, dtype), attn_implementation)
+            model: Any = load_model(Path(model_path), getattr(torch, dtype), attn_implementation).to(device)
             return SlotEngine(
-                model.to(device),
+                model,
                 load_tokenizer(Path(model_path)),
                 max_running_requests=max_running_requests,
                 max_length=max_length,
@@ -71,6 +73,7 @@ class HFInferStrategy:
                 deterministic=deterministic,
                 version=version,
                 adapters=adapters,
+                sight=Sight.of(model, Path(model_path), images),
             )
 
         self._start(engine, threads, borrows_cores)

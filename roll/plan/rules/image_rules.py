@@ -1,0 +1,73 @@
+"""Rules of prompts with images: what sees them, and everything that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from roll.core.configs.arguments import DataArguments
+from roll.core.configs.ppo import PPOConfig, set_key
+from roll.core.configs.problems import Problem
+from roll.core.configs.rlvr import RLVRConfig
+
+ENGINES, TRAINERS = ("hf_infer",), ("fsdp2_train", "fsdp2_infer")
+"""What sees images."""
+
+
+def image_problems(config: PPOConfig) -> Iterator[Problem]:
+    shown = {key: data for key, data in _sources(config).items() if data.images is not None}
+    for key, data in shown.items():
+        if not isinstance(config, RLVRConfig):
+            message = "is read by RLVR alone: agents, SFT and DPO show text"
+            yield Problem(f"{key}.data_args.images", "given", message, "remove it, and rows with images")
+        elif data.template != "native":
+            message = "shows no images: only the model's own chat template knows their marks"
+            yield Problem(f"{key}.data_args.template", data.template, message, "native, or remove data_args.images")
+    if shown and isinstance(config, RLVRConfig):
+        yield from _blind(config)
+    if not shown:
+        for name, role in config.roles().items():
+            if role.model_args.freeze_vision:
+                yield Problem(f"{name}.model_args.freeze_vision", True, "nothing is seen: no data_args.images", "remove it")
+
+
+def _blind(config: RLVRConfig) -> Iterator[Problem]:
+    """What cannot be told of images, or has not been made to see them."""
+    for name, role in config.roles().items():
+        chosen, seeing = role.strategy_args.strategy_name, ENGINES if name == "actor_infer" else TRAINERS
+        if chosen not in seeing:
+            key = f"{name}.strategy_args.strategy_name"
+            yield Problem(key, chosen, "does not see the images of data_args.images", " or ".join(seeing))
+    adapters = config.actor_train.model_args
+    updates = adapters.lora_update if adapters.lora_target is not None else "merged"
+    refused = (
+        ("mode", config.mode, config.mode != "both", "one process reads them and shows them to engines and trainer"),
+        (
+            "groups_database",
+            config.groups_database,
+            config.groups_address is not None,
+            "processes apart have no folder in common",
+        ),
+        ("rollout", "given", config.rollout is not None, "a rollout of your own shows messages of text"),
+        ("warm_start", "given", config.warm_start is not None, "rows with answers are text"),
+        ("teachers", "given", bool(config.teachers), "a teacher reads text"),
+        ("adv_estimator", config.adv_estimator, config.uses_critic, "a critic reads text"),
+        ("actor_train.router_replay.mode", "R3", config.actor_train.router_replay.mode == "R3", "no mixture of experts sees"),
+        (
+            *("actor_train.model_args.lora_update", updates, updates != "merged"),
+            "engines take merged weights of a model that sees: lora_update: merged",
+        ),
+    )
+    for key, value, given, why in refused:
+        if given:
+            yield Problem(key, value, f"does not go with data_args.images: {why}", "leave one of the two out")
+    for domain, reward in config.rewards.items():
+        for name in reward.models:
+            message = "does not go with data_args.images: the model that judges reads text"
+            yield Problem(f"rewards.{domain}.{name}", "given", message, "a rule, or a service of your own")
+
+
+def _sources(config: PPOConfig) -> dict[str, DataArguments]:
+    """All data of prompts or rows, by the key of its owner."""
+    sets: Mapping[str, object] = getattr(config, "validations", {})
+    found = {set_key(name): data for name, each in sets.items() if (data := getattr(each, "data_args", None)) is not None}
+    return {"actor_train": config.actor_train.data_args, **found}

@@ -1,0 +1,92 @@
+"""A run's images: a folder of files that are named by their content, each image once.
+
+In a sequence of token ids each place of an image holds its *number*, which is negative, so that it is no token: sequences with
+different images differ, whoever compares them (prefixes, caches, queues), and nothing but numbers travels with a sample. Numbers
+follow from the content; of two images with one number the second gets the next that is free. `numbers/` says whose each is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from PIL import Image
+
+NUMBERS = 1 << 31
+"""Images that a folder can number: token ids are stored in 32 bits."""
+_SUFFIX = {"PNG": ".png", "JPEG": ".jpg", "WEBP": ".webp"}
+FORMATS = tuple(_SUFFIX)
+"""Kinds of the files."""
+
+
+def is_image(token: int) -> bool:
+    return token < 0
+
+
+def images_in(tokens: Iterable[int]) -> list[int]:
+    """The numbers in a sequence, each once, in their order."""
+    return list(dict.fromkeys(token for token in tokens if token < 0))
+
+
+class ImageFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def put(self, content: bytes, kind: str) -> tuple[int, str]:
+        """Stores a checked image; several processes may. Returns its number and the name of its file. `kind`: see `FORMATS`."""
+        digest = hashlib.sha256(content).hexdigest()
+        name = digest + _SUFFIX[kind]
+        if not (self.path / name).exists():
+            self._write(self.path / name, content)
+        place = int(digest[:8], 16) % NUMBERS
+        while (owner := self._claim(place, name)) != name:
+            if owner.partition(".")[0] == digest:
+                break
+            place = (place + 1) % NUMBERS
+        return -1 - place, name
+
+    def name_of(self, number: int) -> str:
+        """The file of an image. Raises `LookupError`."""
+        try:
+            return self._claimed(-1 - number).read_text()
+        except FileNotFoundError:
+            raise LookupError(f"{self.path} has no image number {number}: it is not this run's folder, or was emptied") from None
+
+    def open(self, number: int) -> Image.Image:
+        """The image, decoded. Raises `LookupError` if it is not there, or is not what was stored."""
+        path = self.path / self.name_of(number)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            raise LookupError(f"{path} is gone: the run's prompts show it") from None
+        if hashlib.sha256(content).hexdigest() != path.stem:
+            raise LookupError(f"{path} is damaged: its content is not what its name says")
+        image = Image.open(io.BytesIO(content), formats=FORMATS)
+        image.load()
+        return image
+
+    def _claimed(self, place: int) -> Path:
+        return self.path / "numbers" / f"{place:08x}"
+
+    def _claim(self, place: int, name: str) -> str:
+        """The file that has this place; this one, if none had it."""
+        path = self._claimed(place)
+        if not path.exists():
+            self._write(path, name.encode())
+        return path.read_text()
+
+    def _write(self, path: Path, content: bytes) -> None:
+        """Whole or not at all; of several writers the first wins."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
+            file.write(content)
+        try:
+            os.link(file.name, path)
+        except FileExistsError:
+            pass
+        finally:
+            os.unlink(file.name)

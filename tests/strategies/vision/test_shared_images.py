@@ -1,0 +1,152 @@
+"""Images that samples share are computed once, forward and backward: the same log-probs and gradients as one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_vision
+import torch
+from programs import Programs
+from safetensors.torch import load_file
+from tiny_vision import IDS
+from torch import Tensor
+from vision_batches import ALONE, LOSS, PICTURES, TOGETHER, batch_of, distance, of, prompts, sight_of, strategy_of
+
+from roll.core.algorithms.loss import prepare_batch
+from roll.core.data.token_batch import TokenBatch
+from roll.core.workers.train_interface import BatchTotals
+from roll.platform.ports import free_port
+from roll.strategies import model_folder
+
+FAMILIES = [*tiny_vision.MODELS]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    tiny_vision.stored(folder, *PICTURES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    made = tiny_vision.MODELS.items()
+    return {name: tiny_vision.save(make(seed=3), tmp_path_factory.mktemp(name.replace(".", "_"))) for name, make in made}
+
+
+def gradients(strategy: Any, batch: TokenBatch) -> dict[str, Tensor]:
+    """Of one step, in float64, by parameter; the weights stay."""
+    kept: dict[str, Tensor] = {}
+    strategy._model.double()
+
+    def keep() -> float:
+        kept.update(of(strategy))
+        strategy._optimizer.zero_grad()
+        return 1.0
+
+    strategy._step = keep
+    strategy.train_step(prepare_batch(batch, LOSS), LOSS, BatchTotals(int(batch.loss_mask.sum()), len(batch)))
+    return kept
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_shared_and_alone_give_the_same_log_probs_and_gradient(family: str, folders: dict[str, Path], images: Path) -> None:
+    folder = folders[family]
+    batch = batch_of(folder, images)
+    together, alone = (strategy_of(folder, images, **options) for options in (TOGETHER, ALONE))
+    assert together._scorer._forest
+    torch.testing.assert_close(together.log_probs(batch), alone.log_probs(batch), atol=1e-5, rtol=0)
+    one, other = gradients(together, batch), gradients(alone, batch)
+    assert distance(one, other) <= 1e-6
+    tower = {name: tensor for name, tensor in other.items() if ".visual." in name}
+    assert tower and all(float(tensor.abs().max()) > 0 for name, tensor in tower.items() if "bias" not in name)
+    padded = gradients(strategy_of(folder, images, attn_implementation="eager", **TOGETHER), batch)
+    assert distance(padded, other) <= 1e-6
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_what_transformers_computes_of_each_sample(family: str, folders: dict[str, Path], images: Path) -> None:
+    folder = folders[family]
+    batch, sight = batch_of(folder, images), sight_of(folder, images)
+    model, found = model_folder.load_model(folder, torch.float32, "sdpa"), strategy_of(folder, images).log_probs(batch)
+    begin = 0
+    for length, temperature in zip(batch.lengths.tolist(), batch.temperatures, strict=True):
+        row = batch.tokens[begin : begin + length]
+        seen = [sight._views.of(number) for number in sight._in(row)]
+        inputs = sight.family.joined(seen) if seen else {}
+        if IDS["<image>"] not in row:  # which transformers takes for an image
+            kinds, ids = (row < 0).int(), row.masked_fill(row < 0, IDS["<image>"])
+            with torch.no_grad():
+                logits = model(input_ids=ids[None], mm_token_type_ids=kinds[None], **inputs).logits[0, :-1]
+            wanted = (logits / temperature).log_softmax(-1).gather(1, ids[1:, None])[:, 0]
+            mask = batch.loss_mask[begin : begin + length][1:]
+            torch.testing.assert_close(found[begin : begin + length][1:][mask], wanted[mask], atol=2e-5, rtol=0)
+        begin += length
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_positions_are_those_of_transformers(family: str, folders: dict[str, Path], images: Path) -> None:
+    """Samples that end differently have equal positions in the prompt that they share, and text goes on behind the largest."""
+    folder = folders[family]
+    sight, (two, *_) = sight_of(folder, images), prompts(folder, images)
+    rows = torch.tensor([[*two, 8, 9, 0], [*two, 10, 11, 12]])
+    shown = sight.shown(rows, [len(two) + 2, len(two) + 3])
+    views = [sight._views.of(number) for number in tiny_vision.stored(images, *PICTURES[:2])]
+    grids = torch.cat([view.inputs["image_grid_thw"] for view in views])
+    trunk: Any = sight._model.base_model
+    wanted, _ = trunk.get_rope_index(shown.tokens, mm_token_type_ids=(rows < 0).int(), image_grid_thw=torch.cat([grids, grids]))
+    assert torch.equal(shown.positions[:, 1], wanted[:, 1]) and torch.equal(shown.positions[:, 0, :-1], wanted[:, 0, :-1])
+    assert len({tuple(axis.tolist()) for axis in wanted[:, 1]}) == 3, "the axes differ"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_tower_runs_once_for_each_image_of_a_micro_batch(family: str, folders: dict[str, Path], images: Path) -> None:
+    folder, seen = folders[family], []
+    for options in (TOGETHER, ALONE):
+        strategy, patches = strategy_of(folder, images, **options), []
+        strategy._model.model.visual.register_forward_pre_hook(lambda _, given, patches=patches: patches.append(len(given[0])))
+        strategy.log_probs(batch_of(folder, images))
+        seen.append(patches)
+    together, alone = seen
+    assert together == [16 + 24 + 16], "three distinct images in sixteen samples"
+    assert len(alone) == 16 and sum(alone) > 10 * sum(together) / 3
+
+
+def test_a_frozen_tower_is_not_trained(folders: dict[str, Path], images: Path) -> None:
+    folder = folders["qwen2.5-vl"]
+    batch = batch_of(folder, images)
+    whole, frozen = (gradients(strategy_of(folder, images, freeze_vision=f, **TOGETHER), batch) for f in (False, True))
+    assert {name for name in whole if ".visual." not in name} == frozen.keys()
+    assert distance(frozen, {name: whole[name] for name in frozen}) <= 1e-6
+
+
+def test_adapters_are_those_of_the_part_that_writes(folders: dict[str, Path], images: Path) -> None:
+    strategy = strategy_of(folders["qwen2.5-vl"], images, lora_target="q_proj,down_proj", lora_rank=2, **TOGETHER)
+    trained = [name for name, p in strategy._model.named_parameters() if p.requires_grad]
+    assert trained and all(name.startswith("model.language_model.") for name in trained)
+    assert gradients(strategy, batch_of(folders["qwen2.5-vl"], images)).keys() == set(trained)
+
+
+def test_two_ranks_compute_what_one_does(programs: Programs, folders: dict[str, Path], images: Path, tmp_path: Path) -> None:
+    """With images on both ranks, with texts alone on one, and with nothing on one. In float32: rounding alone makes 1e-6 of the
+    gradient's length."""
+    folder, port = folders["qwen2.5-vl"], free_port()
+    batch = batch_of(folder, images)
+    program = Path(__file__).with_name("vision_rank_program.py")
+    programs.run(program, *((folder, images, tmp_path, rank, port) for rank in range(2)))
+    ranks = [load_file(tmp_path / f"rank-{rank}.safetensors") for rank in range(2)]
+    totals = BatchTotals(int(batch.loss_mask.sum()), len(batch))
+    for name, frozen in (("plain", False), ("cut", False), ("frozen", True), ("recomputed", False)):
+        one = strategy_of(folder, images, freeze_vision=frozen, **TOGETHER)
+        kept: dict[str, Tensor] = {}
+        one._step = lambda one=one, kept=kept: float(bool(kept.update(of(one)))) + 1.0
+        one.train_step(prepare_batch(batch, LOSS), LOSS, totals)
+        for which in ("both", "texts", "none"):
+            prefix = f"{name}/{which}/"
+            for found in ranks:
+                gradient = {n.removeprefix(prefix): t for n, t in found.items() if n.startswith(prefix) and "logprobs" not in n}
+                assert distance(gradient, kept) <= 3e-6, prefix
+            logprobs = torch.cat([found[f"{prefix}logprobs"] for found in ranks])
+            assert len(logprobs) == batch.num_tokens and logprobs.isfinite().all()
