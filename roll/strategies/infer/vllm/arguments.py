@@ -38,6 +38,7 @@ STRATEGY_KEYS = ("python", "data_parallel_size")
 NEEDS = ("torch", "transformers", "safetensors", "xxhash")
 """What our side of the engine imports, in the interpreter that has vLLM."""
 
+INVARIANT = "VLLM_BATCH_INVARIANT"
 ROUTES = "enable_return_routed_experts"
 """The argument of an engine that records which experts computed a token."""
 
@@ -241,6 +242,8 @@ def check_folder(folder: str, given: Mapping[str, Any], dtype: str, device_kind:
     """`ValueError` if vLLM cannot run the Hugging Face model on such a device with these arguments."""
     if device_kind != "cpu" and not given.get("quantization"):
         return
+    if (value := os.environ.get(INVARIANT, "0")) not in ("", "0"):
+        raise ValueError(f"{INVARIANT} is {value}: unset it; its operations are Triton's, without which vLLM's CPU engines die")
     from transformers import AutoConfig  # which takes a second
 
     model = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).get_text_config()
