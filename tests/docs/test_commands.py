@@ -25,6 +25,7 @@ class Limit(NamedTuple):
     """How far it is started here, or the test that starts it, or NOT."""
 
 
+AGAIN = "tests/simulate/test_faults.py::test_a_schedule_that_breaks_a_promise_is_run_again_alone_and_opens_in_the_debugger"
 LIMITS = [  # the first whose pattern is found in a command counts
     Limit(r"^(git clone|source|pip install|\S*uv) |^make (env|env-core|env-sglang|bench-env)$", "makes an environment", NOT),
     Limit(r"^roll (train .*pretrain=/models/SmolLM2|env check their_lake)", "needs a clone of ROLL, and minutes", NOT),
@@ -34,6 +35,7 @@ LIMITS = [  # the first whose pattern is found in a command counts
         NOT,
     ),
     Limit(r"^(ROLL_SCHEDULES=\d+ )?pytest -n 0 tests/simulate/", "the tests, for minutes", NOT),
+    Limit(r"^python tests/simulate/again", "a schedule that broke a promise", AGAIN),
     Limit(
         r"^make (demo-real|smollm2)",
         "fetches a model and trains it for ten minutes",

@@ -13,7 +13,6 @@ from roll.core.configs.estimators import STEP_ESTIMATORS, Scope
 from roll.core.configs.fields import Bounds, option, required
 from roll.core.configs.ppo import MAIN_SET, Lengths, PPOConfig
 from roll.core.configs.rows import PairLossConfig
-from roll.core.configs.watching import AlarmAction
 from roll.core.configs.worker import RewardConfig, ValidationConfig
 
 
@@ -47,11 +46,6 @@ class RLVRConfig(PPOConfig):
     rollout: RolloutConfig | None = option(None, "Rollouts of your own, in the place of one response; null means none.")
     validation: ValidationConfig | None = option(None, "Fixed prompts evaluated every eval_steps; null means none.")
     validation_sets: dict[str, ValidationConfig] = option({}, "More validation sets by name, each with its prompts and sampling.")
-    reward_watch: AlarmAction | None = option(
-        "warn",
-        "Done when the policy collapses, or seems to earn its reward by length, by a word or by one answer to all prompts: "
-        "warn; stop: end the run, with a checkpoint, status stopped; null: nothing is looked for.",
-    )
     total_epochs: float | None = option(
         None,
         "Passes over the training prompts, instead of max_steps: the run has total_epochs x usable prompts / rollout_batch_size "
