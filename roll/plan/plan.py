@@ -191,6 +191,10 @@ def _log_probs(config: PPOConfig, derived: Derived) -> LogProbs:
     if users := [name for name in ("use_kl_loss", "add_token_level_kl") if getattr(config, name)]:
         reference = f"ℓ_r: the reference role, {_scored(derived, 'reference')} ({' and '.join(users)})"
     teaching = [f"{role}, {_scored(derived, role)}" for role in config.roles() if role.startswith(TEACHERS)]
+    for role in derived.teachers_elsewhere:
+        endpoint = config.teachers[role.removeprefix(TEACHERS)].endpoint
+        where = "the policy with the weights of the step's start" if endpoint is None else redact_text(endpoint)
+        teaching.append(f"{role}, {where}")
     teachers = f"ℓ_T: {'; '.join(teaching)}{_answers(config, derived)}" if teaching else ""
     return LogProbs(behaviour, proximal, reference, teachers)
 

@@ -56,6 +56,7 @@ from roll.strategies.train.saved_adapters import check_adapters
 from roll.topologies import serving
 from roll.topologies.evaluation import evaluated_models
 from roll.topologies.replay.replayed_trainer import recorded_groups
+from roll.topologies.teaching.endpoint import try_endpoint
 from roll.topologies.teaching.lessons import teaching
 from roll.transports.directory import check_room
 
@@ -201,6 +202,13 @@ class Preparation:
         for receiver in () if config.only_explores else receivers_of(config.on_event):
             self.collect(f"on_event.{receiver.event}", receiver.to, receiver.check, "export it, or name another")
 
+    def _try_teachers(self) -> None:
+        for name, teacher in self.config.teachers.items() if self.config.trains else ():
+            if teacher.endpoint is not None and self.tokenizer is not None:
+                trial = partial(try_endpoint, f"teachers.{name}", teacher.endpoint, self.config.distillation.top, self.tokenizer)
+                fix = "start it, e.g. vllm serve MODEL --max-logprobs 64, of a model with the policy's tokenizer"
+                self.collect(f"teachers.{name}.endpoint", teacher.endpoint, trial, fix)
+
     def common(self, source: TaskSource, filters: dict[str, GroupFilter]) -> dict[str, Any]:
         """The fields of `Prepared`. Raises `ConfigError` with everything that was found."""
         config, contract = self.config, self.config.contract()
@@ -210,6 +218,7 @@ class Preparation:
             check = partial(check_database, config, contract, self._identity, self.checkpoint, own)
             self.collect("groups_database", config.groups_database, check, "pip install sqlalchemy watchfiles")
         groups = self._groups(filters)
+        self._try_teachers()
         self.collect("weights_address", config.weights_address, partial(serving.check_serving, config), serving.FIX)
         self._check_listeners()
         self.collect.raise_if_any()

@@ -59,6 +59,7 @@ from roll.prepare.pipeline import Pipeline
 from roll.prepare.preparation import Preparation
 from roll.prepare.row_sets import folder_of_rows, with_rows_first
 from roll.prompts.chat_template import encode
+from roll.prompts.hints import beyond_teachers, hints_of
 from roll.prompts.prompt_file import announced, read_rows
 from roll.prompts.prompt_source import PromptSource, tokenize_prompts
 from roll.prompts.stored_rows import RowFile, StoredRows, TokenizedRow
@@ -230,7 +231,10 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
             return RowFile(), {}
         known = shared.models.known
         expand = None if images is None else Expander(Path(config.model_folder(config.actor_train)), images)
-        usable, skipped = tokenize_prompts(rows, tokenizer, data.template, length, domains, told, folder, known, expand)
+        hints = hints_of(config, data.ground_truth) if role == "actor_train" else {}
+        given = (rows, tokenizer, data.template, length, domains, told, folder, known)
+        usable, skipped = tokenize_prompts(*given, expand=expand, hints=hints)
+        shared.warnings += beyond_teachers(config, skipped.hinted + derived.max_new_tokens) if skipped.hinted else []
         why, count = skipped.told(length), sum(skipped.values())
         if not len(usable):
             raise PromptFileError(f"none of {count} prompts can be used: {why}", "a larger prompt_length, or shorter prompts")

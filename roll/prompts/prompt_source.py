@@ -15,8 +15,10 @@ import random
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,6 +31,7 @@ from roll.core.data.seeding import derive_seed
 from roll.core.data.untrusted import described
 from roll.core.errors import PromptFileError
 from roll.prompts.chat_template import Renderer, conversation, encode
+from roll.prompts.hints import Hint
 from roll.prompts.image_reader import StoredImage
 from roll.prompts.prompt_file import PromptRow
 from roll.prompts.stored_rows import ANSWERS, Positions, RowFile, TokenizedRow, digest
@@ -46,6 +49,8 @@ class LeftOut(dict[str, int]):
 
     longest = 0
     """Tokens of the longest row that is too long."""
+    hinted = 0
+    """Tokens of the longest prompt with a hint."""
 
     def told(self, prompt_length: int) -> str:
         """Returns the counts in words; empty if no row is left out."""
@@ -64,17 +69,20 @@ def tokenize_prompts(
     folder: Path | None = None,
     known: int | None = None,
     expand: Callable[[Sequence[int], Sequence[StoredImage], str], list[int]] | None = None,
+    hints: Mapping[str, Hint] = MappingProxyType({}),
 ) -> tuple[RowFile, LeftOut]:
     """Returns the usable rows, in order, and the counts of the others. `with_conversation`: domains whose rewards read the
     messages; a row whose answer is begun always keeps them. `folder`: its disk stores the rows. `known`: the models of the
-    run know token ids below this. `expand`: puts images in the place of their marks. Raises `PromptFileError` for a tag that
-    belongs to no domain, and for an unknown token."""
+    run know token ids below this. `expand`: puts images in the place of their marks. `hints`: by tag. Raises `PromptFileError`
+    for a tag that belongs to no domain, for an unknown token, and for a row that lacks its hint."""
     usable, skipped = RowFile(folder), LeftOut()
     with Renderer(tokenizer, template) as renderer:
         for part in _parts(rows, TOKENIZED_AT_ONCE):
             _check_tags(part, tag_to_domain)
             texts = renderer.texts(part)
+            hinted = iter(_hinted(part, hints, renderer, partial(encode, tokenizer=tokenizer, template=template)))
             for row, text, input_ids in zip(part, texts, encode(texts, tokenizer, template), strict=True):
+                ids = next(hinted) if row.tag in hints else None
                 asked = conversation(row)
                 if known is not None and max(input_ids, default=0) >= known:
                     raise PromptFileError(*_unknown_token(row, max(input_ids), known, tokenizer))
@@ -88,8 +96,17 @@ def tokenize_prompts(
                 else:
                     domain = tag_to_domain[row.tag]
                     told = asked if domain in with_conversation or begun_answer(asked) else []
-                    usable.add(TokenizedRow(row.id, domain, row.tag, text, input_ids, row.ground_truth, row.extra, told))
+                    usable.add(TokenizedRow(row.id, domain, row.tag, text, input_ids, row.ground_truth, row.extra, told, ids))
+                    skipped.hinted = max(skipped.hinted, len(ids or ()))
     return usable, skipped
+
+
+def _hinted(
+    rows: Sequence[PromptRow], hints: Mapping[str, Hint], renderer: Renderer, encoded: Callable[[list[str]], list[list[int]]]
+) -> list[list[int]]:
+    """Returns the token ids of the prompts with hints, of the rows that have one."""
+    given = [hints[row.tag].given(row) for row in rows if row.tag in hints]
+    return encoded(renderer.texts(given)) if given else []
 
 
 def _unknown_token(row: PromptRow, token: int, known: int, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:

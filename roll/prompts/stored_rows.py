@@ -37,10 +37,12 @@ class TokenizedRow:
     ground_truth: str
     extra: dict[str, Any] = field(default_factory=dict)
     conversation: list[dict[str, Any]] = field(default_factory=list)
+    hinted_ids: list[int] | None = None
 
     def prompt(self, epoch: int) -> Prompt:
         uid = f"{self.domain}/{epoch}/{self.id}"
-        return Prompt(uid, self.input_ids, self.text, self.tag, self.domain, self.ground_truth, self.extra, self.conversation)
+        said = (self.text, self.tag, self.domain, self.ground_truth, self.extra, self.conversation)
+        return Prompt(uid, self.input_ids, *said, self.hinted_ids)
 
 
 class StoredRows(Sequence[TokenizedRow]):
@@ -73,9 +75,7 @@ class RowFile:
 
     def add(self, row: TokenizedRow) -> None:
         """Raises `OSError` where the disk is full."""
-        content = json.dumps(
-            [row.id, row.domain, row.tag, row.text, row.input_ids, row.ground_truth, row.extra, row.conversation]
-        ).encode()
+        content = json.dumps([getattr(row, name) for name in TokenizedRow.__slots__]).encode()
         self._file.write(content)
         for places in (self._all, self._of.setdefault(row.domain, _Places())):
             places.starts.append(self._end)

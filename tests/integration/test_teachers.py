@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from mortal_workers import MortalBackend
+from prompt_logprobs_server import PromptLogprobsServer
 from tiny_models import symbol_tokenizer, tiny_qwen2
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -249,6 +250,76 @@ def test_a_divergence_of_groups_that_are_trained_as_they_arrive_is_the_same(lab,
         assert one["actor_train/grad_norm"] == pytest.approx(other["actor_train/grad_norm"], rel=1e-4)
 
 
+@pytest.fixture
+def endpoint(folders):
+    server = PromptLogprobsServer(AutoModelForCausalLM.from_pretrained(folders[0]), SYMBOLS)
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("objective", ["policy_gradient", "reverse_kl"])
+def test_a_teacher_behind_an_endpoint_teaches_as_the_same_model_on_devices(lab, make_config, folders, endpoint, objective):
+    changes = PURE | (diverging(objective, 35) if objective == "reverse_kl" else {}) | {"max_steps": 3}
+    runs = [
+        lab.run(make_config(changes | {"exp_name": name} | each))
+        for name, each in (("here", taught_by(folders[0])), ("there", {"teachers.big.endpoint": endpoint.url}))
+    ]
+    for one, other in zip(*(run.steps() for run in runs), strict=True):
+        assert one["teacher/kl"] == pytest.approx(other["teacher/kl"], abs=1e-4)
+        assert one["actor_train/grad_norm"] == pytest.approx(other["actor_train/grad_norm"], rel=1e-3)
+    assert len(endpoint.requests) == 1 + 3 * 16, "the trial, and each sample once"
+
+
+def test_an_endpoint_that_ceases_to_answer_ends_the_run_by_name(lab, make_config, endpoint):
+    config = make_config(PURE | {"teachers.big.endpoint": endpoint.url, "rpc_timeout": 2.0}, max_steps=2)
+    endpoint.statuses = [200] * 17 + [503] * 1000
+    run = lab.start(config, LocalBackend())
+    assert run.summary["status"] == "failed"
+    assert "teachers.big" in run.summary["reason"] and "gave no answer in 2 s" in run.summary["reason"]
+
+
+def with_answers(material, folder):
+    """The training prompts, each with a hint: the word `answer` and a letter."""
+    rows = [json.loads(line) for line in (material / "train.jsonl").read_text().splitlines()]
+    file = folder / "hinted.jsonl"
+    file.write_text("".join(json.dumps(row | {"hint": f"abc{i % 10}"}) + "\n" for i, row in enumerate(rows)))
+    return {"actor_train.data_args": {"file_name": str(file), "template": "none"}}, {
+        row["prompt"]: i % 10 for i, row in enumerate(rows)
+    }
+
+
+HINTED = {"teachers.self.hint_key": "hint", "teachers.self.hint_template": "{prompt}{hint}="}
+
+
+def told_divergence(rows, hints, teacher):
+    """Mean of log p_sampler - log p_teacher after the prompt with its hint, by transformers."""
+    return divergence([row | {"prompt": f"{row['prompt']}abc{hints[row['prompt']]}="} for row in rows], teacher)
+
+
+def test_a_teacher_with_a_hint_scores_the_answer_after_it(lab, make_config, material, folders, tmp_path):
+    data, hints = with_answers(material, tmp_path)
+    changes = PURE | taught_by(folders[0], "self") | HINTED | data
+    run = lab.run(make_config(changes, max_steps=2))
+    for number, step in enumerate(run.steps(), start=1):
+        rows = [row for row in run.trained_samples() if row["step"] == number]
+        assert step["teacher/kl"] == pytest.approx(told_divergence(rows, hints, folders[0]), abs=1e-5)
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["as it began", "live"])
+def test_the_policy_is_its_own_teacher_with_a_hint(lab, make_config, material, tmp_path, live):
+    """The first step's weights are those that it began with; later ones differ, and a teacher that is live changes with them."""
+    data, hints = with_answers(material, tmp_path)
+    changes = PURE | HINTED | data | {"teachers.self.live": True, "save_steps": 1}
+    if not live:
+        changes = PURE | HINTED | data | {"teachers.self.device_mapping": "0", "save_steps": 1}
+    run = lab.run(make_config(changes, max_steps=3))
+    for number, step in enumerate(run.steps(), start=1):
+        rows = [row for row in run.trained_samples() if row["step"] == number]
+        began = material / "model"
+        newest = run.run_dir / "checkpoints" / f"step-{number - 1}" / "trainer" / "model" if live and number > 1 else began
+        assert step["teacher/kl"] == pytest.approx(told_divergence(rows, hints, newest), abs=1e-4)
+
+
 def test_on_devices_of_its_own_it_scores_ahead(lab, make_config, folders):
     config = make_config(PURE | taught_by(folders[0], device="2"), async_generation_ratio=1, max_steps=4)
     run = lab.start(config, LocalBackend(), THREE_SLOTS)
@@ -282,6 +353,26 @@ def test_groups_that_are_trained_as_they_arrive_are_taught_alike(lab, make_confi
         ({"teachers.big.opd_kl_coef": [1.0, 0.5, 0.0]}, "teachers.big.opd_kl_coef", "is no schedule"),
         ({"teachers.big.opd_kl_coef": -1.0}, "teachers.big.opd_kl_coef", "must be >= 0"),
         ({"teachers": {}}, "adv_estimator", "there are no teachers"),
+        ({"teachers.big": {"live": True}}, "teachers.big.live", "taught by itself"),
+        ({"teachers.big": {"live": True, "hint_key": "id", "device_mapping": "0"}}, "teachers.big.device_mapping", "no devices"),
+        ({"teachers.big": {"endpoint": "localhost:80"}}, "teachers.big.endpoint", "is no address of a server"),
+        (
+            {"teachers.big": {"endpoint": "http://127.0.0.1:1/v1"}, "actor_infer.generating_args.temperature": 0.7},
+            "teachers.big.endpoint",
+            "are of temperature 1, and the policy samples at 0.7",
+        ),
+        (
+            {"teachers.big": {"endpoint": "http://127.0.0.1:1/v1"}, "actor_infer.generating_args.top_k": 3},
+            "teachers.big.endpoint",
+            "of the whole vocabulary",
+        ),
+        ({"teachers.big.hint_template": "{hint}{prompt}"}, "teachers.big.hint_template", "not read without hint_key"),
+        (
+            {"teachers.big.hint_key": "id", "teachers.big.hint_template": "{hint}"},
+            "teachers.big.hint_template",
+            "has no {prompt}",
+        ),
+        ({"teachers.big.hint_key": "solution"}, "actor_train.data_args.file_name", "line 1: the row has no 'solution'"),
         ({"distillation.kd_beta": 0.2}, "distillation.kd_beta", "not read with kd_objective: policy_gradient"),
         ({"distillation.logits_topk": 8}, "distillation.logits_topk", "not read with kd_objective: policy_gradient"),
         (

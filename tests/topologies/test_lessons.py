@@ -39,7 +39,9 @@ def config(distillation=DIVERGES, **teachers):
         return None if name is None else f"teachers.{name}"
 
     sampling = SimpleNamespace(generating_args=SimpleNamespace(temperature=0.7))
-    return SimpleNamespace(distillation=distillation, teachers=teachers, teacher_of=teacher_of, max_steps=3, actor_infer=sampling)
+    return SimpleNamespace(
+        distillation=distillation, teachers=teachers, teacher_of=teacher_of, max_steps=3, actor_infer=sampling, rpc_timeout=5.0
+    )
 
 
 class Asked:

@@ -65,7 +65,7 @@ def log_probs(model, sample):
     return found[len(sample.prompt.input_ids) - 1 :]
 
 
-@pytest.mark.parametrize("loss", ["sigmoid", "simpo"])
+@pytest.mark.parametrize("loss", ["sigmoid", "ipo", "simpo"])
 def test_the_gradient_is_that_of_the_pairs_in_plain_torch(world, tmp_path, loss):
     changes = {"online_pairs": {"beta": BETA, "loss": loss}} | ({"reference": None} if loss == "simpo" else {})
     made = config(world, tmp_path, **changes)
@@ -85,9 +85,13 @@ def test_the_gradient_is_that_of_the_pairs_in_plain_torch(world, tmp_path, loss)
         better, worse = (each.samples[place] for place in pair_of(each))
         if loss == "sigmoid":
             h = [log_probs(plain, one).sum() - log_probs(reference, one).sum().detach() for one in (better, worse)]
+        elif loss == "ipo":
+            h = [(log_probs(plain, one) - log_probs(reference, one).detach()).mean() for one in (better, worse)]
         else:
             h = [log_probs(plain, one).mean() for one in (better, worse)]
-        losses.append(-torch.nn.functional.logsigmoid(BETA * (h[0] - h[1])))
+        apart = h[0] - h[1]
+        of_ipo = (apart - 1 / (2 * BETA)).square()
+        losses.append(of_ipo if loss == "ipo" else -torch.nn.functional.logsigmoid(BETA * apart))
     torch.stack(losses).mean().backward()
     apart = whole = 0.0
     for (_, own), (_, of_plain) in zip(model._model.named_parameters(), plain.named_parameters(), strict=True):

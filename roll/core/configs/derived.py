@@ -52,6 +52,8 @@ class Derived:
     """Versions by which actor_log_prob lags behind the newest published one when it scores a step's groups."""
     scored_ahead: tuple[str, ...]
     """Roles that score the next step's groups while a step trains."""
+    teachers_elsewhere: Mapping[str, str | None]
+    """Teachers without devices of their own, and the role that each is; None: another's server."""
     adapter_updates: bool
     """True if weight updates are adapters alone."""
     adapter_updates_reason: str
@@ -108,6 +110,7 @@ def derive(config: PPOConfig) -> Derived:
         replays_routing=replays_routing(config),
         log_prob_lag=_log_prob_lag(config),
         scored_ahead=_scored_ahead(config),
+        teachers_elsewhere=dict(_elsewhere(config)),
         adapter_updates=adapters,
         adapter_updates_reason=adapters_reason,
         engines_start_empty=isinstance(engine, EngineArguments) and engine.starts_empty,
@@ -116,6 +119,12 @@ def derive(config: PPOConfig) -> Derived:
         trackers=_trackers(config),
         run_dir=config.run_dir,
     )
+
+
+def _elsewhere(config: PPOConfig) -> Iterator[tuple[str, str | None]]:
+    for name, teacher in config.teachers.items():
+        if teacher.live or teacher.endpoint:
+            yield f"{TEACHERS}{name}", "actor_train" if teacher.live else None
 
 
 def _total_steps(config: PPOConfig, steps: int) -> int:

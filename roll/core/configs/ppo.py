@@ -224,7 +224,7 @@ class PPOConfig(BaseConfig, ABC):
             "actor_log_prob": self.actor_log_prob,
             "reference": self.reference,
             "critic": self.critic,
-            **{f"{TEACHERS}{name}": teacher for name, teacher in self.teachers.items()},
+            **{f"{TEACHERS}{name}": teacher for name, teacher in self.teachers.items() if not (teacher.live or teacher.endpoint)},
         }
         if self.from_rows:
             roles = {"actor_train": self.actor_train, "reference": self.reference}

@@ -137,6 +137,10 @@ class TeacherConfig(ScoringConfig):
         "Weight of log p_teacher - log p_policy in the advantage of each token; [first, last]: linear over the run's steps.",
         bounds=Bounds(ge=0),
     )
+    hint_key: str | None = option(None, "RLVR: column of the prompts with a hint that it is given and the policy is not.")
+    hint_template: str = option("{prompt}\n\n{hint}", "Its prompt, or in its place the last message of the user.")
+    live: bool = option(False, "It is the policy, with the weights that a step starts from; it needs a hint, and no devices.")
+    endpoint: str | None = option(None, "It is asked there, http://host:port/v1, for prompt_logprobs as vLLM's server has them.")
 
     def weight(self, step: int, steps: int) -> float:
         """Returns the weight in a step of a run of `steps`, counted from 0."""

@@ -75,8 +75,7 @@ class Prompt:
         self.input_ids = packed(self.input_ids, TOKENS)
 
     def to_json(self) -> JsonObject:
-        hinted = None if self.hinted_ids is None else list(self.hinted_ids)
-        return asdict(self) | {"input_ids": list(self.input_ids), "hinted_ids": hinted}
+        return asdict(self) | {"input_ids": list(self.input_ids), "hinted_ids": self.hinted_ids and list(self.hinted_ids)}
 
 
 def begun_answer(messages: Sequence[JsonMapping]) -> str:

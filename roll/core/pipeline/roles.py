@@ -22,7 +22,6 @@ from roll.core.configs.worker import (
     CriticConfig,
     JudgingModelConfig,
     RewardModelConfig,
-    TeacherConfig,
     TrainedConfig,
     TrainingRole,
     WorkerConfig,
@@ -37,8 +36,7 @@ from roll.core.workers.train_spec import Optimisation, TrainSpec
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Both names of the variable that torch's allocator reads."""
 QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
-TRAIN_WORKER = "roll.core.workers.workers.TrainWorker"
-TEACHER_WORKER = "roll.strategies.train.teacher_worker.TeacherWorker"
+TRAIN_WORKER = "roll.strategies.train.teacher_worker.TeacherWorker"
 CRITIC_WORKER = "roll.core.workers.workers.CriticWorker"
 LOG_PROB_WORKER = "roll.core.workers.workers.LogProbWorker"
 INFER_WORKER = "roll.core.workers.workers.InferWorker"
@@ -146,8 +144,6 @@ def train_specs(
 def _built_in(worker: TrainingRole) -> str:
     if isinstance(worker, CriticConfig):
         return CRITIC_WORKER
-    if isinstance(worker, TeacherConfig):
-        return TEACHER_WORKER
     return LOG_PROB_WORKER if isinstance(worker, ActorLogProbConfig) else TRAIN_WORKER
 
 

@@ -84,8 +84,9 @@ def training(trainer: Trainer, publisher: Publishes, derived: Derived, roles: Co
     scoring = [
         with_critic and GatedStage("value", trainer.values, trainer.before_values, role="critic"),
         derived.recompute_old_logprobs and GatedStage("log_prob", trainer.log_probs, trainer.before_log_probs, role=scorer),
-        with_reference and _frozen("reference", trainer.reference, trainer),
-        *(_teaching(trainer, role) for role in roles if role.startswith(TEACHERS)),
+        with_reference and _frozen("reference", trainer.reference, trainer, "reference"),
+        *(_teaching(trainer, role, role) for role in roles if role.startswith(TEACHERS)),
+        *(_teaching(trainer, name, role) for name, role in derived.teachers_elsewhere.items()),
     ]
     update: list[AnyStage] = [Stage("train", trainer.train, role="actor_train")]
     if with_critic:
@@ -98,12 +99,12 @@ def training(trainer: Trainer, publisher: Publishes, derived: Derived, roles: Co
     return [source, *parallel("scoring", scoring), advantage, *update, Stage("publish", publisher.publish)]
 
 
-def _frozen(role: str, work: Callable[[Step], Awaitable[Step]], trainer: Trainer) -> GatedStage[Step, Step]:
-    return GatedStage(role, work, lambda step: trainer.before_frozen(step, role), role=role)
+def _frozen(name: str, work: Callable[[Step], Awaitable[Step]], trainer: Trainer, role: str | None) -> GatedStage[Step, Step]:
+    return GatedStage(name, work, lambda step: trainer.before_frozen(step, name), role=role)
 
 
-def _teaching(trainer: Trainer, role: str) -> GatedStage[Step, Step]:
-    return _frozen(role, lambda step: trainer.teach(step, role), trainer)
+def _teaching(trainer: Trainer, name: str, role: str | None) -> GatedStage[Step, Step]:
+    return _frozen(name, lambda step: trainer.teach(step, name), trainer, role)
 
 
 def announcing(versions: Announces) -> AnyStage:

@@ -219,7 +219,8 @@ class Trainer:
     async def teach(self, step: Step, role: str) -> Step:
         """Asks a teacher about the samples that it teaches."""
         assert self._teaching is not None, "prepared with the configuration of its teachers"
-        await self._teaching(step, role, partial(self._asked, self._clusters[role], step), self._advantages.trains)
+        asks = partial(self._asked, self._clusters.get(role, self._policy), step)
+        await self._teaching(step, role, asks, self._advantages.trains)
         return step
 
     async def advantages(self, step: Step) -> Step:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import Field, fields
 
+from roll.core.configs.derived import keeps_sampling_mask
 from roll.core.configs.fields import default_of
 from roll.core.configs.losses import POLICY_LOSSES
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import MISSING_VALUE, Problem, did_you_mean
+from roll.core.configs.worker import TeacherConfig
 
 _NAME = re.compile(r"[\w-]+")
 
 
 def teacher_problems(config: PPOConfig) -> Iterator[Problem]:
-    for rule in (_teachers, _tags, _objective, _signal):
+    for rule in (_teachers, _hints, _elsewhere, _tags, _objective, _signal):
         yield from rule(config)
 
 
@@ -24,7 +26,8 @@ def _teachers(config: PPOConfig) -> Iterator[Problem]:
         key, weight = f"teachers.{name}", teacher.opd_kl_coef
         if not _NAME.fullmatch(name):
             yield Problem("teachers", name, "is no name of a teacher", "letters, digits, - and _")
-        if config.model_folder(teacher) == config.model_folder(config.actor_train):
+        itself = config.model_folder(teacher) == config.model_folder(config.actor_train)
+        if itself and teacher.hint_key is None and not (teacher.live or teacher.endpoint):
             value = teacher.model_args.model_name_or_path or MISSING_VALUE
             message = "the policy would be taught by the model that it starts from"
             yield Problem(f"{key}.model_args.model_name_or_path", value, message, "the folder of another model")
@@ -32,6 +35,53 @@ def _teachers(config: PPOConfig) -> Iterator[Problem]:
             yield Problem(f"{key}.opd_kl_coef", weight, "is no schedule", "one number, or [1.0, 0.0] for [first, last]")
         elif not (any(weight) if isinstance(weight, list) else weight):
             yield Problem(f"{key}.opd_kl_coef", weight, "the teacher teaches nothing", "e.g. 1.0, or remove the teacher")
+
+
+def _hints(config: PPOConfig) -> Iterator[Problem]:
+    for name, teacher in config.teachers.items():
+        key = f"teachers.{name}"
+        if teacher.hint_key is None:
+            if teacher.live:
+                yield Problem(f"{key}.live", True, "the policy would be taught by itself", "hint_key: a column with a hint")
+            if teacher.hint_template != default_of(_field("hint_template")):
+                yield Problem(f"{key}.hint_template", teacher.hint_template, "is not read without hint_key", "remove it")
+            continue
+        if config.kind != "rlvr":
+            message = "an agent's first observation comes from its environment, and has no row with a hint"
+            yield Problem(f"{key}.hint_key", teacher.hint_key, message, "remove it")
+        if missing := [place for place in ("{prompt}", "{hint}") if place not in teacher.hint_template]:
+            fix = "e.g. '{prompt}\\n\\n{hint}'"
+            yield Problem(f"{key}.hint_template", teacher.hint_template, f"has no {' and no '.join(missing)}", fix)
+
+
+def _elsewhere(config: PPOConfig) -> Iterator[Problem]:
+    sampling = config.actor_infer.generating_args
+    for name, teacher in config.teachers.items():
+        key, url = f"teachers.{name}", teacher.endpoint
+        who = "live" if teacher.live else "endpoint" if url is not None else None
+        for name_of in ("model_args", "strategy_args", "device_mapping", "worker_cls", "max_tokens_per_microbatch_in_infer"):
+            if who is not None and getattr(teacher, name_of) != default_of(_field(name_of)):
+                yield Problem(
+                    f"{key}.{name_of}", "given", f"is not read with {who}, where the teacher has no devices", "remove it"
+                )
+        if url is None:
+            continue
+        if teacher.live:
+            yield Problem(f"{key}.endpoint", url, "the policy is the teacher (live: true)", "one of the two")
+        if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
+            yield Problem(f"{key}.endpoint", url, "is no address of a server", "http://host:port/v1")
+        if sampling.temperature != 1:
+            message = f"its log-probs are of temperature 1, and the policy samples at {sampling.temperature:g}"
+            yield Problem(f"{key}.endpoint", url, message, "actor_infer.generating_args.temperature: 1, or a model on devices")
+        if keeps_sampling_mask(config):
+            message = "its log-probs are of the whole vocabulary, and the policy's of the sets that top_p and top_k kept"
+            yield Problem(
+                f"{key}.endpoint", url, message, "top_p: 1 and top_k: 0, keep_sampling_mask: false, or a model on devices"
+            )
+
+
+def _field(name: str) -> Field[object]:
+    return next(item for item in fields(TeacherConfig) if item.name == name)
 
 
 def _tags(config: PPOConfig) -> Iterator[Problem]:
@@ -67,7 +117,8 @@ def _objective(config: PPOConfig) -> Iterator[Problem]:
             yield Problem(f"{key}.{name}", value, f"is not read with kd_objective: {given.kd_objective}", "remove it")
     if not config.teachers or given.beta is None:
         return
-    roles = {"actor_train": config.actor_train, **{f"teachers.{name}": each for name, each in config.teachers.items()}}
+    teachers = {f"teachers.{name}": each for name, each in config.teachers.items() if not (each.live or each.endpoint)}
+    roles = {"actor_train": config.actor_train, **teachers}
     for name, role in roles.items():
         if (strategy := role.strategy_args.strategy_name).startswith("megatron"):
             message = f"knows the log-prob of a token, and kd_objective: {given.kd_objective} is of whole distributions"

@@ -1,13 +1,18 @@
-"""A rank of a teacher, which says log-probs of the policy's tokens and, for divergences, its most probable tokens."""
+"""A rank of a training role, which may be a teacher: it says log-probs of the policy's tokens and, for divergences, its most
+probable tokens."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from roll.core.data.token_batch import TokenBatch
 from roll.core.workers.workers import TrainWorker
-from roll.strategies.train.hf_train import HFTrainStrategy
+
+if TYPE_CHECKING:
+    from roll.strategies.train.hf_train import HFTrainStrategy
 
 
 class TeacherWorker(TrainWorker):
@@ -18,6 +23,8 @@ class TeacherWorker(TrainWorker):
             logprobs = self.strategy.log_probs(batch)[batch.loss_mask]
             nothing = logprobs.new_zeros(len(logprobs), 0)
             return logprobs, nothing.int(), nothing
+        from roll.strategies.train.hf_train import HFTrainStrategy
+
         assert isinstance(self.strategy, HFTrainStrategy), "the rules of teachers see to it"
         return top_log_probs(self.strategy, batch, top)
 

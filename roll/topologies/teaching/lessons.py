@@ -21,6 +21,7 @@ from roll.core.data.taught import TeacherAnswer, TopTokens
 from roll.core.data.token_batch import TokenBatch
 from roll.core.trainer.batch import Keep, token_batch
 from roll.core.trainer.trainer import Asks, Step, Teaching
+from roll.topologies.teaching.endpoint import Endpoint
 
 
 def teaching(config: PPOConfig) -> Teaching | None:
@@ -30,6 +31,7 @@ def teaching(config: PPOConfig) -> Teaching | None:
 class Lessons:
     def __init__(self, config: PPOConfig) -> None:
         self._config, self._top = config, config.distillation.top
+        self._limit_s = config.rpc_timeout
         self._temperature = config.actor_infer.generating_args.temperature
 
     async def __call__(self, step: Step, role: str, ask: Asks, trains: Keep) -> None:
@@ -40,7 +42,9 @@ class Lessons:
         unknown = {id(each): each for each in trained if self._answer(each, role) is None}
         if unknown:
             batch = await asyncio.to_thread(question, of_role, lambda each: id(each) in unknown, self._temperature)
-            for sample, answer in zip(unknown.values(), await self._ask(role, ask, batch), strict=True):
+            url = config.teachers[role.removeprefix(TEACHERS)].endpoint
+            asked = self._ask(role, ask, batch) if url is None else Endpoint(role, url, self._limit_s).answers(batch, self._top)
+            for sample, answer in zip(unknown.values(), await asked, strict=True):
                 sample.extras = replace(sample.extras or NOTHING, taught=answer)
         samples = [(sample, config.teacher_of(group.prompt.tag)) for group in groups for sample in group.samples]
         known = [(sample, self._answer(sample, teacher)) for sample, teacher in samples]
