@@ -138,6 +138,7 @@ LIMITS = [  # the first whose pattern is found in a command counts
         RECIPES + "test_the_demo_of_explorers_and_a_trainer_ends_with_what_the_run_promises",
     ),
     Limit(r" -m \w", "trains six runs", CLI + "test_sweep.py::test_a_sweep_trains_each_run_and_ends_with_a_table"),
+    Limit(r"rlvr_shapes$", "needs what make_shapes.py makes", Until.CHECK),
     Limit(r"rlvr_domains_async$|cache_mixture", "needs what make_domains.py, make_mixture.py make in minutes", Until.CHECK),
     Limit(r"^bash \S+/run\.sh|--config_path examples/(async_gsm8k|qwen2\.5-gsm8k) --config_name \w+$", "needs GPUs", Until.CHECK),
     Limit(r"^roll data RUN", "needs a run", "tests/integration/test_raft.py::test_the_kept_responses_of_a_run_are_rows_for_sft"),

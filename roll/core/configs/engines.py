@@ -24,6 +24,8 @@ class EngineTraits:
     """It promises that a response is a function of weights, prompt and seed."""
     sampling_mask: bool = False
     """It reports the tokens that top_p and top_k kept."""
+    images: bool = False
+    """It is shown images."""
     routes: bool = False
     """It reports the experts that computed a token."""
     routes_argument: str = ""
@@ -56,6 +58,7 @@ ENGINES: dict[str, EngineTraits] = {
         computes_as_trainer=True,
         repeatable=True,
         sampling_mask=True,
+        images=True,
         routes=True,
         adapters="merged",
     ),

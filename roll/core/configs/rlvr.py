@@ -153,8 +153,8 @@ class RLVRConfig(PPOConfig):
 
     @property
     def images_dir(self) -> str | None:
-        sources = (self.actor_train, *self.validations.values())
-        return f"{self.run_dir}/images" if any(each.data_args.images is not None for each in sources) else None
+        sources = [self.actor_train.data_args, *(each.data_args for each in self.validations.values())]
+        return f"{self.run_dir}/images" if any(data.images is not None for data in sources) else None
 
     @property
     def validation_sampling(self) -> dict[str, GeneratingArguments]:
