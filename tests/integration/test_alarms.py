@@ -4,6 +4,7 @@ import json
 
 from roll.cli.show import as_text, facts
 from roll.cli.train import EXIT_CODES
+from roll.reports.watched_rollouts import FILE, GROUPS, read_domains
 from roll.view.run import RunReader
 
 HIGH = {"metric": "staleness/max", "below": 1.0}
@@ -34,3 +35,16 @@ def test_an_alarm_stops_after_its_step_with_a_checkpoint_from_which_the_run_goes
     assert run.summary["groups"]["dropped"] == {}
     again = lab.run_local(make_config(changes, alarms=[], resume_from_checkpoint=True))
     assert again.summary["status"] == "finished" and [row["step"] for row in again.steps()] == [1, 2, 3, 4, 5]
+
+
+def test_reward_watch_leaves_the_beginning_of_a_run_for_one_that_is_resumed(lab, make_config):
+    """Ten steps of four groups are one window; the second run goes on with it, and does not make its own."""
+    config = {"save_steps": 5, "async_generation_ratio": 0}
+    begun = lab.run(make_config(config, max_steps=10))
+    beginning = read_domains(begun.run_dir)
+    (rows,) = [row["first"] for row in beginning.values()]
+    assert len({group for group, *_ in rows}) == GROUPS
+    run = lab.run(make_config(config, max_steps=20, resume_from_checkpoint=True))
+    assert [row["first"] for row in read_domains(run.run_dir).values()] == [rows]
+    unwritten = lab.run(make_config(config, max_steps=10, exp_name="unwritten", rollout_log_per_step=0))
+    assert not (unwritten.run_dir / FILE).exists(), "texts are written down where rollouts are"
