@@ -56,6 +56,17 @@ def test_a_run_on_images_learns_from_what_its_engine_saw(lab: Any, make_config: 
     assert max(len(line) for line in (run.run_dir / "samples.jsonl").read_text().splitlines()) < 2000
 
 
+@pytest.mark.parametrize("family", ["qwen3-vl", "smolvlm", "idefics3"])
+def test_a_run_of_each_family(family: str, lab: Any, make_config: Any, with_images: dict[str, Any], tmp_path: Path) -> None:
+    folder = tiny_vision.save(tiny_vision.MODELS[family](seed=3), tmp_path / "model")
+    changes = {**with_images, "pretrain": str(folder), "prompt_length": 96, "old_logprobs": "recompute", "save_steps": 2}
+    run = lab.run(make_config(changes, max_steps=2))
+    assert all(row["actor/engine_mismatch_max"] <= 1e-4 for row in run.steps())
+    trained = run.run_dir / "checkpoints" / "step-2" / "trainer" / "model"
+    model_folder.check_weights(trained)
+    model_folder.check_sight(trained, True)
+
+
 def test_what_is_trained_leaves_a_folder_that_transformers_reads(lab: Any, make_config: Any, with_images: dict[str, Any]) -> None:
     frozen = {**with_images, "actor_train.model_args": {"freeze_vision": True}}
     runs = [lab.run(make_config(changes, exp_name=name, save_steps=2)) for name, changes in (("a", with_images), ("b", frozen))]
