@@ -95,7 +95,7 @@ async def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         plain = SamplingParams(max_new_tokens=args.response)
-        cuts = {"top_k 50, top_p 0.9": {"top_k": 50, "top_p": 0.9}, "top_p 0.9 alone": {"top_p": 0.9}}
+        cuts: dict[str, dict[str, Any]] = {"top_k 50, top_p 0.9": {"top_k": 50, "top_p": 0.9}, "top_p 0.9 alone": {"top_p": 0.9}}
         dense = make_model("50M")
         save(dense, folder)
         engine = make_infer_strategy("vllm", {"model_path": folder, **options})

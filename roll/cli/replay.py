@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ RECORDED = (
     "rollout", "num_return_sequences_in_group", "redundant_groups", "mode", "replay", "max_steps", "exp_name", "output_dir",
 )  # fmt: skip
 """Beginnings of keys that say how rollouts come about, or where a run lies: to change them would change nothing."""
+FILTERS = re.compile(r"rewards\.[^.]+\.query_filter_config(\..+)?|train_env_manager\.group_filter_cls")
+"""Keys of the rollouts by which recorded groups can be judged again."""
 FEW = 0.5
 """Effective sample size, as a share of the responses, below which they say little about another trainer."""
 SHOWN = {"loss": "actor/total_loss", "gradient": "actor_train/grad_norm"}
@@ -71,7 +74,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--break", dest="stop", type=int, metavar="STEP", help="a debugger before this step is trained; implies --local"
     )
-    help_ = "another trainer for the same rollouts, from --from on; any key of the training side"
+    help_ = "another trainer for the same rollouts, from --from on; any key of the training side, or of a filter of groups"
     parser.add_argument("--change", action="append", default=[], metavar="KEY=VALUE", help=help_)
     for name, shape in (("group", "ID"), ("sample", "GROUP/INDEX")):
         parser.add_argument(f"--without-{name}", dest="without", action="append", default=[], metavar=shape, help="leave it out")
@@ -105,7 +108,8 @@ def _replayed(options: argparse.Namespace, run_dir: Path, into: Path, last: int,
         config, report = loaded(run_dir, options.change)
     stages = [] if options.stop is None else [_debugger(options.stop)]
     local = options.local or options.stop is not None
-    own = replayed(config, run_dir, into, begin, last, options.without)
+    filtered = any(FILTERS.fullmatch(_key(change)) for change in options.change)
+    own = replayed(config, run_dir, into, begin, last, options.without, filtered)
     return run(generating(own) if options.generate else own, report, local, stages)
 
 
@@ -117,12 +121,13 @@ def loaded(run_dir: Path, changes: Sequence[str]) -> tuple[Config, LoadReport]:
     from roll.prepare.compose import load_to_start
 
     for change in changes:
-        key, equals, _ = change.partition("=")
-        if not equals:
+        key = _key(change)
+        if "=" not in change:
             raise ConfigError([Problem("--change", change, "must be key=value")])
-        if key.lstrip("+~").startswith(RECORDED):
+        if key.startswith(RECORDED) and not FILTERS.fullmatch(key):
             message = "is of the rollouts, which are recorded, or says where a run lies: nothing would change"
-            raise ConfigError([Problem("--change", key, message, "a key of the training side, e.g. actor_train.pg_variant=gspo")])
+            fix = "a key of the training side, e.g. actor_train.pg_variant=gspo, or of a filter of groups"
+            raise ConfigError([Problem("--change", key, message, fix)])
     if not (run_dir / "config.yaml").is_file():
         raise ConfigError([Problem("RUN", str(run_dir), "is no folder of a run", "<output_dir>/<exp_name>")])
     if (started := started_in(run_dir)) not in (None, Path.cwd()):
@@ -136,6 +141,10 @@ def loaded(run_dir: Path, changes: Sequence[str]) -> tuple[Config, LoadReport]:
         message = "begins with a warm start, and steps of such runs are not recorded"
         raise ConfigError([Problem("RUN", str(run_dir), message, "a run that has rollouts alone")])
     return config, report
+
+
+def _key(change: str) -> str:
+    return change.partition("=")[0].lstrip("+~")
 
 
 def _debugger(step: int) -> CustomStage:

@@ -231,8 +231,14 @@ def kv_cache(model: Model, requests: int, sequence: int, element: int) -> Part:
     return Part("KV cache", requests * tokens * each, f"{requests:,} requests × {tokens:,} tokens × {each:,} B")
 
 
-def engine_weights(model: Model, element: int, shadow: bool, tensor: int = 1) -> list[Part]:
-    """Serving weights and, with `shadow`, the second set into which the next version is received while they generate."""
+def engine_weights(model: Model, element: int, shadow: bool, tensor: int = 1, fp8: bool = False) -> list[Part]:
+    """Serving weights and, with `shadow`, the second set into which the next version is received while they generate. `fp8`: a
+    byte a number within layers."""
+    if fp8:
+        outer = min(model.shape.outer_parameters, model.parameters)
+        layers, shown = model.parameters - outer, f" / {tensor}" if tensor > 1 else ""
+        formula = f"(1 B × {layers:,} + {element} B × {outer:,} parameters){shown}"
+        return [Part("weights", -(-(layers + element * outer) // tensor), formula)]
     parts = [_share("weights", element, model.parameters, tensor)]
     return [*parts, _share("next weights", element, model.parameters, tensor)] if shadow else parts
 

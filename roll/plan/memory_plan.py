@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from roll.core.configs.arguments import CACHE_BYTES, FSDP2Config, cpu_cache_tokens
+from roll.core.configs.arguments import CACHE_BYTES, EngineArguments, FSDP2Config, cpu_cache_tokens
 from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
 from roll.core.configs.derived import Derived, adapter_updates, element_bytes, optimizer_batch_size
 from roll.core.configs.engines import engine_of
@@ -201,7 +201,8 @@ class RoleMemories:
             return RoleMemory(role.role, (*weights, cache), (), weights[0].bytes)
         if engine.cpu_cache_variable and not self.accelerators:
             return self._cpu_engine(role, worker, model, element)
-        (served,) = memory.engine_weights(model, element, shadow=False, tensor=role.tensor)
+        fp8, cache_fp8 = EngineArguments(worker.strategy_args.strategy_config).in_fp8
+        (served,) = memory.engine_weights(model, element, shadow=False, tensor=role.tensor, fp8=fp8)
         given = worker.strategy_args.strategy_config
         asked = given.get(engine.share_argument)
         share = asked if isinstance(asked, (int, float)) else engine.memory_share
@@ -209,14 +210,16 @@ class RoleMemories:
         if self.device_bytes is None:
             return RoleMemory(role.role, (served,), (), *asleep, note=f"and KV cache up to {share:g} of the device")
         left = max(0, int(share * self.device_bytes) - served.bytes)
-        tokens = left * role.tensor // model.shape.kv_bytes(element)
+        tokens = left * role.tensor // model.shape.kv_bytes(1 if cache_fp8 else element)
         cache = Part("KV cache", left, f"{share:g} of the device less the weights: about {tokens:,} tokens")
         return RoleMemory(role.role, (served, cache), (), *asleep)
 
     def _cpu_engine(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
         """On a CPU vLLM's KV cache has room for all running requests, unless its size is given; a share of memory is not read."""
-        (weights,) = memory.engine_weights(model, element, shadow=False, tensor=role.tensor)
-        given, each = worker.strategy_args.strategy_config, model.shape.kv_bytes(element)
+        given = worker.strategy_args.strategy_config
+        fp8, cache_fp8 = EngineArguments(given).in_fp8
+        (weights,) = memory.engine_weights(model, element, shadow=False, tensor=role.tensor, fp8=fp8)
+        each = model.shape.kv_bytes(1 if cache_fp8 else element)
         requests, length = self.derived.requests_per_engine, self.derived.sequence_length
         tokens = cpu_cache_tokens(given, requests, length)
         formula, fault = f"{tokens:,} tokens × {each:,} B, for {requests} requests", ""

@@ -64,7 +64,7 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
         collect("adv_estimator", estimator, partial(try_estimator, estimator), "package.module.function, importable here")
     folder = config.model_folder(config.actor_train)
     if not config.has_engines:
-        tasks = shared.common(NoTasks(config.seed), {})
+        tasks = shared.common(NoTasks(config.seed), group_filters(config, collect) if config.replay.filtered else {})
         return AgenticPrepared(**tasks, validation=[], tokenizer_folder=folder)
     template = config.actor_train.data_args.template
     dialogue: Dialogue | None = None

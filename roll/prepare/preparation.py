@@ -17,6 +17,7 @@ from roll.core.configs.derived import Derived, derive, element_bytes
 from roll.core.configs.dotted_path import Code, import_object
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Collector, ConfigError, Problem
+from roll.core.configs.sizes import TORCH_NAMES, compute_dtype
 from roll.core.configs.worker import ActorInferConfig
 from roll.core.data.sample import Prompt
 from roll.core.distributed.devices import Inventory
@@ -178,14 +179,15 @@ class Preparation:
             fix = "keep seed, prompts or environments, and tokenizer, or start over with false"
             self.collect("resume_from_checkpoint", self.config.resume_from_checkpoint, lambda: _restore(source, cursor), fix)
 
-    def _groups(self) -> Callable[[GroupParts], Groups]:
+    def _groups(self, filters: Mapping[str, GroupFilter]) -> Callable[[GroupParts], Groups]:
         """Returns the maker of groups that are in memory."""
         config = self.config
         if config.mode != "replay":
             return Groups
+        chosen = filters if config.replay.filtered else {}
         first = self.checkpoint.step if self.checkpoint is not None else 0
         fix = "the folder of a run with rollout_log_per_step: all, and steps that it has recorded"
-        return self.collect("replay.run", config.replay.run, partial(recorded_groups, config, first), fix) or Groups
+        return self.collect("replay.run", config.replay.run, partial(recorded_groups, config, first, chosen), fix) or Groups
 
     def _check_listeners(self) -> None:
         """Those outside that are told of the run."""
@@ -207,7 +209,7 @@ class Preparation:
             own = self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
             check = partial(check_database, config, contract, self._identity, self.checkpoint, own)
             self.collect("groups_database", config.groups_database, check, "pip install sqlalchemy watchfiles")
-        groups = self._groups()
+        groups = self._groups(filters)
         self.collect("weights_address", config.weights_address, partial(serving.check_serving, config), serving.FIX)
         self._check_listeners()
         self.collect.raise_if_any()
@@ -310,7 +312,8 @@ def _run_by_others(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, o
             check = partial(check_folder, folder, ParallelLayout.of(options), options.sequence_parallel, device_kind)
             yield f"{name}.strategy_args.strategy_config", chosen.strategy_config, check
         elif package := engine_package(chosen.strategy_name):
-            check = partial(package.check_folder, folder, device_kind)
+            dtype = TORCH_NAMES[compute_dtype(role.model_args.dtype, device_kind == "cuda")]
+            check = partial(package.check_folder, folder, chosen.strategy_config, dtype, device_kind)
             yield f"{name}.strategy_args.strategy_name", chosen.strategy_name, check
 
 

@@ -68,12 +68,19 @@ def last_of(run_dir: Path) -> int:
 
 
 def replayed(
-    config: C, run_dir: Path, into: Path, begin: Path | None, until: int | None = None, without: Sequence[str] = ()
+    config: C,
+    run_dir: Path,
+    into: Path,
+    begin: Path | None,
+    until: int | None = None,
+    without: Sequence[str] = (),
+    filtered: bool = False,
 ) -> C:
-    """`into`: the replay's own folder. `begin`: the checkpoint that it starts from."""
+    """`into`: the replay's own folder. `begin`: the checkpoint that it starts from. `filtered`: filters drop recorded groups."""
     chosen = {**CHOSEN, "output_dir": str(into.parent), "exp_name": into.name}
     chosen |= {"resume_from_checkpoint": False if begin is None else str(begin.absolute())}
-    chosen |= {"replay": ReplayConfig(run=str(run_dir.absolute()), until=until, without=sorted(without))}
+    own = ReplayConfig(run=str(run_dir.absolute()), until=until, without=sorted(without), filtered=filtered)
+    chosen |= {"replay": own}
     chosen |= {"member_timeout": PPOConfig.member_timeout}
     if isinstance(config, RLVRConfig):
         chosen |= {"total_epochs": None}

@@ -94,7 +94,8 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
         at = _try_rewards(config, {}, validation, shared)
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=validation, skipped=skipped, success_at=at)
     if not config.has_engines and config.total_epochs is None:
-        return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={}, success_at={})
+        filters = group_filters(config, collect) if config.replay.filtered else {}
+        return RLVRPrepared(**shared.common(NoTasks(config.seed), filters), validation=[], skipped={}, success_at={})
     data = config.actor_train.data_args
     read, skipped = _prompts("actor_train", data, shared, collect)
     train = {domain: rows for domain, rows in read.by_domain().items() if domain in derived.domain_shares}

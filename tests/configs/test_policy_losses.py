@@ -7,7 +7,7 @@ import pytest
 from roll.core.algorithms.correction import Correction, Filter, ImportanceWeight
 from roll.core.algorithms.pg_variants import get_policy_loss
 from roll.core.algorithms.policy_loss import policy_losses, traits_of
-from roll.core.configs.derived import derive
+from roll.core.configs.derived import decisions, derive
 from roll.core.configs.losses import POLICY_LOSSES, PolicyLossArgs
 from roll.core.configs.plain import to_mapping
 from roll.core.configs.problems import ConfigError
@@ -93,6 +93,12 @@ def test_a_misspelt_variant_is_refused_with_the_nearest_name(variant, fix):
     assert problem.fix.startswith(fix)
 
 
+FP8, CACHE_IN_FP8 = (
+    {"actor_infer": {"device_mapping": "1", "strategy_args": {"strategy_name": "vllm", "strategy_config": {key: "fp8"}}}}
+    for key in ("quantization", "kv_cache_dtype")
+)
+
+
 @pytest.mark.parametrize(
     ("variant", "changes", "recomputed", "reason"),
     [
@@ -106,6 +112,10 @@ def test_a_misspelt_variant_is_refused_with_the_nearest_name(variant, fix):
         ("ppo", {"train_infer_correction": {"veto_threshold": 1e-4}}, False, "pg_variant ppo takes its ratio"),
         ("ppo", {"old_logprobs": "recompute"}, True, "old_logprobs: recompute"),
         ("ppo", {"old_logprobs": "bypass"}, False, "old_logprobs: bypass"),
+        ("ppo", FP8, True, "vllm samples in FP8"),
+        ("cispo", CACHE_IN_FP8, True, "vllm samples in FP8"),
+        ("vanilla", FP8, False, "pg_variant vanilla takes no ratio"),
+        ("ppo", {"old_logprobs": "bypass", **FP8}, False, "old_logprobs: bypass"),
         ("vanilla", {"old_logprobs": "bypass", **weight()}, False, "old_logprobs: bypass"),
     ],
 )
@@ -114,6 +124,12 @@ def test_old_log_probs_are_recomputed_only_if_something_needs_them(variant, chan
     derived = derive(configure(variant, **changes))
     assert derived.recompute_old_logprobs is recomputed
     assert derived.old_logprobs_reason.startswith(reason)
+
+
+@pytest.mark.parametrize(("variant", "changes", "told"), [("vanilla", FP8, True), ("ppo", FP8, False), ("vanilla", {}, False)])
+def test_what_weighs_no_difference_of_fp8_is_told(variant, changes, told):
+    config = configure(variant, **changes)
+    assert any("in FP8 are not weighted" in line for line in decisions(config, derive(config))) is told
 
 
 @pytest.mark.parametrize(

@@ -85,14 +85,20 @@ class Served:
 
 
 def serve(
-    name: str, lab: SimpleNamespace, device: str, model_path: str, dtype: str = "bfloat16", vllm_python: str | None = None
+    name: str,
+    lab: SimpleNamespace,
+    device: str,
+    model_path: str,
+    dtype: str = "bfloat16",
+    vllm_python: str | None = None,
+    given: dict[str, Any] | None = None,
 ) -> Served:
     options: dict[str, Any] = {"model_path": model_path, "max_running_requests": SLOTS, "max_length": LONGEST, "dtype": dtype}
     if name == "vllm":
         interpreter = {"python": vllm_python} if vllm_python else {}
         own: dict[str, Any] = {
             "devices": [device],
-            "engine_args": (VLLM | {"enable_sleep_mode": True} if device != "cpu" else {}) | interpreter,
+            "engine_args": (VLLM | {"enable_sleep_mode": True} if device != "cpu" else {}) | interpreter | (given or {}),
         }
     else:
         own = {"device": device}
@@ -237,6 +243,25 @@ def test_weights_wait_while_the_engine_sleeps(served: Served, infer_lab: SimpleN
         assert mean_error(served, requests, results) <= BF16_MEAN
         served.run(served.engine.sleep())
         served.run(served.engine.wake())
+
+
+@pytest.mark.parametrize("cache", ["auto", "fp8"])
+def test_each_version_is_quantised_as_it_arrives(
+    infer_lab: SimpleNamespace, device: str, model_path: str, vllm_python: str | None, cache: str
+) -> None:
+    """Weights in FP8 cost more than bf16 does, another version's a nat; graphs go on with the weights that came last."""
+    given = {"quantization": "fp8", "kv_cache_dtype": cache}
+    served = serve("vllm", infer_lab, device, model_path, vllm_python=vllm_python, given=given)
+    for version in range(3):
+        if version:
+            served.run(served.update("interrupt"))
+        requests = make_requests(infer_lab, SLOTS, 100, prefix=f"{cache}{version}")
+        results = served.generate(requests)
+        assert {span.version for result in results for span in result.versions} == {version}
+        error = mean_error(served, requests, results)
+        assert 1.2 * BF16_MEAN / 2 < error < 0.3, error
+        assert not version or mean_error(served, requests, results, shift=-1) > 0.5
+    served.close()
 
 
 def test_float32_of_hf_infer_is_that_of_the_cpu(infer_lab: SimpleNamespace, device: str, model_path: str) -> None:

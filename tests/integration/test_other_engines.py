@@ -9,6 +9,7 @@ import pytest
 from tiny_models import FOR_VLLM, tiny_mixture, tiny_qwen2
 from transformers import AutoTokenizer
 
+from roll.core.configs.derived import old_logprobs_recomputed
 from roll.core.configs.problems import ConfigError
 from roll.platform.local_backend import LocalBackend
 from roll.prepare.rlvr_run import prepare
@@ -110,3 +111,30 @@ def test_a_mixture_trains_over_the_sets_and_with_the_experts_of_vllm(lab, make_c
     assert all(1 <= row["tokens/kept_set/mean"] < len(tokenizer) for row in run.steps())
     assert run.steps()[0]["actor/router_replay_changed"] < 1e-3
     assert run.steps()[-1]["actor/router_replay_changed"] > 0, "the experts are those of the version that sampled"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt")
+@pytest.mark.xdist_group("vllm")
+def test_a_run_that_samples_in_fp8_measures_the_mismatch_and_weights_for_it(lab, make_config, material, tmp_path, forked_engines):
+    tokenizer = AutoTokenizer.from_pretrained(material / "model")
+    tiny_qwen2(len(tokenizer), eos_token_id=1, pad_token_id=0, **FOR_VLLM).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    changes = {
+        "pretrain": str(tmp_path / "model"),
+        "actor_infer.strategy_args": {
+            "strategy_name": "vllm",
+            "strategy_config": {"quantization": "fp8", "kv_cache_dtype": "fp8"},
+        },
+        "actor_infer.model_args.dtype": "bf16",
+        "rpc_timeout": 200.0,
+        "mismatch_alarm": None,
+    }
+    config = make_config(changes, max_steps=3, async_generation_ratio=0)
+    recomputed, why = old_logprobs_recomputed(config)
+    assert recomputed and "samples in FP8" in why
+    run = lab.run(config)
+    for row in run.steps():
+        assert 1e-3 < row["actor/engine_mismatch"] < 0.5, "it differs by more than rounding, and by less than other weights"
+        assert 0 < row["actor/is_weight_ess"] < 1 and row["actor/is_weight_max"] <= 5, "weighted, truncated"

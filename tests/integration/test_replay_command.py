@@ -2,6 +2,7 @@
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 
@@ -19,6 +20,10 @@ def _variables(monkeypatch):
     for name in ("MKL_CBWR", "CUBLAS_WORKSPACE_CONFIG", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
     monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def rows_of(run_dir):
+    return [json.loads(row) for row in (run_dir / "groups.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture
@@ -91,6 +96,24 @@ def test_a_debugger_opens_before_a_step(run, monkeypatch):
     assert roll(["replay", str(run.run_dir), "--break", "3"]) == 0
     (step,) = seen
     assert step.number == 2 and len(step.lease.groups) == 4 and step.batch.advantages.any()
+
+
+def test_a_filter_leaves_out_the_groups_that_it_drops(run, capsys):
+    """A stricter one than the run had: a recorded group is left out where its rewards deviate less."""
+    trained = {row["group_id"]: row["rewards"] for row in rows_of(run.run_dir) if row["status"] == "trained"}
+    deviations = sorted({statistics.pstdev(rewards) for rewards in trained.values()})
+    least = deviations[(len(deviations) - 1) // 2]
+    key = "rewards.sums.query_filter_config"
+    changes = ["--change", f"{key}.type=std_filter", "--change", f"{key}.filter_args.std_threshold={least}"]
+    assert roll(["replay", str(run.run_dir), "--local", *changes]) == 0
+    assert "loss was" in capsys.readouterr().out
+    left = {row["group_id"]: row["rewards"] for row in rows_of(run.run_dir.with_name("run.changed"))}
+    assert left == {group: rewards for group, rewards in trained.items() if statistics.pstdev(rewards) > least}
+    assert 0 < len(left) < len(trained)
+    everything = ["--change", f"{key}.type=mean_filter", "--change", f"{key}.filter_args.threshold_up=-1"]
+    assert roll(["replay", str(run.run_dir), "--local", *everything]) == 1
+    summary = json.loads((run.run_dir.with_name("run.changed-2") / "summary.json").read_text())
+    assert "what is left out, or filtered, leaves no group of it" in summary["reason"]
 
 
 def test_a_step_is_explained(run, capsys):

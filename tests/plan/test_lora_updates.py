@@ -8,7 +8,7 @@ from roll.plan.rules.loading import load_config
 from roll.plan.rules.validation import check_config
 
 
-def configure(engine="hf_infer", infer=None, **trained):
+def configure(engine="hf_infer", infer=None, given=None, **trained):
     return load_config(
         RLVRConfig,
         {
@@ -23,7 +23,11 @@ def configure(engine="hf_infer", infer=None, **trained):
                 "data_args": {"file_name": "train.jsonl"},
                 "model_args": trained,
             },
-            "actor_infer": {"device_mapping": "1", "strategy_args": {"strategy_name": engine}, "model_args": infer or {}},
+            "actor_infer": {
+                "device_mapping": "1",
+                "strategy_args": {"strategy_name": engine, "strategy_config": given or {}},
+                "model_args": infer or {},
+            },
             "rewards": {"math": {"worker_cls": "my.Math"}},
         },
     )
@@ -65,6 +69,7 @@ def test_what_is_sent_and_why(config, adapters, reason):
     [
         (configure("sglang", lora_target="q_proj", lora_update="adapter"), "sglang is not wired"),
         (configure("vllm", lora_target="q_proj", lora_rank=600, lora_update="adapter"), "rank 512 at most"),
+        (configure("vllm", given={"quantization": "fp8"}, lora_target="q_proj", lora_update="adapter"), "over weights in FP8"),
         (configure(lora_update="adapter"), "no effect without lora_target"),
     ],
 )

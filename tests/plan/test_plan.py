@@ -261,6 +261,22 @@ def test_truncated_sampling_is_told_with_its_bound():
     assert "top_k 5" in sampled(top_k=5)[0]
 
 
+@pytest.mark.parametrize("accelerators", [False, True])
+def test_an_engine_in_fp8_has_a_byte_a_number_but_outside_of_layers(accelerators):
+    def weights_and_cache(**given):
+        engine = {"strategy_name": "vllm", "strategy_config": given}
+        infer = {"device_mapping": "1", "strategy_args": engine, "model_args": {"dtype": "bf16"}}
+        plan = plan_of(rlvr(actor_infer=infer), accelerators=accelerators)
+        (found,) = [role for role in plan.memory if role.role == "actor_infer"]
+        return [part.bytes for part in found.resident]
+
+    outer = SHAPE.outer_parameters
+    plain, weights, cache = weights_and_cache(), weights_and_cache(quantization="fp8"), weights_and_cache(kv_cache_dtype="fp8")
+    assert plain[0] == 2 * SHAPE.parameters == cache[0]
+    assert weights[0] == 2 * outer + SHAPE.parameters - outer
+    assert accelerators or (plain[1] == weights[1] == 2 * cache[1])
+
+
 def test_memory_of_roles_that_take_turns_is_not_added_up():
     def peak(config, accelerators):
         plan = plan_of(config, accelerators=accelerators)

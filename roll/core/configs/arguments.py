@@ -296,6 +296,12 @@ class EngineArguments:
         """True if engines begin with random weights, and get the trainer's before they serve."""
         return self.given.get("load_format") == "dummy"
 
+    @property
+    def in_fp8(self) -> tuple[bool, bool]:
+        """True for weights, and for the KV cache, in FP8."""
+        weights, cache = (str(self.given.get(name)).startswith("fp8") for name in ("quantization", "kv_cache_dtype"))
+        return weights, cache
+
 
 def cpu_cache_tokens(given: Mapping[str, Any], requests: int, sequence: int) -> int:
     """Returns the capacity in tokens of vLLM's KV cache on a CPU, unless its size is given: all running requests at full length.

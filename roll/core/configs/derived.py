@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from roll.core.configs.arguments import EngineArguments, HFInferConfig
 from roll.core.configs.backend_arguments import DeepSpeedConfig
 from roll.core.configs.engines import engine_of
-from roll.core.configs.losses import POLICY_LOSSES, PolicyLossArgs, loss_args
+from roll.core.configs.losses import POLICY_LOSSES, PolicyLossArgs, anchor_of, loss_args
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.sizes import BYTES, compute_dtype
 from roll.core.configs.staleness import staleness_bound
@@ -148,9 +148,17 @@ def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
     if config.train_infer_correction.is_weight.enabled:
         return True, f"is_weight weighs them against the sampler's, pg_variant {variant} takes its ratio to them"
     engine = config.actor_infer.strategy_args.strategy_name
+    if samples_in_fp8(config) and anchor_of(variant) == "step":
+        return True, f"{engine} samples in FP8: tokens are weighted for what it and the trainer differ by, and not clipped for it"
     if loss is not None and loss.clips_noise and config.async_generation_ratio == 0 and not engine_of(engine).computes_as_trainer:
         return True, f"pg_variant {variant} would clip what {engine} and the trainer differ by"
     return False, f"pg_variant {variant} takes its ratio to the sampler's"
+
+
+def samples_in_fp8(config: PPOConfig) -> bool:
+    """True if the engine computes with weights or a KV cache in FP8."""
+    options = config.actor_infer.strategy_args.options
+    return isinstance(options, EngineArguments) and any(options.in_fp8)
 
 
 def keeps_sampling_mask(config: PPOConfig) -> bool:
@@ -282,6 +290,9 @@ def adapter_obstacle(config: PPOConfig) -> str:
     if engine.largest_rank is not None and rank > engine.largest_rank:
         return f"{name} serves adapters of rank {engine.largest_rank} at most, lora_rank is {rank}"
     base, served = config.model_folder(config.actor_train), config.model_folder(config.actor_infer)
+    options = config.actor_infer.strategy_args.options
+    if isinstance(options, EngineArguments) and options.in_fp8[0]:
+        return "adapters over weights in FP8 are not tested"
     if base != served:
         return f"the engines start from '{served}', the trainer from '{base}'"
     return ""
@@ -296,6 +307,8 @@ def decisions(config: PPOConfig, derived: Derived) -> Iterator[str]:
         behind = "with the newest version" if derived.log_prob_lag == 0 else "with the version before"
         chosen = f"recomputed by actor_log_prob, {behind}"
     yield f"old log-probs: {chosen} ({derived.old_logprobs_reason})"
+    if samples_in_fp8(config) and not derived.recompute_old_logprobs:
+        yield "samples in FP8 are not weighted for it: train_infer_correction.is_weight.enabled: true does, for any pg_variant"
     if derived.scored_ahead:
         yield f"{' and '.join(derived.scored_ahead)}: one step ahead of actor_train, on devices of their own"
     if config.actor_train.model_args.lora_target is not None:

@@ -24,6 +24,7 @@ from roll.core.configs.losses import (
 from roll.core.configs.plain import JsonObject
 from roll.core.configs.rows import WarmStartConfig
 from roll.core.configs.staleness import StalenessTuningConfig
+from roll.core.configs.watching import AlarmAction
 from roll.core.configs.worker import (
     TEACHERS,
     ActorInferConfig,
@@ -72,6 +73,11 @@ class PPOConfig(BaseConfig, ABC):
         f"What roll env audit --config_name has kept in {AUDITS}, in the folder where the run is started.\n"
         "optional: roll check tells it.\n"
         "required: no run without an audit of each of its environments, or rewards, as it is now, that finds nothing wrong.",
+    )
+    reward_watch: AlarmAction | None = option(
+        "warn",
+        "Done when the policy collapses, or seems to earn its reward by length, by a word or by one answer to all prompts: "
+        "warn; stop: end the run, with a checkpoint, status stopped; null: nothing is looked for.",
     )
 
     # Rewards to advantages.
@@ -131,8 +137,8 @@ class PPOConfig(BaseConfig, ABC):
         "What ratios are taken to.\n"
         "bypass: the sampler's log-probs.\n"
         "recompute: those recomputed at the start of a step, with the loss weighted for the difference (decoupled).\n"
-        "auto: bypass, unless pg_variant or is_weight needs the others. gspo does at async_generation_ratio 0, unless the engine "
-        "is hf_infer.",
+        "auto: bypass, unless pg_variant, is_weight or an engine in FP8 needs the others. gspo does at async_generation_ratio 0, "
+        "unless the engine is hf_infer.",
     )
     keep_sampling_mask: bool | None = option(
         None,

@@ -33,8 +33,8 @@ class EnginePackage(Protocol):
     def check_argument(self, python: str | None, name: str, value: object) -> None:
         """Raises `ValueError`, with the reason, if a user may not give it."""
 
-    def check_folder(self, folder: str, device_kind: str) -> None:
-        """Raises `ValueError` if the engine cannot run that model there."""
+    def check_folder(self, folder: str, given: Mapping[str, Any], dtype: str, device_kind: str) -> None:
+        """Raises `ValueError` if the engine cannot run that model there, with these arguments and this type."""
 
     def remarks(self, key: str, given: Mapping[str, Any], accelerators: bool) -> Iterable[str]:
         """What it takes in the place of what the `strategy_args` of that key say, or leave open."""

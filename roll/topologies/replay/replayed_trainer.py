@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from roll.core.engines.weight_updates import UpdateStats
 from roll.core.errors import Closed
 from roll.core.flow.custom_stage import CustomStage, insert
 from roll.core.flow.stage import AnyStage, Stage
+from roll.core.groups.filters import GroupFilter
 from roll.core.groups.groups import Groups
 from roll.core.groups.lease import Lease
 from roll.core.groups.parts import GroupParts
@@ -38,24 +39,28 @@ from roll.topologies.replay.written_batches import weights_digest
 COMPARED = "replay.json"
 
 
-def recorded_groups(config: PPOConfig, first: int) -> Callable[[GroupParts], Groups]:
-    """`first`: steps that are done already. Raises `ValueError` if steps that are to be trained are not recorded."""
+def recorded_groups(config: PPOConfig, first: int, filters: Mapping[str, GroupFilter]) -> Callable[[GroupParts], Groups]:
+    """`first`: steps that are done already. `filters`: by domain; they drop groups. Raises `ValueError` if steps that are to be
+    trained are not recorded."""
     if config.replay.run is None:
         raise ValueError("mode: replay needs the folder of a run")
     recording = Recording(Path(config.replay.run))
     last = config.replay.until or recording.steps[-1]
     recording.check(first + 1, last)
-    return partial(RecordedGroups, recording=recording, last=last, without=frozenset(config.replay.without))
+    return partial(RecordedGroups, recording=recording, last=last, without=frozenset(config.replay.without), filters=filters)
 
 
 class RecordedGroups(Groups):
     """Groups that were trained before: a step leases those that it had."""
 
-    def __init__(self, parts: GroupParts, recording: Recording, last: int, without: frozenset[str] = frozenset()) -> None:
-        """`last`: number of the last step, counted from 1. `without`: groups and samples that are left out."""
+    def __init__(
+        self, parts: GroupParts, recording: Recording, last: int, without: frozenset[str], filters: Mapping[str, GroupFilter]
+    ) -> None:
+        """`last`: number of the last step, counted from 1. `without`: groups and samples that are left out. `filters`: by domain;
+        what they drop is left out, too."""
         super().__init__(parts)
         self.recording = recording
-        self.last, self._without = last, without
+        self.last, self._without, self._filters = last, without, filters
         self._known: set[int] = set()
         """Ids of the groups that this replay has trained."""
         self._parts: list[list[SampleGroup]] = []
@@ -75,11 +80,16 @@ class RecordedGroups(Groups):
         parts = self.recording.parts(step)
         parts = parts if on_arrival else [[group for part in parts for group in part]]
         for group in (group for part in parts for group in part):
-            left_out = str(group.group_id) in self._without
+            left_out = str(group.group_id) in self._without or self._is_dropped(group)
             group.samples = [each for each in group.samples if not left_out and _name(group, each) not in self._without]
         if not (left := [kept for part in parts if (kept := [group for group in part if group.samples])]):
-            raise ValueError(f"step {step}: replay.without leaves no group of it")
+            raise ValueError(f"step {step}: what is left out, or filtered, leaves no group of it")
         return left
+
+    def _is_dropped(self, group: SampleGroup) -> bool:
+        """True if a filter drops the group, as it does where a run explores."""
+        chosen = self._filters.get(group.prompt.domain)
+        return chosen is not None and chosen(group.outcomes) is not None
 
     async def trained(self, lease: Lease) -> None:
         """Counts the groups as admitted, too: here their first step is the first that is known of them."""

@@ -52,6 +52,7 @@ OURS: dict[str, str] = {
     "max_running_requests": "write max_running_requests at the top level",
     "weight_version": "it is the policy version",
     "speculative_algorithm": f"{EXACT_LOGPROBS}; drafted tokens have others",
+    "quantization": "weight updates of a server that quantises are not tested; vllm has quantization: fp8",
     "skip_server_warmup": "it is always on",
     "log_level": "errors show the server's log",
 }
@@ -87,7 +88,7 @@ def remarks(key: str, given: Mapping[str, Any], accelerators: bool) -> Iterator[
         yield f"{key}: SGLang runs from {found}"
 
 
-def check_folder(folder: str, device_kind: str) -> None:
+def check_folder(folder: str, given: Mapping[str, Any], dtype: str, device_kind: str) -> None:
     pass
 
 

@@ -12,13 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from roll.core.configs.arguments import CACHE_BYTES, cpu_cache_tokens
+from roll.core.configs.arguments import CACHE_BYTES, EngineArguments, cpu_cache_tokens
 from roll.core.configs.engines import CACHE_GIB
 from roll.core.configs.problems import Problem
 from roll.core.configs.sizes import BYTES, TORCH_NAMES
 from roll.platform.interpreters import inspect_interpreter
 from roll.strategies.infer import engine_argument
 from roll.strategies.infer.engine_argument import EXACT_LOGPROBS
+from roll.strategies.infer.vllm.quantised import check_quantised, check_quantization, quantization_of
 
 SERIES = "0.32"
 """The engine's interfaces change between minor releases; this is the one that the tests run against."""
@@ -37,6 +38,7 @@ STRATEGY_KEYS = ("python", "data_parallel_size")
 NEEDS = ("torch", "transformers", "safetensors", "xxhash")
 """What our side of the engine imports, in the interpreter that has vLLM."""
 
+INVARIANT = "VLLM_BATCH_INVARIANT"
 ROUTES = "enable_return_routed_experts"
 """The argument of an engine that records which experts computed a token."""
 
@@ -64,6 +66,7 @@ OURS: dict[str, str] = {
     "spec_method": _DRAFTS,
     "spec_model": _DRAFTS,
     "spec_tokens": _DRAFTS,
+    "quantization_config": "write quantization: fp8",
     "return_sampling_mask": "it follows from keep_sampling_mask",
     "aux_output_config": f"the worker records experts itself: write {ROUTES}",
     "scheduler_cls": "it is how kept sets and experts leave the engine",
@@ -130,6 +133,8 @@ def remarks(key: str, given: Mapping[str, Any], accelerators: bool) -> Iterator[
 def check_argument(python: str | None, name: str, value: object) -> None:
     """`ValueError` with the reason if the user may not give it. `python`: the interpreter that has the engine."""
     engine_argument.check_argument(name, value, argument_names(python), STRATEGY_KEYS, OURS, "the installed vllm")
+    if name == "quantization":
+        check_quantization(value)
 
 
 @cache
@@ -169,10 +174,13 @@ def engine_arguments(
     `ValueError` if vLLM is missing, for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
     require_installed()
     _refuse_others(given)
-    given = {**given, **for_a_cpu(given)} if cpu else given
+    check_quantised(given, model, dtype, "cpu" if cpu else "cuda")
+    given = {**given, **for_a_cpu(given)} if cpu else dict(given)
     defaults: dict[str, object] = {"enable_prefix_caching": True, "use_tqdm_on_load": False, "load_format": "safetensors"}
     if cpu:
-        defaults |= _cpu_defaults(model, dtype, cpu_cache_tokens(given, max_running_requests, max_length))
+        defaults |= _cpu_defaults(
+            model, dtype, cpu_cache_tokens(given, max_running_requests, max_length), EngineArguments(given).in_fp8[1]
+        )
     if lora_rank is not None:
         # vLLM has kernels for these ranks; smaller adapters are filled up with zeros.
         defaults |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": min(r for r in LORA_RANKS if r >= lora_rank)}
@@ -183,6 +191,7 @@ def engine_arguments(
     return {
         **defaults,
         **{name: value for name, value in given.items() if name not in (*STRATEGY_KEYS, ROUTES)},
+        **quantization_of(given),
         "model": model_path,
         "dtype": dtype,
         "seed": seed,
@@ -229,13 +238,18 @@ def _refuse_others(given: Mapping[str, object]) -> None:
             raise ValueError(f"strategy_config.{name} {error}") from None
 
 
-def check_folder(folder: str, device_kind: str) -> None:
-    """`ValueError` if vLLM cannot run the Hugging Face model on such a device."""
-    if device_kind != "cpu":
+def check_folder(folder: str, given: Mapping[str, Any], dtype: str, device_kind: str) -> None:
+    """`ValueError` if vLLM cannot run the Hugging Face model on such a device with these arguments."""
+    if device_kind != "cpu" and not given.get("quantization"):
         return
+    if (value := os.environ.get(INVARIANT, "0")) not in ("", "0"):
+        raise ValueError(f"{INVARIANT} is {value}: unset it; its operations are Triton's, without which vLLM's CPU engines die")
     from transformers import AutoConfig  # which takes a second
 
-    _head_size(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).get_text_config())
+    model = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).get_text_config()
+    check_quantised(given, model, dtype, device_kind)
+    if device_kind == "cpu":
+        _head_size(model)
 
 
 def _head_size(model: Any) -> int:
@@ -246,11 +260,12 @@ def _head_size(model: Any) -> int:
     return size
 
 
-def _cpu_defaults(model: Any, dtype: str, cached_tokens: int) -> dict[str, object]:
+def _cpu_defaults(model: Any, dtype: str, cached_tokens: int, cache_in_fp8: bool) -> dict[str, object]:
     """Compiling for a CPU takes minutes, and a cache of known size spares the forward pass that measures the memory left."""
     size = _head_size(model)
     heads = getattr(model, "num_key_value_heads", None) or model.num_attention_heads
-    token = 2 * model.num_hidden_layers * heads * size * {TORCH_NAMES[name]: size for name, size in BYTES.items()}[dtype]
+    element = 1 if cache_in_fp8 else {TORCH_NAMES[name]: size for name, size in BYTES.items()}[dtype]
+    token = 2 * model.num_hidden_layers * heads * size * element
     return {
         "enforce_eager": True,
         CACHE_BYTES: cached_tokens * token,

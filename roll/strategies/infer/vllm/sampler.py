@@ -30,7 +30,7 @@ class PolicySampler(Sampler):  # type: ignore[misc]
         usual = runner.sampler
         super().__init__(usual.logprobs_mode, usual.use_fp64_gumbel)
         self._runner = runner
-        self._usual = self.topk_topp_sampler
+        self._usual = TopKTopPSampler(usual.logprobs_mode, usual.use_fp64_gumbel)
         self._telling = TopKTopPSampler("processed_logits", usual.use_fp64_gumbel)
         self._metadata: Any = None
         self._asking: Tensor | None = None

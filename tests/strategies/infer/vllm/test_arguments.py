@@ -21,7 +21,14 @@ from roll.plan.rules.validation import check_config
 from roll.platform import interpreters
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.infer.vllm import arguments as vllm_arguments
-from roll.strategies.infer.vllm.arguments import OURS, argument_names, check_argument, check_installed, engine_arguments
+from roll.strategies.infer.vllm.arguments import (
+    OURS,
+    argument_names,
+    check_argument,
+    check_folder,
+    check_installed,
+    engine_arguments,
+)
 from roll.strategies.infer.vllm.process import refusal
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt")
@@ -141,6 +148,18 @@ def test_the_cache_on_a_cpu_holds_all_running_requests_unless_the_user_says_othe
 def test_a_head_size_that_vllm_does_not_know_is_refused_on_cpus() -> None:
     with pytest.raises(ValueError, match="the model's have 8: use hf_infer"):
         arguments(head_size=8)
+
+
+@needs_vllm
+def test_the_batch_invariant_mode_is_refused_on_a_cpu_where_its_first_operation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean of an RMS norm is the first. An engine would start, and die of it at its first request."""
+    batch_invariant = pytest.importorskip("vllm.model_executor.determinism.batch_invariant")
+    with pytest.raises(TypeError, match="'function' object is not subscriptable"):
+        batch_invariant.mean_dim(pytest.importorskip("torch").ones(2, 3), 1)
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
+    with pytest.raises(ValueError, match="VLLM_BATCH_INVARIANT is 1: unset it; its operations are Triton's"):
+        check_folder("no/folder", "cpu")
+    check_folder("no/folder", "cuda")
 
 
 @needs_vllm
