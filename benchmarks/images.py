@@ -37,7 +37,8 @@ def make_model(folder: Path) -> None:
     text: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": size, "intermediate_size": 3 * size, "num_hidden_layers": 6}
     text |= {"num_attention_heads": 4, "num_key_value_heads": 2, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
     text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [16, 8, 8]}
-    vision: dict[str, Any] = {"depth": 4, "hidden_size": size, "intermediate_size": 3 * size, "num_heads": 4, "out_hidden_size": size}
+    vision: dict[str, Any] = {"depth": 4, "hidden_size": size, "intermediate_size": 3 * size, "num_heads": 4}
+    vision["out_hidden_size"] = size
     ids = {"image_token_id": IMAGE, "video_token_id": 4, "vision_start_token_id": 5, "vision_end_token_id": 6}
     torch.manual_seed(0)
     config = Qwen2_5_VLConfig(text_config=text, vision_config=vision | {"fullatt_block_indexes": [3]}, **ids)

@@ -13,6 +13,7 @@ import tiny_vision
 from PIL import Image
 from safetensors.torch import load_file
 
+from roll.compat.roll.pipelines import pipeline_of
 from roll.core.configs.problems import ConfigError
 from roll.strategies import model_folder
 
@@ -56,6 +57,17 @@ def test_a_run_on_images_learns_from_what_its_engine_saw(lab: Any, make_config: 
     assert max(len(line) for line in (run.run_dir / "samples.jsonl").read_text().splitlines()) < 2000
 
 
+@pytest.mark.parametrize("family", ["qwen3-vl", "smolvlm", "idefics3"])
+def test_a_run_of_each_family(family: str, lab: Any, make_config: Any, with_images: dict[str, Any], tmp_path: Path) -> None:
+    folder = tiny_vision.save(tiny_vision.MODELS[family](seed=3), tmp_path / "model")
+    changes = {**with_images, "pretrain": str(folder), "prompt_length": 96, "old_logprobs": "recompute", "save_steps": 2}
+    run = lab.run(make_config(changes, max_steps=2))
+    assert all(row["actor/engine_mismatch_max"] <= 1e-4 for row in run.steps())
+    trained = run.run_dir / "checkpoints" / "step-2" / "trainer" / "model"
+    model_folder.check_weights(trained)
+    model_folder.check_sight(trained, True)
+
+
 def test_what_is_trained_leaves_a_folder_that_transformers_reads(lab: Any, make_config: Any, with_images: dict[str, Any]) -> None:
     frozen = {**with_images, "actor_train.model_args": {"freeze_vision": True}}
     runs = [lab.run(make_config(changes, exp_name=name, save_steps=2)) for name, changes in (("a", with_images), ("b", frozen))]
@@ -71,14 +83,16 @@ def test_what_is_trained_leaves_a_folder_that_transformers_reads(lab: Any, make_
 
 
 def test_a_resumed_run_goes_on_with_groups_that_were_buffered(lab: Any, make_config: Any, with_images: dict[str, Any]) -> None:
-    changes = {**with_images, "async_generation_ratio": 2, "save_steps": 1}
-    first = lab.run(make_config(changes, max_steps=3))
-    checkpoint = first.run_dir / "checkpoints" / "step-2"
+    changes = {**with_images, "async_generation_ratio": 3, "save_steps": 1, "max_ckpt_to_keep": 9}
+    slow = {**changes, "actor_train.training_args.per_device_train_batch_size": 1}  # sixteen optimiser steps of a sample
+    first = lab.run(make_config(slow, max_steps=4))
+    checkpoints = [first.run_dir / "checkpoints" / f"step-{step}" for step in (1, 2, 3)]
+    checkpoint = max(checkpoints, key=lambda path: (path / "buffer.jsonl").stat().st_size)
     numbers = {-1 - int(path.name, 16) for path in (first.run_dir / "images" / "numbers").iterdir()}
     buffered = [json.loads(line) for line in (checkpoint / "buffer.jsonl").read_text().splitlines()]
     assert buffered and all(set(group["prompt"]["input_ids"]) & numbers for group in buffered)
-    resumed = lab.run_local(make_config(changes, exp_name="other", max_steps=4, resume_from_checkpoint=str(checkpoint)))
-    assert resumed.summary["status"] == "finished" and resumed.summary["resumed_from_step"] == 2, resumed.summary["reason"]
+    resumed = lab.run_local(make_config(changes, exp_name="other", max_steps=5, resume_from_checkpoint=str(checkpoint)))
+    assert resumed.summary["status"] == "finished" and resumed.summary["resumed_from_step"], resumed.summary["reason"]
 
 
 def test_a_broken_image_ends_the_preparation(lab: Any, make_config: Any, with_images: dict[str, Any], tmp_path: Path) -> None:
@@ -137,3 +151,20 @@ def test_adapters_are_merged_into_the_part_that_writes(lab: Any, make_config: An
     before = load_file(Path(with_images["pretrain"]) / "model.safetensors")
     after = load_file(run.run_dir / "checkpoints" / "step-2" / "trainer" / "model" / "model.safetensors")
     assert {name.rsplit(".", 2)[1] for name in before if not after[name].equal(before[name])} == {"q_proj", "v_proj"}
+
+
+def test_a_file_that_shows_images_may_name_a_model_that_sees() -> None:
+    """ROLL's files of vision models are another pipeline's, and are known by such names."""
+    data = {"file_name": "rows.jsonl", "images": {}}
+    mapping: dict[str, Any] = {
+        "pretrain": "Qwen/Qwen2.5-VL-3B-Instruct",
+        "rewards": {"a": {}},
+        "actor_train": {"data_args": data},
+    }
+    assert pipeline_of(mapping) == "rlvr"
+    for change, says in (
+        ({"data_args": {"file_name": "rows.jsonl"}}, "models that see or hear"),
+        ({"data_args": data, "model_args": {"freeze_module_prefix": "vision_model"}}, "is not read where images are shown"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            pipeline_of({**mapping, "actor_train": change})

@@ -9,12 +9,25 @@ from typing import Any
 import torch
 from PIL import Image, ImageDraw
 from tiny_models import symbol_tokenizer
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from transformers import (
+    Idefics3Config,
+    Idefics3ForConditionalGeneration,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    SmolVLMConfig,
+    SmolVLMForConditionalGeneration,
+)
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from roll.prompts.image_folder import ImageFolder
 
 WORDS = ("<pad>", "<eos>", "<start>", "<image>", "<end>", "what", "where", "?", "circle", "square", "star", "line", "user", "bot")
+TILES = ("<fake_token_around_image>", "<global-img>", "\n\n", "\n", *(f"<row_{r}_col_{c}>" for r in (1, 2) for c in (1, 2)))
+"""Further words, of the families that cut images into tiles."""
 IDS = {word: i for i, word in enumerate(WORDS)}
 TEMPLATE = (
     "{%- for message in messages -%}{{ message.role if message.role == 'user' else 'bot' }}"
@@ -44,9 +57,10 @@ _TOKENS = {
 }
 
 
-def tokenizer() -> Any:
-    special = ["<start>", "<image>", "<end>"]
-    made = symbol_tokenizer(WORDS, "|".join(word.replace("?", r"\?") for word in WORDS), additional_special_tokens=special)
+def tokenizer(more: tuple[str, ...] = ()) -> Any:
+    special = ["<start>", "<image>", "<end>", *(word for word in more if "<" in word)]
+    words = (*WORDS, *more)
+    made = symbol_tokenizer(words, "|".join(word.replace("?", r"\?") for word in words), additional_special_tokens=special)
     made.chat_template = TEMPLATE
     return made
 
@@ -65,7 +79,24 @@ def qwen3_vl(seed: int = 0, **text: Any) -> Qwen3VLForConditionalGeneration:
     return Qwen3VLForConditionalGeneration(config).eval()
 
 
-MODELS = {"qwen2.5-vl": qwen2_5_vl, "qwen3-vl": qwen3_vl}
+def tiled(config: Any, model: Any, seed: int, **text: Any) -> Any:
+    torch.manual_seed(seed)
+    words = {**_TEXT, "vocab_size": len(WORDS) + len(TILES), "model_type": "llama", "rope_parameters": None, **text}
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    vision |= {"image_size": 16, "patch_size": PATCH}
+    made = config(text_config=words, vision_config=vision, scale_factor=2, image_token_id=IDS["<image>"], pad_token_id=0)
+    return model(made).eval()
+
+
+def smolvlm(seed: int = 0, **text: Any) -> SmolVLMForConditionalGeneration:
+    return tiled(SmolVLMConfig, SmolVLMForConditionalGeneration, seed, **text)
+
+
+def idefics3(seed: int = 0, **text: Any) -> Idefics3ForConditionalGeneration:
+    return tiled(Idefics3Config, Idefics3ForConditionalGeneration, seed, **text)
+
+
+MODELS = {"qwen2.5-vl": qwen2_5_vl, "qwen3-vl": qwen3_vl, "smolvlm": smolvlm, "idefics3": idefics3}
 
 
 def save(model: Any, folder: Path, wide: float = 4.0) -> Path:
@@ -75,6 +106,11 @@ def save(model: Any, folder: Path, wide: float = 4.0) -> Path:
             if parameter.ndim > 1:
                 parameter.mul_(wide)
     model.save_pretrained(folder)
+    if model.config.model_type in ("smolvlm", "idefics3"):
+        tokenizer(TILES).save_pretrained(folder)
+        processor = {"smolvlm": SmolVLMImageProcessorPil, "idefics3": Idefics3ImageProcessorPil}[model.config.model_type]
+        processor(size={"longest_edge": 32}, max_image_size={"longest_edge": 16}).save_pretrained(folder)
+        return folder
     tokenizer().save_pretrained(folder)
     Qwen2VLImageProcessorPil(
         patch_size=PATCH, merge_size=MERGED, temporal_patch_size=2, min_pixels=PATCH**2 * 4, max_pixels=PATCH**2 * 64

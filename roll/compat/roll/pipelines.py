@@ -110,6 +110,10 @@ def _refused(mapping: Mapping[str, object]) -> Iterator[Problem]:
         named = name in _VISION_VALUES and isinstance(value, str) and _VISION_VALUES[name].search(value)
         if name in _VISION_KEYS or (named and not shown):
             yield _problem(key, value, _SENSES)
+        if shown and name == "freeze_module_prefix" and value:
+            yield Problem(
+                key, value, "is not read where images are shown", "model_args.freeze_vision: true, which freezes what sees"
+            )
         if name == "env_type" and isinstance(value, str) and _COMPUTER.search(value):
             yield _problem(key, value, _COMPUTER_NAME)
 

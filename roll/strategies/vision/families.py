@@ -14,6 +14,8 @@ from roll.strategies.vision.family import Family
 FAMILIES = {
     "qwen2_5_vl": "roll.strategies.vision.qwen_vl.QwenVL",
     "qwen3_vl": "roll.strategies.vision.qwen_vl.QwenVL",
+    "idefics3": "roll.strategies.vision.idefics.Idefics",
+    "smolvlm": "roll.strategies.vision.idefics.Idefics",
 }
 
 
