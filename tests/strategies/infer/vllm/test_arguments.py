@@ -93,7 +93,7 @@ def test_every_argument_that_is_ours_exists() -> None:
 
 @needs_vllm
 def test_unknown_and_reserved_arguments_are_refused_with_advice() -> None:
-    for name in ("gpu_memory_utilization", "block_size", "tensor_parallel_size", "enable_sleep_mode", "quantization"):
+    for name in ("gpu_memory_utilization", "block_size", "tensor_parallel_size", "enable_sleep_mode"):
         check_argument(None, name, 1)
     with pytest.raises(ValueError, match="did you mean gpu_memory_utilization"):
         check_argument(None, "gpu_memory_utilisation", 0.5)
