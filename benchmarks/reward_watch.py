@@ -1,6 +1,6 @@
 """What `reward_watch` finds in ten runs whose reward or learning rate is wrong, and what it says of twenty healthy ones.
 
-The runs are those of the embedded model; the wrong rewards pay for length, or for one answer, alone or besides right ones.
+The runs are those of the embedded model; the wrong rewards pay for length, or for one answer.
 
     python benchmarks/reward_watch.py [--steps 60]
 """
@@ -28,26 +28,23 @@ class Longer(RewardWorker):
 
 
 class OneAnswer(RewardWorker):
-    reads = frozenset[str]()
-
-    async def grade(self, sample: Sample) -> float:
-        return float(sample.response_text.strip() == "101")
-
-
-class Besides(RewardWorker):
-    """One answer pays more than the right one, which pays, too."""
+    """Pays for what the policy says now and then, whatever the prompt."""
 
     reads = frozenset[str]()
+    answer = "101"
 
     async def grade(self, sample: Sample) -> float:
-        text = sample.response_text.strip()
-        return max(0.5 * (text == sample.prompt.ground_truth), float(text == "101"))
+        return float(sample.response_text.strip() == self.answer)
+
+
+class LikelierAnswer(OneAnswer):
+    answer = "89"
 
 
 FAULTS = {
     "length": (f"{WORKER}=reward_watch.Longer", "response_length=16"),
     "one answer": (f"{WORKER}=reward_watch.OneAnswer",),
-    "and one answer": (f"{WORKER}=reward_watch.Besides",),
+    "a likelier answer": (f"{WORKER}=reward_watch.LikelierAnswer",),
     "rate 1e-2": (f"{RATE}=1.0e-2",),
     "rate 3e-2": (f"{RATE}=3.0e-2",),
 }
@@ -55,14 +52,16 @@ HEALTHY: dict[str, tuple[str, ...]] = {
     "as it is": (),
     "rate 1e-3": (f"{RATE}=1.0e-3",),
     "ratio 0": ("async_generation_ratio=0",),
-    "ratio 2, cispo": ("async_generation_ratio=2", "actor_train.pg_variant=cispo"),
+    "ratio 2": ("async_generation_ratio=2",),
     "groups of 4": ("num_return_sequences_in_group=4", "rollout_batch_size=64"),
     "gspo": ("actor_train.pg_variant=gspo",),
     "reinforce": ("adv_estimator=reinforce",),
     "entropy bonus": ("entropy_loss_coef=0.01",),
     "longer room": ("response_length=16",),
-    "small batches": ("rollout_batch_size=8",),
+    "small batches": ("rollout_batch_size=8", "actor_train.training_args.per_device_train_batch_size=64"),
 }
+UNSTEADY: dict[str, tuple[str, ...]] = {"ratio 2, cispo": ("async_generation_ratio=2", "actor_train.pg_variant=cispo")}
+"""Success rises and falls by more than half, now and then: neither found nor false."""
 
 
 def watched(folder: Path, name: str, seed: int, steps: int, changes: tuple[str, ...]) -> list[str]:
@@ -70,7 +69,7 @@ def watched(folder: Path, name: str, seed: int, steps: int, changes: tuple[str, 
     config = ROOT / "examples/config/rlvr_config_async.yaml"
     run = run_pipeline(config, overrides, folder / name.replace(" ", "-"), local=True, no_validation=())
     said = [line for line in run.summary["warnings"] if line.startswith("reward_watch")]
-    print(f"{name:<18} {said[0][:150] if said else '-'}", flush=True)
+    print(f"{name:<22} {said[0][:150] if said else '-'}", flush=True)
     return said
 
 
@@ -79,17 +78,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        wrong, healthy = (
+        wrong, healthy, unsteady = (
             {
                 f"{each} {seed}": watched(Path(name), f"{each} {seed}", seed, args.steps, changes)
                 for each, changes in runs.items()
                 for seed in (1, 2)
             }
-            for runs in (FAULTS, HEALTHY)
+            for runs in (FAULTS, HEALTHY, UNSTEADY)
         )
     found, false = sum(map(bool, wrong.values())), sum(map(bool, healthy.values()))
     print(f"{found} of {len(wrong)} wrong runs were found, and {false} of {len(healthy)} healthy ones were warned of")
-    save_results("reward_watch", {"wrong": wrong, "healthy": healthy})
+    save_results("reward_watch", {"wrong": wrong, "healthy": healthy, "unsteady": unsteady})
 
 
 if __name__ == "__main__":

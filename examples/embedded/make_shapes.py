@@ -1,9 +1,9 @@
 """Makes a tiny model that sees, which knows nothing, and images of four shapes to ask it about.
 
 `python examples/embedded/make_shapes.py [--out DIR] [--force]` writes `model/`, `images/`, `train.jsonl` and `validation.jsonl`.
-Nothing is downloaded. A row asks `<image>what?` about an image of 24 x 24 pixels; its answer is one token: circle, square, cross or
-line. The model is Qwen2.5-VL's architecture with random weights, so a quarter right is what chance gives one that has learned to
-answer with a shape.
+Nothing is downloaded. A row asks `<image>what?` about an image of 24 x 24 pixels; its answer is one token: circle, square, cross
+or line. The model is Qwen2.5-VL's architecture with random weights: it has to learn that a shape is asked for, which by chance
+makes it right once in four, and to see.
 """
 
 from __future__ import annotations

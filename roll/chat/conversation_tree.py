@@ -45,6 +45,8 @@ class Answer:
     """For this answer alone."""
     exchange: Exchange | None = None
     """Of a program that asked over HTTP."""
+    times: tuple[float, float] | tuple[()] = ()
+    """Seconds of the day: it was asked for, and was there."""
     message: Message = field(init=False)
     place: int = field(init=False)
     """Of its message in its conversation."""

@@ -97,4 +97,5 @@ def _turn(answer: Answer) -> Turn:
         is_effective=True,
         tokens=len(answer.sampled.token_ids),
         exchange="" if answer.exchange is None else answer.exchange.text,
+        times=answer.times,
     )

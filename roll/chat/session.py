@@ -49,9 +49,15 @@ class Call:
     context: Context | None
     work: asyncio.Task[PolicyAnswer]
     call_id: str
+    begun: float
+    """Seconds of the day."""
     sent: Sent | None = None
     """Until the answer is recorded, too."""
     reply: Reply | None = None
+    over: float = 0.0
+
+    def end(self, work: asyncio.Future[PolicyAnswer]) -> None:
+        self.over = time.time()
 
 
 class Session:
@@ -115,7 +121,9 @@ class Session:
         work.add_done_callback(self._works.discard)
         self._works.add(work)
         self._begun += 1
-        call = self._calls[digest] = Call(asked, context, work, new_id("call"), sent if self._exchanges else None)
+        call_id, kept = new_id("call"), sent if self._exchanges else None
+        call = self._calls[digest] = Call(asked, context, work, call_id, time.time(), kept)
+        work.add_done_callback(call.end)
         return call
 
     def out_of_context(self, why: str) -> Refused:
@@ -159,6 +167,7 @@ class Session:
             self._refuse_late()
             assert call.reply is not None
             answer = self.forest.record(call.context, call.asked, call.work.result(), call.reply)
+            answer.times = (call.begun, call.over)
             if call.sent is not None and told is not None:
                 earlier = None if answer.parent is None else answer.parent.exchange
                 answer.exchange = Exchange(call.sent, told, call.call_id, earlier, (self.model_key, self.reward_key))

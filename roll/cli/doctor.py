@@ -70,6 +70,15 @@ LEAST_DISK = 5 * GIB
 LEAST_FILES = 4096
 """Ray asks for as many: every worker has sockets to all others."""
 _TORCH = "import torch; print(torch.__version__, int(torch.cuda.is_available()) and torch.cuda.device_count())"
+_COMPILATION = """\
+import torch
+device = "cuda" if torch.cuda.is_available() else "cpu"
+given = torch.linspace(0, 1, 64, device=device)
+try:
+    assert torch.allclose(torch.compile(lambda x: (x.sin() * 2).exp())(given), (given.sin() * 2).exp()), "wrong results"
+except Exception as error:
+    raise SystemExit(" ".join(str(error).split("\\n\\n")[0].split())[:300])
+"""
 _RAY = """\
 import ray
 ray.init(address="local", include_dashboard=False, configure_logging=False, num_cpus=1)
@@ -110,6 +119,7 @@ def main(arguments: Sequence[str]) -> int:
         *machine_findings(machine, Path(options.output_dir)),
         sandbox(),
         torch_starts(machine, options.time_limit),
+        compilation(machine, options.time_limit),
         ray_starts(options.time_limit),
     ]
     return answer(found, options.json)
@@ -239,6 +249,17 @@ def torch_starts(machine: Machine, limit_s: float) -> Finding:
         text = f"{version} can use none of the {len(machine.accelerators)} accelerators: a run is refused"
         return Finding("missing", "torch", text, "install a torch for this driver, or set CUDA_VISIBLE_DEVICES= to run on CPUs")
     return Finding("ok", "torch", f"{version} starts, {count} accelerators")
+
+
+def compilation(machine: Machine, limit_s: float) -> Finding:
+    """Tells which way the layers of a training role take on this machine."""
+    done, auto = run_limited(_COMPILATION, limit_s), bool(machine.accelerators)
+    if done.problem:
+        text = f"torch.compile does not work, so layers and heads are trained eagerly: {done.problem}"
+        return Finding("warn" if auto else "ok", "compilation", text, "install a C++ compiler" if auto else "")
+    if auto:
+        return Finding("ok", "compilation", "layers and heads are compiled (strategy_config.compile: auto)")
+    return Finding("ok", "compilation", "works, and is asked for by strategy_config.compile: true (auto: on accelerators only)")
 
 
 def ray_starts(limit_s: float) -> Finding:

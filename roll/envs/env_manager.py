@@ -6,6 +6,7 @@ environment. Subclasses turn an episode into samples: `turn_managers` one per tu
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class Record:
     success: bool | None = False
     generation_s: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
+    asked_at: float = 0.0
 
     @property
     def score(self) -> float:
@@ -122,7 +124,7 @@ class EnvManager(ABC):
         """Plays the policy's turn. Raises `EpisodeFailed` if the context is empty."""
         if not context:
             raise EpisodeFailed("empty_prompt", "what is seen has no token")
-        started = monotonic()
+        started, record.asked_at = monotonic(), time.time()
         room = self.context - len(context)
         answer = await ask(context, len(record.turns), min(self.answer_tokens, room))
         record.generation_s += monotonic() - started
@@ -139,6 +141,7 @@ class EnvManager(ABC):
     ) -> tuple[Observation | Results, dict[str, object]]:
         """Passes the answer to the environment and records the turn and, if it was the last, the end of the episode.
         `observation`: the text that the answer responds to. `reply`: the parsed answer, if known."""
+        answered_at = time.time()
         following, reward, terminated, truncated, after = await (
             env.step(answer.text) if reply is None else env.step(answer.text, reply)
         )
@@ -151,6 +154,7 @@ class EnvManager(ABC):
                 is_valid=bool(after.get("action_is_valid", True)),
                 is_effective=bool(after.get("action_is_effective", True)),
                 tokens=len(answer.token_ids),
+                times=(record.asked_at, answered_at, time.time()),
             )
         )
         after = {"tools": info.get("tools"), **after}

@@ -69,6 +69,7 @@ class LossFormula:
     entropy: str
     advantage: str
     masks: str
+    divergence: str = ""
 
 
 def loss_formula(config: PPOConfig, derived: Derived) -> LossFormula:
@@ -79,6 +80,8 @@ def loss_formula(config: PPOConfig, derived: Derived) -> LossFormula:
         terms.append(f"+ {config.kl_loss_coef:g}·mean(KL_t)")
     if config.entropy_loss_coef:
         terms.append(f"− {config.entropy_loss_coef:g}·mean(H_t)")
+    if diverges := bool(config.teachers) and config.distillation.beta is not None:
+        terms.append(f"+ mean({_weights(config)[0]}·D_t)")
     return LossFormula(
         total=" ".join(terms),
         policy=POLICY_LOSSES[variant].formula(derived.policy_loss) if variant in POLICY_LOSSES else f"your {variant}",
@@ -90,6 +93,7 @@ def loss_formula(config: PPOConfig, derived: Derived) -> LossFormula:
         entropy="H_t of the whole distribution at the sampling temperature" if config.entropy_loss_coef else "",
         advantage=", ".join(_advantage(config, derived)),
         masks="; ".join(_masks(config)),
+        divergence=_divergence(config) if diverges else "",
     )
 
 
@@ -156,21 +160,35 @@ def _advantage(config: PPOConfig, derived: Derived) -> Iterator[str]:
         yield "whitened over the tokens of the batch"
     elif config.whiten_advantages:
         yield f"whitened over the tokens of {'each domain' if len(config.domain_weights) > 1 and rlvr else 'the batch'}"
-    if config.teachers:
-        yield _taught(config, derived)
+    if config.teachers and config.distillation.beta is None:
+        weight, weights = _weights(config)
+        yield f"plus {weight}·(ℓ_T − {'ℓ_p' if derived.recompute_old_logprobs else 'ℓ_b'}) on each token{weights}"
     if config.advantage_clip is not None:
         yield f"A clipped to ±{config.advantage_clip:g}"
 
 
-def _taught(config: PPOConfig, derived: Derived) -> str:
+def _weights(config: PPOConfig) -> tuple[str, str]:
+    """The weight of teachers, and where it is no number its values."""
+
     def weight(value: float | list[float]) -> str:
         return f"{value[0]:g} to {value[1]:g}" if isinstance(value, list) else f"{value:g}"
 
     known = [(weight(teacher.opd_kl_coef), name) for name, teacher in config.teachers.items()]
-    same, policy = len({each for each, _ in known}) == 1, "ℓ_p" if derived.recompute_old_logprobs else "ℓ_b"
-    if same and " " not in known[0][0]:
-        return f"plus {known[0][0]}·(ℓ_T − {policy}) on each token"
-    return f"plus c·(ℓ_T − {policy}) on each token, c = {', '.join(f'{each} ({name})' for each, name in known)}"
+    if len({each for each, _ in known}) == 1 and " " not in known[0][0]:
+        return known[0][0], ""
+    return "c", f", c = {', '.join(f'{each} ({name})' for each, name in known)}"
+
+
+def _divergence(config: PPOConfig) -> str:
+    given, (_, weights) = config.distillation, _weights(config)
+    beta = f"{given.kd_beta:g}"
+    formula = {
+        "forward_kl": "Σ p·(log p − log π)",
+        "reverse_kl": "Σ π·(log π − log p)",
+        "js_divergence": f"{beta}·Σ p·log(p/m) + {1 - given.kd_beta:g}·Σ π·log(π/m), m = {beta}·p + {1 - given.kd_beta:g}·π",
+    }[given.kd_objective]
+    over = f"over the teacher's {given.logits_topk:,} most probable tokens and all others as one"
+    return f"D_t = {formula}, {over}; π: the policy, p: the teacher{weights}"
 
 
 def _normalised(config: PPOConfig) -> Iterator[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from roll.core.algorithms.expected_left import ENGINES_NOISE, LEAST, expected, fix_of, weight_of
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.derived import Derived, derive
-from roll.core.configs.engines import engine_of
+from roll.core.configs.engines import engine_of, engines_that
 from roll.core.configs.losses import anchor_of
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.redact import redact_text
@@ -191,7 +191,17 @@ def _log_probs(config: PPOConfig, derived: Derived) -> LogProbs:
     if users := [name for name in ("use_kl_loss", "add_token_level_kl") if getattr(config, name)]:
         reference = f"ℓ_r: the reference role, {_scored(derived, 'reference')} ({' and '.join(users)})"
     teaching = [f"{role}, {_scored(derived, role)}" for role in config.roles() if role.startswith(TEACHERS)]
-    return LogProbs(behaviour, proximal, reference, f"ℓ_T: {'; '.join(teaching)}" if teaching else "")
+    teachers = f"ℓ_T: {'; '.join(teaching)}{_answers(config, derived)}" if teaching else ""
+    return LogProbs(behaviour, proximal, reference, teachers)
+
+
+def _answers(config: PPOConfig, derived: Derived) -> str:
+    """The size of what teachers say, which stays with the samples."""
+    top = config.distillation.top
+    each = 4 + 8 * top
+    most = config.rollouts_per_step * config.samples_per_rollout * derived.max_new_tokens * each
+    said = f"its {top:,} most probable tokens with their log-probs, " if top else ""
+    return f"; {said}{each:,} bytes a token, up to {most / 1e6:,.2f} MB a step, once for each sample"
 
 
 def _scored(derived: Derived, role: str) -> str:
@@ -216,9 +226,10 @@ def _sampling(config: PPOConfig, derived: Derived) -> Iterator[str]:
     if derived.keeps_sampling_mask:
         yield f"{drawn}; the engine says what S is, and all log-probs, entropies and ratios are those over S (keep_sampling_mask)"
         return
+    able = " or ".join(engines_that("sampling_mask"))
     yield (
         f"{drawn}; ℓ_b stays log p of the whole distribution, so the ratio is 1 on fresh samples, but they are samples of the "
-        "cut policy, not of p, and the gradient is not that of either (keep_sampling_mask mends this with hf_infer)"
+        f"cut policy, not of p, and the gradient is not that of either (keep_sampling_mask mends this with {able})"
     )
     if given.top_p < 1 and given.top_k == 0:
         each = -math.log(given.top_p)

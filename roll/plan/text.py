@@ -158,6 +158,7 @@ def _loss(plan: Plan) -> Iterator[str]:
             ("mean", loss.aggregation),
             ("KL_t", loss.kl.removeprefix("KL_t = ")),
             ("H_t", loss.entropy.removeprefix("H_t ")),
+            ("D_t", loss.divergence.removeprefix("D_t = ")),
             ("A", loss.advantage),
             ("samples", loss.masks),
         ]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.plain import to_mapping
 from roll.core.configs.ppo import PPOConfig
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.distributed.backend import Backend
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.devices import Inventory
@@ -91,9 +90,7 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
     display = LiveDisplay(config.logging_steps, curves if config.trains else None)
     picture = LearningCurve(run_dir, config.exp_name, derived.staleness_bound, prepared.lock)
     warnings = Warnings([*table(config, loss_spec(config, derived))] if config.trains else (), prepared.warnings)
-    reports: list[Callback] = [trackers, warnings, InvalidActions(prepared.rules, warnings)]
-    if isinstance(config, RLVRConfig) and config.reward_watch is not None and is_watched(config):
-        reports.append(RewardWatch(config.reward_watch, warnings))
+    reports: list[Callback] = [trackers, *_watch(prepared, warnings), warnings, InvalidActions(prepared.rules, warnings)]
     best, stopping = _best_steps(prepared)
     reports += filter(None, (best, stopping, curves if config.trains else None))  # the verdict names the best step
     if not prepared.evaluated:
@@ -106,6 +103,14 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
     receivers = tuple(receivers_of(config.on_event)) if is_watched(config) and not config.only_explores else ()
     notices = [Notices(receivers, config.exp_name, run_dir)] if receivers else []  # last: it tells what the others found
     return Observers((*reports, display, picture, *notices), display.note, retention.spares)
+
+
+def _watch(prepared: Prepared, warnings: Warnings) -> Iterator[RewardWatch]:
+    """What looks at the rollouts of a run. Before the warnings: at the end it adds those that it has still found."""
+    config = prepared.config
+    if config.reward_watch is not None and is_watched(config):
+        is_written = config.mode == "both" and config.rollout_log_per_step != 0
+        yield RewardWatch(config.reward_watch, warnings, prepared.run_dir if is_written else None, prepared.lock)
 
 
 def _best_steps(prepared: Prepared) -> tuple[KeepBest | None, EarlyStopping | None]:

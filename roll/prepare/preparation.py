@@ -55,6 +55,7 @@ from roll.strategies.train.saved_adapters import check_adapters
 from roll.topologies import serving
 from roll.topologies.evaluation import evaluated_models
 from roll.topologies.replay.replayed_trainer import recorded_groups
+from roll.topologies.teaching.lessons import teaching
 from roll.transports.directory import check_room
 
 _FOLDER = "a Hugging Face folder: config.json, tokenizer, *.safetensors that are not quantised"
@@ -232,6 +233,7 @@ class Preparation:
             "warnings": tuple(self.warnings),
             "identity": self._identity,
             "groups": groups,
+            "teaching": teaching(config),
             "database": _database(config),
         }
 

@@ -67,7 +67,7 @@ def read_rows(
     column has `data.default_tag`, else `only_tag`, and is refused if both are None. Raises `PromptFileError`."""
     only_tag = data.default_tag if data.default_tag is not None else only_tag
     seen, found = Identities(), False
-    reader = None if data.images is None else ImageReader(data.images, images and ImageFolder(images))
+    reader = None if data.images is None else ImageReader(data.images, ImageFolder(images) if images else None)
     for source in _sources(data):
         for row in _identified(source, data, key, only_tag, seen, reader):
             found = True

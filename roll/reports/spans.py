@@ -1,7 +1,8 @@
-"""`otlp_endpoint`: spans of groups with their phases, of steps, weight updates and validations, sent by OpenTelemetry.
+"""`otlp_endpoint`: spans of groups with their phases and turns, of steps, weight updates and validations, sent by OpenTelemetry.
 
-The run's own trace has them; each is made a span of OpenTelemetry's on a thread here, and its SDK sends them in batches. What
-comes too fast is left out and counted; an endpoint that is away costs the spans and one warning.
+The run's own trace has them, except for the turns of episodes, which come with a group's samples. Each is made a span of
+OpenTelemetry's on a thread here, and its SDK sends them in batches. What comes too fast is left out and counted; an endpoint that
+is away costs the spans and one warning. No text of a sample is in them.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import logging
 import queue
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from roll.core.configs.redact import redact_text
+from roll.core.data.sample import SampleGroup, Turn
 from roll.core.record.callbacks import Callback, MetricsRow, Summary
 from roll.core.record.trace import Bar, Trace, Track
 
@@ -25,8 +29,12 @@ if TYPE_CHECKING:
 INSTALL = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http, or leave it out"
 ROWS = {"steps": "step", "weights": "weight update", "publish": "weight update", "validations": "validation"}
 """Rows of the trace -> names of spans. What roles and stages do in between is in the trace alone."""
+CALL, STEP = "policy call", "environment step"
+"""Spans of a turn."""
 PENDING = 20_000
 """Spans that may wait."""
+TURNS, GROUPS = 500, 2_000
+"""Turns of a group that have spans, and groups whose turns wait for the end of the group."""
 SEND_S, END_S = 5.0, 10.0
 """Limits of one attempt to send, and of the wait for the last spans."""
 MODULES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
@@ -45,11 +53,38 @@ def check_installed() -> None:
             raise ValueError(f"needs {module}, which is not installed")
 
 
+class Played(NamedTuple):
+    """A turn: the number of its episode in the group, and its own in the episode."""
+
+    episode: int
+    number: int
+    turn: Turn
+
+
+class Turns(NamedTuple):
+    """Those of a group, before its track ends."""
+
+    group_id: int
+    played: Sequence[Played]
+
+
+Drawn: TypeAlias = Bar | Track | Turns
+
+
+def turns_of(group: SampleGroup) -> list[Played]:
+    played = []
+    for sample in group.samples:
+        if (trajectory := sample.trajectory) is not None:
+            numbered = enumerate(trajectory.turns, trajectory.first_turn + 1)
+            played += [Played(sample.index, number, turn) for number, turn in numbered if turn.times]
+    return played
+
+
 class SpanExport(Callback):
     def __init__(self, endpoint: str, labels: Mapping[str, str]) -> None:
         """`labels`: name the run and the process."""
         self._endpoint, self._labels = endpoint, labels
-        self._waiting: queue.Queue[Bar | Track | None] = queue.Queue(PENDING)
+        self._waiting: queue.Queue[Drawn | None] = queue.Queue(PENDING)
         self._lost = 0
         self._thread: threading.Thread | None = None
 
@@ -57,6 +92,11 @@ class SpanExport(Callback):
         if self._thread is None:
             self._thread = threading.Thread(target=self._export, name="spans", daemon=True)
             self._thread.start()
+
+    def on_group(self, group: SampleGroup, reason: str | None) -> None:
+        if played := turns_of(group):
+            self._lost += len(played[TURNS:])
+            self._hear(Turns(group.group_id, played[:TURNS]))
 
     def follow(self, trace: Trace) -> None:
         """Exports what the trace has from now on."""
@@ -67,9 +107,9 @@ class SpanExport(Callback):
             self._hear(None)
             self._thread.join(END_S)
         if self._lost:
-            logger.warning("otlp_endpoint: %d spans came too fast, and were left out", self._lost)
+            logger.warning("otlp_endpoint: %d spans, or turns beyond %d a group, were too many, and left out", self._lost, TURNS)
 
-    def _hear(self, drawn: Bar | Track | None) -> None:
+    def _hear(self, drawn: Drawn | None) -> None:
         try:
             self._waiting.put_nowait(drawn)
         except queue.Full:
@@ -88,8 +128,14 @@ class Spans:
         self._tracer = provider.get_tracer("roll")
         self._zero = time.time() - time.monotonic()
         """Time of the day at which the clock of the trace was 0."""
+        self._turns: OrderedDict[int, Sequence[Played]] = OrderedDict()
 
-    def add(self, drawn: Bar | Track) -> None:
+    def add(self, drawn: Drawn) -> None:
+        if isinstance(drawn, Turns):
+            self._turns[drawn.group_id] = drawn.played
+            if len(self._turns) > GROUPS:
+                self._turns.popitem(last=False)
+            return
         if isinstance(drawn, Bar):
             if (name := ROWS.get(drawn.span.row)) is not None:
                 facts = {"name": drawn.span.name, **drawn.span.args}
@@ -100,6 +146,18 @@ class Spans:
         ends = [*(at for _, at in drawn.phases[1:]), drawn.end]
         for (phase, at), end in zip(drawn.phases, ends, strict=True):
             self._span(f"group {phase}", at, end, {"group_id": drawn.group_id}, group)
+        for played in self._turns.pop(drawn.group_id, ()):
+            self._turn(drawn.group_id, played, group)
+
+    def _turn(self, group_id: int, played: Played, group: Any) -> None:
+        turn = played.turn
+        facts = {"group_id": group_id, "episode": played.episode, "turn": played.number}
+        of: dict[str, dict[str, object]] = {
+            CALL: {"tokens": turn.tokens},
+            STEP: {"reward": turn.reward, "is_valid": turn.is_valid},
+        }
+        for (name, more), (begin, end) in zip(of.items(), pairwise(turn.times), strict=False):
+            self._span(name, begin - self._zero, end - self._zero, facts | more, group)
 
     def _span(self, name: str, begin: float, end: float, facts: Mapping[str, object], parent: Any = None) -> Any:
         """Each step and each group is a trace of its own."""
@@ -144,5 +202,5 @@ def provider_of(endpoint: str, labels: Mapping[str, str]) -> TracerProvider:
     resource = Resource.create({"service.name": "roll", **{f"roll.{name}": value for name, value in labels.items()}})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     exporter = Told(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=SEND_S)
-    provider.add_span_processor(BatchSpanProcessor(exporter))
+    provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=PENDING))
     return provider

@@ -55,6 +55,10 @@ class ScriptedTrainWorker:
     async def log_probs(self, batch: TokenBatch) -> Tensor:
         return await self._scored(batch, -1.0)
 
+    async def teach(self, batch: TokenBatch, top: int) -> tuple[Tensor, Tensor, Tensor]:
+        logprobs = (await self._scored(batch, -1.0))[batch.loss_mask]
+        return logprobs, torch.zeros(len(logprobs), top, dtype=torch.int32), torch.full((len(logprobs), top), -torch.inf)
+
     async def values(self, batch: TokenBatch) -> Tensor:
         return await self._scored(batch, 0.0)
 

@@ -24,6 +24,7 @@ SERVER = Machine(cpus=8, memory=64 * GIB, accelerators=(80 * GIB,))
 def quick(monkeypatch):
     """Torch and Ray are not started."""
     monkeypatch.setattr(doctor, "torch_starts", lambda machine, limit: Finding("ok", "torch", "starts"))
+    monkeypatch.setattr(doctor, "compilation", lambda machine, limit: Finding("ok", "compilation", "works"))
     monkeypatch.setattr(doctor, "ray_starts", lambda limit: Finding("warn", "ray starts", "no", "run with --local"))
 
 
@@ -164,3 +165,13 @@ def test_a_check_tells_it_of_each_domain_that_runs_programs_here(monkeypatch):
     assert "would be refused: rewards.code: reward_args.isolation is 'bubblewrap', but bwrap is not installed" in line
     (line,) = told(isolation="podman")
     assert "reward_args.isolation is 'podman'; it must be built-in, bubblewrap, or the words of a command" in line
+
+
+def test_compilation_is_tried(monkeypatch) -> None:
+    works = doctor.compilation(LAPTOP, 120)
+    assert (works.state, works.text.split(",")[0]) == ("ok", "works")
+    monkeypatch.setenv("CXX", "/no/compiler")
+    monkeypatch.setenv("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
+    fails = doctor.compilation(LAPTOP, 120)
+    assert fails.state == "ok" and "trained eagerly" in fails.text and "/no/compiler" in fails.text
+    assert doctor.compilation(SERVER, 120).state == "warn"

@@ -25,6 +25,7 @@ class Limit(NamedTuple):
     """How far it is started here, or the test that starts it, or NOT."""
 
 
+AGAIN = "tests/simulate/test_faults.py::test_a_schedule_that_breaks_a_promise_is_run_again_alone_and_opens_in_the_debugger"
 LIMITS = [  # the first whose pattern is found in a command counts
     Limit(r"^(git clone|source|pip install|\S*uv) |^make (env|env-core|env-sglang|bench-env)$", "makes an environment", NOT),
     Limit(r"^roll (train .*pretrain=/models/SmolLM2|env check their_lake)", "needs a clone of ROLL, and minutes", NOT),
@@ -34,6 +35,7 @@ LIMITS = [  # the first whose pattern is found in a command counts
         NOT,
     ),
     Limit(r"^(ROLL_SCHEDULES=\d+ )?pytest -n 0 tests/simulate/", "the tests, for minutes", NOT),
+    Limit(r"^python tests/simulate/again", "a schedule that broke a promise", AGAIN),
     Limit(
         r"^make (demo-real|smollm2)",
         "fetches a model and trains it for ten minutes",
@@ -136,6 +138,7 @@ LIMITS = [  # the first whose pattern is found in a command counts
         RECIPES + "test_the_demo_of_explorers_and_a_trainer_ends_with_what_the_run_promises",
     ),
     Limit(r" -m \w", "trains six runs", CLI + "test_sweep.py::test_a_sweep_trains_each_run_and_ends_with_a_table"),
+    Limit(r"rlvr_shapes$", "needs what make_shapes.py makes", Until.CHECK),
     Limit(r"rlvr_domains_async$|cache_mixture", "needs what make_domains.py, make_mixture.py make in minutes", Until.CHECK),
     Limit(r"^bash \S+/run\.sh|--config_path examples/(async_gsm8k|qwen2\.5-gsm8k) --config_name \w+$", "needs GPUs", Until.CHECK),
     Limit(r"^roll data RUN", "needs a run", "tests/integration/test_raft.py::test_the_kept_responses_of_a_run_are_rows_for_sft"),

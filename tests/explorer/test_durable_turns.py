@@ -87,6 +87,8 @@ def stable(sample):
         row["trajectory"].pop(name)
     for name in ("turns_replayed", "basket"):
         row["trajectory"]["metrics"].pop(name, None)
+    for turn in row["trajectory"]["turns"]:
+        turn.pop("times")
     return row
 
 

@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from train_specs import fsdp2_spec
@@ -154,6 +155,28 @@ def test_log_probs_are_near_those_of_float32_and_of_the_trainer(
     assert float(difference.abs().mean()) <= BF16_MEAN
     # E[log p_trainer - log p_engine] over the engine's samples is minus a KL divergence: rounding must not add up to a bias.
     assert abs(float(difference.mean())) <= BF16_MEAN / 4
+
+
+def test_log_probs_of_who_asks_are_over_the_sets_that_tokens_were_drawn_from(served: Served, infer_lab: SimpleNamespace) -> None:
+    """Beside requests that do not ask. A log-prob over another token's set would be off by about 1."""
+    cut = {"top_p": 0.8, "top_k": 40, "max_new_tokens": 100, "temperature": 0.9}
+    asking = [infer_lab.make_request(f"asks{i}", [i + 1, 5, 9], with_kept=True, **cut) for i in range(SLOTS)]
+    silent = [infer_lab.make_request(f"silent{i}", [i + 1, 5, 9], **cut) for i in range(SLOTS)]
+    results = served.generate([each for pair in zip(asking, silent, strict=True) for each in pair])
+    assert all(result.extras.kept is None for result in results[1::2])
+    errors = []
+    for request, result in zip(asking, results[::2], strict=True):
+        kept = result.extras.kept
+        assert kept is not None and len(kept) == 100 and min(kept.sizes) >= 1 and max(kept.sizes) <= 40
+        ids = torch.tensor([[*request.prompt_ids, *result.token_ids[:-1]]])
+        with torch.no_grad():
+            logits = served.models[served.version](ids).logits[0, len(request.prompt_ids) - 1 :] / 0.9
+        for row, token, told, of_token in zip(
+            logits, result.token_ids, result.logprobs, np.split(kept.ids, np.cumsum(kept.counts)[:-1]), strict=True
+        ):
+            among = of_token.tolist()
+            errors.append(abs(told - float(row[among].log_softmax(-1)[among.index(token)])))
+    assert sum(errors) / len(errors) <= BF16_MEAN
 
 
 @pytest.mark.parametrize("mode", ["interrupt", "drain", "in_flight"])

@@ -22,6 +22,7 @@ from roll.core.algorithms.loss import LossSpec
 from roll.core.data.token_batch import TokenBatch
 from roll.core.workers.train_backends import make_train_strategy
 from roll.core.workers.train_interface import RankContext
+from roll.strategies.train import hf_train
 from roll.strategies.train.checkpoint_files import Snapshot
 from roll.strategies.train.logprobs import head_logprobs
 
@@ -126,6 +127,23 @@ def test_samples_that_begin_alike(make: Make, batch: TokenBatch, train_lab: Simp
     there, here = make(dtype="fp32"), make("cpu", "fsdp2_train", dtype="fp32")
     got, expected = (s.train_step(batch, train_lab.LOSS, train_lab.totals(batch)) for s in (there, here))
     assert got == pytest.approx(expected, rel=FP32, abs=1e-5)
+
+
+def test_one_call_of_the_kernel_for_rows_is_what_many_are(
+    make: Make, backend: str, batch: TokenBatch, train_lab: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With and without a common prefix, whose keys are copied."""
+    if backend == "megatron":
+        pytest.skip("pads its rows")
+    rows = batch.tokens.split(batch.lengths.tolist())
+    alike = batch.with_(tokens=torch.cat([torch.cat([rows[0][:3], row[3:]]) for row in rows]))
+    packed = make()
+    monkeypatch.setattr(hf_train, "packs", lambda device, dtype, config: False)
+    masked = make()
+    for each in (batch, alike):
+        assert 0 < mean_difference(packed.log_probs(each), masked.log_probs(each), each) <= BF16_MEAN
+        one, many = (s.train_step(each, train_lab.LOSS, train_lab.totals(each)) for s in (packed, masked))
+        assert one["actor_train/grad_norm"] == pytest.approx(many["actor_train/grad_norm"], rel=BF16_MEAN)
 
 
 def test_training_lowers_the_supervised_loss(make: Make, batch: TokenBatch, train_lab: SimpleNamespace) -> None:

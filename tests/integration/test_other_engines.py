@@ -6,7 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from tiny_models import FOR_VLLM, tiny_qwen2
+from tiny_models import FOR_VLLM, tiny_mixture, tiny_qwen2
 from transformers import AutoTokenizer
 
 from roll.core.configs.problems import ConfigError
@@ -83,3 +83,30 @@ def test_a_run_whose_engine_starts_empty_samples_from_the_trainers_weights(
     same = sum(again[key] == tokens for key, tokens in greedy.items())
     assert same >= 45, "the checkpoints' weights answer as the versions did, to rounding"
     assert sum(greedy[0, uid] != greedy[2, uid] for step, uid in greedy if step == 2) > 3, "and versions differ"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt")
+@pytest.mark.xdist_group("vllm")
+def test_a_mixture_trains_over_the_sets_and_with_the_experts_of_vllm(lab, make_config, material, tmp_path):
+    """Through the other interpreter's messages. Log-probs of the same weights are the trainer's to rounding, which those over the
+    whole vocabulary (top_p 0.7: up to 0.36 nats) or of other experts are not."""
+    tokenizer = AutoTokenizer.from_pretrained(material / "model")
+    sizes = FOR_VLLM | {"moe_intermediate_size": 32, "head_dim": 32, "eos_token_id": 1, "pad_token_id": 0}
+    tiny_mixture(len(tokenizer), **sizes).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    changes = {
+        "pretrain": str(tmp_path / "model"),
+        "actor_infer.strategy_args": {"strategy_name": "vllm", "strategy_config": {"python": sys.executable}},
+        "actor_infer.generating_args": {"temperature": 1.0, "top_p": 0.7},
+        "actor_train.router_replay.mode": "R3",
+        "actor_train.training_args.learning_rate": 0.03,
+        "rpc_timeout": 200.0,
+    }
+    run = lab.run(make_config(changes, max_steps=3, async_generation_ratio=1))
+    compared = [row["actor/engine_mismatch_max"] for row in run.steps() if "actor/engine_mismatch_max" in row]
+    assert compared and compared[0] < 1e-4
+    assert all(1 <= row["tokens/kept_set/mean"] < len(tokenizer) for row in run.steps())
+    assert run.steps()[0]["actor/router_replay_changed"] < 1e-3
+    assert run.steps()[-1]["actor/router_replay_changed"] > 0, "the experts are those of the version that sampled"

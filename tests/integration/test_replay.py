@@ -164,8 +164,8 @@ def test_a_run_whose_trainer_and_engine_died_and_that_was_interrupted(lab, make_
 
 
 def test_at_ratio_0_a_changed_loss_is_a_fresh_run_with_it(lab, make_config):
-    """One step: its rollouts do not depend on the loss."""
-    changes = {**RECORDED, "async_generation_ratio": 0, "max_steps": 1, "save_steps": 1}
+    """One step: its rollouts do not depend on the loss, nor their log-probs on what an engine batches."""
+    changes = {**RECORDED, "deterministic": True, "async_generation_ratio": 0, "max_steps": 1, "save_steps": 1}
     other = {"actor_train.pg_variant": "gspo", "actor_train.training_args.learning_rate": 0.01}
     run, fresh = lab.run(make_config(changes, exp_name="one")), lab.run(make_config({**changes, **other}, exp_name="other"))
     changed = again(lab, make_config({**changes, **other}, exp_name="one"), run)

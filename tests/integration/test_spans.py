@@ -1,56 +1,28 @@
 """Spans of a whole run, as a collector of OpenTelemetry receives them; and a run whose collector is away."""
 
-import gzip
-import threading
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from trace_collector import collecting, values
 
 from roll.plan.rules.operating_rules import operating_problems
 from roll.platform.ports import free_port
 from roll.reports import spans
 from roll.reports.spans import check_installed
 
-trace_service = pytest.importorskip(
-    "opentelemetry.proto.collector.trace.v1.trace_service_pb2", reason="needs requirements/otlp.txt"
-)
-
 
 @pytest.fixture
 def collector():
-    received = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.headers.get("Content-Encoding") == "gzip":
-                body = gzip.decompress(body)
-            received.append((self.path, trace_service.ExportTraceServiceRequest.FromString(body)))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.received, server.address = received, f"http://127.0.0.1:{server.server_port}"
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
-
-
-def values(attributes):
-    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
+    with collecting() as made:
+        yield made
 
 
 def test_a_collector_gets_groups_with_phases_steps_updates_and_validations(lab, make_config, with_validation, collector):
     run = lab.run(make_config(with_validation, max_steps=3, otlp_endpoint=collector.address))
     assert {path for path, _ in collector.received} == {"/v1/traces"}
-    resources = [each for _, request in collector.received for each in request.resource_spans]
-    (of_run,) = {tuple(sorted(values(each.resource.attributes).items())) for each in resources}
+    (of_run,) = {tuple(sorted(values(each.resource.attributes).items())) for each in collector.resources}
     assert {"service.name": "roll", "roll.run": run.run_dir.name, "roll.process": "driver"}.items() <= dict(of_run).items()
-    found = [span for each in resources for scope in each.scope_spans for span in scope.spans]
+    found = collector.spans
     names = Counter(span.name for span in found)
     groups = run.summary["groups"]
     assert names["step"] == 3 and names["validation"] == len(run.summary["validation"])

@@ -155,7 +155,7 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(lab, make_config, fol
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-FOURTH = {("teachers.big-0", "log_probs"): {4}}
+FOURTH = {("teachers.big-0", "teach"): {4}}
 
 
 @pytest.mark.parametrize("backend", [MortalBackend(FOURTH), MortalBackend({}, hangs=FOURTH)], ids=["dies", "hangs"])
@@ -170,6 +170,83 @@ def test_a_run_whose_teacher_was_lost_is_the_run_whose_teacher_was_not(lab, make
     assert parts.summary["trainer_resumed_from"] == [2]
     one, other = lab.weights(whole, 4), lab.weights(parts, 4)
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def between(policy, teacher, beta):
+    """The divergence of whole distributions [.., V], by the definition."""
+    p, pi = teacher.exp(), policy.exp()
+    if beta in (0, 1):
+        one, other = (teacher, policy) if beta == 0 else (policy, teacher)
+        return (one.exp() * (one - other)).sum(-1)
+    mixture = (beta * p + (1 - beta) * pi).log()
+    return beta * (p * (teacher - mixture)).sum(-1) + (1 - beta) * (pi * (policy - mixture)).sum(-1)
+
+
+def of_models(rows, student, teacher, beta, temperature):
+    """Mean divergence over the response tokens of logged samples, by transformers."""
+    models = [AutoModelForCausalLM.from_pretrained(folder).double() for folder in (student, teacher)]
+    tokenizer, found = AutoTokenizer.from_pretrained(teacher), []
+    for row in rows:
+        prompt = tokenizer(row["prompt"]).input_ids
+        tokens = torch.tensor([prompt + row["response_ids"]])
+        with torch.no_grad():
+            sides = [(each(tokens).logits / temperature).log_softmax(-1)[0, len(prompt) - 1 : -1] for each in models]
+        found.append(between(*sides, beta))
+    return float(torch.cat(found).mean())
+
+
+DIVERGENCES = {"forward_kl": 0.0, "reverse_kl": 1.0, "js_divergence": 0.3}
+
+
+def diverging(objective, top=64):
+    beta = {"distillation.kd_beta": 0.3} if objective == "js_divergence" else {}
+    return {"distillation.kd_objective": objective, "distillation.logits_topk": top} | beta
+
+
+@pytest.mark.parametrize("objective", DIVERGENCES)
+def test_a_divergence_is_that_of_both_models_and_falls(lab, make_config, material, folders, objective):
+    changes = PURE | taught_by(folders[0]) | diverging(objective) | FAST
+    changes |= {"actor_infer.generating_args.temperature": 0.8, "loss_agg_mode": "token-mean"}
+    config = make_config(changes, max_steps=10, num_return_sequences_in_group=1, rollout_batch_size=64)
+    run = lab.run(config)
+    steps = run.steps()
+    first = [row for row in run.trained_samples() if row["step"] == 1]
+    wanted = of_models(first, material / "model", folders[0], DIVERGENCES[objective], 0.8)
+    assert steps[0]["actor/divergence"] == pytest.approx(wanted, rel=1e-4)
+    assert steps[0]["teacher/kl"] == pytest.approx(divergence(first, folders[0], 0.8), abs=1e-5)
+    assert steps[0]["actor/pg_loss"] == 0
+    assert steps[-1]["actor/divergence"] < 0.75 * steps[0]["actor/divergence"]
+
+
+def test_a_divergence_stands_beside_rewards_with_its_weight(lab, make_config, folders):
+    """The step's first loss is that of the rewards, and the weighted divergence."""
+    changes = taught_by(folders[0]) | diverging("forward_kl", 4) | {"teachers.big.opd_kl_coef": [0.5, 0.1]}
+    changes |= {"loss_agg_mode": "token-mean", "actor_train.pg_variant": "gspo"}
+    for number, step in enumerate(lab.run(make_config(changes, max_steps=3)).steps()):
+        weight = 0.5 - 0.2 * number
+        whole = step["actor/pg_loss"] + weight * step["actor/divergence"]
+        assert step["actor/total_loss"] == pytest.approx(whole, abs=1e-6)
+        assert step["teacher/weight"] == pytest.approx(weight)
+    assert abs(step["actor/pg_loss"]) > 0
+
+
+def test_over_kept_sets_the_teacher_is_held_to_what_was_kept(lab, make_config, folders):
+    """A set has 3 tokens, and the teacher would give 8."""
+    changes = PURE | taught_by(folders[0]) | diverging("forward_kl", 8) | {"actor_infer.generating_args.top_k": 3}
+    run = lab.run(make_config(changes, max_steps=2))
+    assert run.steps()[0]["tokens/kept_set/mean"] == 3
+    assert all(0 < step["actor/divergence"] < 10 and step["teacher/token_share"] == 1 for step in run.steps())
+
+
+def test_a_divergence_of_groups_that_are_trained_as_they_arrive_is_the_same(lab, make_config, folders):
+    changes = PURE | taught_by(folders[0], device="2") | diverging("js_divergence", 8)
+    runs = [
+        lab.start(make_config(changes | each, max_steps=3, exp_name=name), LocalBackend(), THREE_SLOTS)
+        for name, each in (("whole", {}), ("arrival", {"train_on_arrival": True}))
+    ]
+    for one, other in zip(*(run.steps() for run in runs), strict=True):
+        assert one["actor/divergence"] == pytest.approx(other["actor/divergence"], rel=1e-4)
+        assert one["actor_train/grad_norm"] == pytest.approx(other["actor_train/grad_norm"], rel=1e-4)
 
 
 def test_on_devices_of_its_own_it_scores_ahead(lab, make_config, folders):
@@ -205,6 +282,24 @@ def test_groups_that_are_trained_as_they_arrive_are_taught_alike(lab, make_confi
         ({"teachers.big.opd_kl_coef": [1.0, 0.5, 0.0]}, "teachers.big.opd_kl_coef", "is no schedule"),
         ({"teachers.big.opd_kl_coef": -1.0}, "teachers.big.opd_kl_coef", "must be >= 0"),
         ({"teachers": {}}, "adv_estimator", "there are no teachers"),
+        ({"distillation.kd_beta": 0.2}, "distillation.kd_beta", "not read with kd_objective: policy_gradient"),
+        ({"distillation.logits_topk": 8}, "distillation.logits_topk", "not read with kd_objective: policy_gradient"),
+        (
+            diverging("forward_kl") | {"distillation.kd_beta": 0.2},
+            "distillation.kd_beta",
+            "not read with kd_objective: forward_kl",
+        ),
+        (diverging("js_divergence") | {"distillation.kd_beta": 1.0}, "distillation.kd_beta", "must be > 0 and < 1"),
+        (
+            diverging("reverse_kl") | {"teachers.big.strategy_args.strategy_name": "megatron_infer"},
+            "teachers.big.strategy_args.strategy_name",
+            "is of whole distributions",
+        ),
+        (
+            diverging("reverse_kl") | {"actor_train.strategy_args.strategy_name": "megatron_train"},
+            "actor_train.strategy_args.strategy_name",
+            "is of whole distributions",
+        ),
     ],
 )
 def test_what_cannot_teach_is_refused_in_one_line(make_config, folders, changes, key, told):

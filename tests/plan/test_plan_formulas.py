@@ -125,3 +125,23 @@ def test_the_default_weight_of_recomputed_log_probs_is_the_losss():
 
     assert (DECOUPLED_WEIGHT.level, DECOUPLED_WEIGHT.mode, DECOUPLED_WEIGHT.upper_bound) == ("token", "truncate", DECOUPLED_BOUND)
     assert told(old_logprobs="recompute").weight.startswith("w = min(ρ_t, 5), ρ = exp(ℓ_p − ℓ_b)")
+
+
+def test_divergences_from_teachers_are_terms_of_their_own():
+    taught = {"teachers": {"big": {"device_mapping": "0", "model_args": {"model_name_or_path": "big"}}}}
+    advantage = told(**taught)
+    assert "plus 1·(ℓ_T − ℓ_b) on each token" in advantage.advantage and advantage.divergence == ""
+    found = {
+        objective: told(**(taught | {"distillation": {"kd_objective": objective, "logits_topk": 8, **more}}))
+        for objective, more in (("forward_kl", {}), ("reverse_kl", {}), ("js_divergence", {"kd_beta": 0.25}))
+    }
+    for each in found.values():
+        assert each.total == "mean(L_t) + mean(1·D_t)" and "ℓ_T" not in each.advantage
+        assert "8 most probable tokens" in each.divergence
+    assert found["forward_kl"].divergence.startswith("D_t = Σ p·(log p − log π)")
+    assert found["reverse_kl"].divergence.startswith("D_t = Σ π·(log π − log p)")
+    jensen = "D_t = 0.25·Σ p·log(p/m) + 0.75·Σ π·log(π/m), m = 0.25·p + 0.75·π"
+    assert found["js_divergence"].divergence.startswith(jensen)
+    schedule = {"teachers": {"big": taught["teachers"]["big"] | {"opd_kl_coef": [1.0, 0.1]}}}
+    scheduled = told(**(schedule | {"distillation": {"kd_objective": "forward_kl"}}))
+    assert scheduled.total == "mean(L_t) + mean(c·D_t)" and scheduled.divergence.endswith("c = 1 to 0.1 (big)")

@@ -131,16 +131,31 @@ def filtered(**config):
         (
             {
                 "keep_sampling_mask": True,
-                "actor_infer": {"strategy_args": {"strategy_name": "vllm"}, "generating_args": {"top_k": 5}},
+                "actor_infer": {"strategy_args": {"strategy_name": "sglang"}, "generating_args": {"top_k": 5}},
             },
             "keep_sampling_mask",
-            "vllm does not say which tokens top_p and top_k kept",
+            "sglang is not asked here which tokens top_p and top_k kept",
         ),
         (
-            {"actor_train": {"router_replay": {"mode": "R3"}}, "actor_infer": {"strategy_args": {"strategy_name": "vllm"}}},
+            {"actor_train": {"router_replay": {"mode": "R3"}}, "actor_infer": {"strategy_args": {"strategy_name": "sglang"}}},
             "actor_train.router_replay.mode",
-            "vllm does not say here which experts it computed a token with",
+            "sglang is not asked here which experts it computed a token with",
         ),
+        *[
+            (
+                {
+                    "actor_train": {"router_replay": {"mode": "R3"}},
+                    "actor_infer": {"strategy_args": {"strategy_name": "vllm", "strategy_config": {argument: value}}},
+                },
+                f"actor_infer.strategy_args.strategy_config.{argument}",
+                message,
+            )
+            for argument, value, message in (
+                ("pipeline_parallel_size", 2, "no process of such an engine has them"),
+                ("enable_prefix_caching", False, "by the blocks of the prefix cache"),
+                ("enable_return_routed_experts", False, "the engine has to report its experts"),
+            )
+        ],
         ({"response_length": None}, "response_length", "response_length or sequence_length"),
         ({"sequence_length": 20}, "sequence_length", "prompt_length 16 + response_length 8 = 24 > sequence_length 20"),
         ({"response_length": None, "sequence_length": 16}, "sequence_length", "16 - prompt_length 16 = 0"),

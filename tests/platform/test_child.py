@@ -92,6 +92,23 @@ def test_a_call_without_an_answer_costs_the_child(end: str) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("turns", range(8))
+def test_a_child_killed_just_before_a_call_is_told_at_once(turns: int) -> None:
+    """However many turns of the event loop there are between the end of the process and the call: in one of them the end has been
+    noticed, and is not carried through. Its limit is what a call would wait for that nobody answers."""
+
+    async def main() -> None:
+        child = await started()
+        os.kill(child.pid, signal.SIGKILL)
+        assert ended(child.pid)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        with pytest.raises(ChildDied, match="signal 9"):
+            await child.ask(20, "pid")
+
+    run(main())
+
+
 def test_what_a_child_started_ends_with_it_also_when_it_dies_by_itself(tmp_path: Path) -> None:
     async def main() -> None:
         child = await started()

@@ -16,7 +16,7 @@ from roll.plan.rules.addresses import listening_at
 from roll.platform.ports import check_listening
 from roll.reports.prometheus.accounts import FILE, Accounts
 from roll.reports.prometheus.page import MetricsPage
-from roll.reports.prometheus.series import GAUGES, MOST, MOST_OTHERS, REUSED, Families, accounts, of_metrics
+from roll.reports.prometheus.series import GAUGES, MOST, MOST_OTHERS, MOST_OWN, REUSED, Families, accounts, of_metrics
 
 DASHBOARD = Path(__file__).parents[2] / "examples/monitoring/dashboard.json"
 ROW = {
@@ -104,6 +104,29 @@ def test_the_figures_of_a_run_are_served_in_base_units(page_of):
     assert not any("histogram" in str(key) or "accuracy" in key[0] for key in values), "what is no number has no sample"
     for name, *_ in values:
         assert re.fullmatch(r"[a-z][a-z0-9_]*", name) and not re.search(r"_(ms|mb|s|percent)$", name), name
+
+
+def own(value, others=0):
+    """What an engine's package measures itself."""
+    samples = [["vllm:tokens_total", {"engine": "0", "model_name": "m"}, value]]
+    more = [["vllm:state", {"engine": "0", "place": str(i)}, 1.0] for i in range(others)]
+    return [
+        {"name": "vllm:tokens", "kind": "counter", "help": "Tokens", "samples": samples},
+        {"name": "vllm:state", "kind": "gauge", "help": "State", "samples": more},
+    ]
+
+
+def test_metrics_of_the_engines_package_are_passed_on_by_engine_and_bounded(page_of):
+    page = page_of()
+    page.own = {0: own(3.0), 2: own(5.0, others=2 * MOST_OWN)}
+    values = fetched(page)
+    assert values["vllm:tokens_total", ("engine", "0"), ("model_name", "m")] == 3
+    assert values["vllm:tokens_total", ("engine", "2"), ("model_name", "m")] == 5
+    assert sum(name.startswith("vllm:") for name, *_ in values) == 1 + MOST_OWN
+    text = urllib.request.urlopen(page.address, timeout=10).read().decode()
+    assert text.count("# TYPE vllm:tokens_total counter") == 1, "one family for all engines"
+    page.own = dict.fromkeys(range(MOST + 7), own(1.0))
+    assert sum(name == "vllm:tokens_total" for name, *_ in fetched(page)) == MOST
 
 
 def test_a_counter_has_the_ending_of_counters_and_nothing_else_has(page_of):

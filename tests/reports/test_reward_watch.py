@@ -1,13 +1,15 @@
 """What is said of a policy that collapses, or that earns its reward by length, a word or one answer; and that honest ones are
 left alone."""
 
+import gzip
 import random
 
 import pytest
 
-from roll.core.data.sample import Prompt, Sample, SampleGroup
-from roll.reports.reward_watch import GROUPS, PATIENCE, RewardWatch
+from roll.core.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn
+from roll.reports.reward_watch import STEPS, RewardWatch
 from roll.reports.warnings import Warnings
+from roll.reports.watched_rollouts import FILE, GROUPS, PATIENCE
 
 OTHERS = "so we add both numbers and then check that sum twice"
 
@@ -15,9 +17,10 @@ OTHERS = "so we add both numbers and then check that sum twice"
 class Runs:
     """Groups of eight of one domain, whose answers a policy makes from (share of the run, prompt's truth, random numbers)."""
 
-    def __init__(self, action="warn"):
+    def __init__(self, action="warn", folder=None, step=0, rows=()):
         self.warnings = Warnings(())
-        self.watch = RewardWatch(action, self.warnings)
+        self.watch = RewardWatch(action, self.warnings, folder)
+        self.watch.on_run_begin(step, rows)
         self._draw, self._groups = random.Random(7), 0
 
     def go(self, policy, reward, windows=6, truths=True, asked=""):
@@ -32,6 +35,11 @@ class Runs:
             ]
             self.watch.on_group(SampleGroup(self._groups, 0, prompt, made), None)
             self._groups += 1
+        return self.said()
+
+    def said(self):
+        """What was found in all that was given."""
+        self.watch.on_summary({"status": "finished"}, None)
         return self.warnings.kept
 
 
@@ -134,11 +142,11 @@ def test_held_out_success_that_falls_while_the_reward_rises_is_told():
     run.go(learns, right)
     for step in range(PATIENCE):
         run.watch.on_validation(10 + step, validation(0.45))
-    assert run.warnings.kept == [], "within chance"
+    assert run.said() == [], "within chance"
     for step in range(PATIENCE):
-        assert run.warnings.kept == []
+        assert run.said() == []
         run.watch.on_validation(20 + step, validation(0.3))
-    (line,) = run.warnings.kept
+    (line,) = run.said()
     assert "fell from 50% to 30% while the reward rises" in line
 
 
@@ -148,4 +156,88 @@ def test_held_out_success_that_falls_with_the_reward_is_not_hacking():
     run.go(lambda share, truth, draw: learns(0.3, truth, draw), right)
     for step in range(5):
         run.watch.on_validation(step, validation(0.3))
-    assert run.warnings.kept == []
+    assert run.said() == []
+
+
+def repeats(share, truth, draw):
+    words = draw.sample(OTHERS.split(), 6)
+    return " ".join(words if share < 0.4 else words * 6) + f" {draw.randrange(200)}"
+
+
+def test_a_policy_that_repeats_itself_without_more_success_is_told():
+    (line,) = Runs().go(repeats, right)
+    assert "stood in the same response before" in line and "success does not rise" in line
+
+    def thinks(share, truth, draw):
+        return f"{repeats(share, truth, draw)} so {truth if draw.random() < 0.1 + 0.8 * share else draw.randrange(200)}"
+
+    assert Runs().go(thinks, right) == [], "what helps is left alone"
+
+
+@pytest.mark.parametrize(("learning", "found"), [(0.0, True), (0.9, False)])
+def test_an_entropy_that_is_gone_before_anything_is_learned_is_told(learning, found):
+    run = Runs()
+    for step in range(STEPS):
+        run.watch.on_step(step, {"actor/entropy": 1.0})
+    run.go(lambda share, truth, draw: learns(learning * share, truth, draw), right)
+    for step in range(STEPS):
+        run.watch.on_step(20 + step, {"actor/entropy": 0.01})
+    assert [("entropy fell from 1 to 0.01 nats" in line) for line in run.said()] == [True] * found
+
+
+def test_a_resumed_run_compares_with_the_beginning_of_the_run(tmp_path):
+    """The first half of one run, and the second half as that of another process."""
+    halves = (lambda share, *more: grows(share / 2, *more), lambda share, *more: grows(0.5 + share / 2, *more))
+    pays = lambda text, truth: len(text.split()) / 50  # noqa: E731
+    assert Runs(folder=tmp_path).go(halves[0], pays, windows=2) == []
+    assert Runs().go(halves[1], pays, windows=3) == [], "not to be seen from there on"
+    (line,) = Runs(folder=tmp_path, step=20).go(halves[1], pays, windows=3)
+    assert "the longer of a group have the higher reward" in line
+    assert Runs(folder=tmp_path).go(halves[1], pays, windows=3) == [], "a run that begins has no earlier one"
+
+
+@pytest.mark.parametrize("contents", [b"", b"no zip", gzip.compress(b"[1]"), gzip.compress(b'{"sums": {"first": 3}}')])
+def test_a_file_that_cannot_be_read_costs_the_comparison(tmp_path, contents):
+    (tmp_path / FILE).write_bytes(contents)
+    assert Runs(folder=tmp_path, step=20).go(learns, right, windows=2) == []
+
+
+def test_a_resumed_run_knows_the_best_validation_of_before():
+    name = "eval/validation/all/avg@1"
+    run = Runs(step=20, rows=[{"step": 10, **validation(0.5)}])
+    run.go(learns, right)
+    for step in range(PATIENCE):
+        run.watch.on_validation(20 + step, validation(0.3))
+    (line,) = run.said()
+    assert f"held-out success ({name}) fell from 50% to 30%" in line
+
+
+def episode(index, texts, score, step_wise):
+    """Of an agent: one sample, or one for each of its turns."""
+    turns = [Turn("seen", text, score / len(texts), "", True, True, 2) for text in texts]
+    parts = [(i, [turn]) for i, turn in enumerate(turns)] if step_wise else [(0, turns)]
+    for first, own in parts:
+        trajectory = Trajectory(own, first, len(turns), score, score > 0, "terminated")
+        prompt = Prompt("lake/0", [1], "seen", "lake", "lake", "")
+        yield Sample(prompt, index, [2], [-1.0], [], "stop", own[0].action, score, trajectory=trajectory)
+
+
+@pytest.mark.parametrize("step_wise", [True, False])
+def test_episodes_that_collapse_are_found_and_longer_ones_left_alone(step_wise):
+    draw = random.Random(3)
+
+    def go(play):
+        warnings = Warnings(())
+        watch = RewardWatch("warn", warnings)
+        for number in range(6 * GROUPS):
+            made = [each for i in range(8) for each in episode(i, *play(number / (6 * GROUPS)), step_wise)]
+            watch.on_group(SampleGroup(number, 0, made[0].prompt, made), None)
+        watch.on_summary({"status": "finished"}, None)
+        return warnings.kept
+
+    def moves(count):
+        return [draw.choice(["up", "down", "left", "right"]) for _ in range(count)]
+
+    assert go(lambda share: (moves(3 + round(20 * share)), 0.1 + share)) == [], "how long an episode is, is its environment's"
+    (line,) = go(lambda share: (["up"] * 3, 0.0) if share > 0.5 else (moves(6), float(draw.random() < 0.7)))
+    assert line.startswith("reward_watch: lake") and "the policy has collapsed" in line and "'up up up'" in line

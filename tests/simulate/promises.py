@@ -8,8 +8,10 @@ import json
 import math
 import random
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -36,13 +38,16 @@ SLOWEST_S = 8.0
 DISK_FULL = "No space left on device"
 KEPT = Path(__file__).parents[2] / "build/broken_schedule"
 """The runs of the shortest schedule that breaks a promise, as the page shows them."""
+SCHEDULE = "schedule.json"
+"""Holds the schedule, for again.py."""
 FAULTS, BROKEN = "faults", "broken promises"
 """Rows of the page's time view."""
 ROLES = {"engine": "actor_infer", "trainer": "actor_train", "judge": "rewards", "judging": "rewards"}
 
 
-def held(judge: Callable[[Any, Path], list[str]], schedule: object, folder: Path) -> None:
-    """Fails if a promise is broken, and keeps what the folder holds: the last that hypothesis tries is the shortest schedule."""
+def held(judge: Callable[[Any, Path], list[str]], schedule: Any, folder: Path) -> None:
+    """Fails if a promise is broken, and keeps the schedule and what the folder holds: the last that hypothesis tries is the
+    shortest schedule."""
     broken = ["it raises"]
     try:
         broken = judge(schedule, folder)
@@ -50,8 +55,10 @@ def held(judge: Callable[[Any, Path], list[str]], schedule: object, folder: Path
         if broken:
             shutil.rmtree(KEPT, ignore_errors=True)
             shutil.copytree(folder, KEPT)
+            (KEPT / SCHEDULE).write_text(json.dumps(asdict(schedule), indent=1))
+    again = f"the same again, with a debugger: {sys.executable} {Path(__file__).with_name('again.py')} {KEPT / SCHEDULE} --break"
     look = f"who did what when, with rows for faults and for broken promises: roll ui {KEPT}"
-    assert not broken, "\n".join(["promises are broken", *broken, look])
+    assert not broken, "\n".join(["promises are broken", *broken, again, look])
 
 
 def show(run, row: str, what: str, lasts_s: float = 0.0) -> None:

@@ -1,12 +1,19 @@
 """Whatever dies, hangs, fails or comes late, a run keeps its promises (test_mutations.py: were one broken, it would be found)."""
 
+import json
 import os
-from dataclasses import replace
+import re
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
 
+import again
 import pytest
 from fault_schedules import Fault, Schedule, schedules
 from hypothesis import HealthCheck, given, settings
 from party import PartySchedule, broken_promises_of, parties
+from programs import environment
 from promises import BROKEN, FAULTS, broken_promises, held
 from test_mutations import admission_off_by_one
 
@@ -75,6 +82,67 @@ def test_a_schedule_that_breaks_a_promise_can_be_opened_in_the_pages_time_view(m
     assert rows[BROKEN][0][0] == pytest.approx(1.25, abs=0.1) and "does not end within 50 s" in str(broken.value)
     ends = [end for _, end, *_ in rows["stage.lease"]]
     assert ends == sorted(ends) and ends[-1] == pytest.approx(59.0, abs=0.1), "9 s, and the 50 that the second was given"
+
+
+class Stops:
+    """In the place of Python's debugger: what is to be seen where it stops."""
+
+    def __init__(self, monkeypatch):
+        self.seen = []
+        monkeypatch.setattr(sys, "breakpointhook", self)
+
+    def __call__(self):
+        told = sys._getframe(1).f_locals
+        self.seen.append((told["at_s"], told["in_play"]))
+
+
+def kept(judge, schedule, folder, monkeypatch, tmp_path):
+    """The file of a schedule that breaks a promise, by the command that was printed."""
+    monkeypatch.setattr("promises.KEPT", tmp_path / "kept")
+    with pytest.raises(AssertionError, match="promises are broken") as broken:
+        held(judge, schedule, folder)
+    (line,) = [line for line in str(broken.value).splitlines() if line.startswith("the same again")]
+    _, program, file, stop = line.rpartition(": ")[2].split()
+    assert Path(program).is_file() and stop == "--break"
+    return file
+
+
+def test_a_schedule_that_breaks_a_promise_is_run_again_alone_and_opens_in_the_debugger(
+    memory_folder, tmp_path, monkeypatch, capsys
+):
+    """At the broken promise, or at a second, of an attempt that was resumed, too; the run is the same without and with it."""
+    admission_off_by_one(monkeypatch)
+    monkeypatch.setattr("promises.LONGEST_S", 50.0)
+    faults = (Fault(5.0, "engine dies", 1), Fault(9.0, "signal", 0))
+    file = kept(broken_promises, replace(QUIET, faults=faults), memory_folder, monkeypatch, tmp_path)
+    stops = Stops(monkeypatch)
+    assert again.main([file, "--break", "1e6"]) == 1 and stops.seen == []
+    told, _, missed = capsys.readouterr().out.partition("the debugger was not reached")
+    assert "after 1.25 s: 8 groups are live, at most 6 may be" in told and missed
+    for where, at_s in (([], 1.25), (["20"], 20.0)):
+        assert again.main([file, "--break", *where]) == 1
+        assert capsys.readouterr().out == told, "nothing happens otherwise"
+        (at, (run,)) = stops.seen.pop()
+        assert at == pytest.approx(at_s, abs=0.5) and run.state.groups.admission.live
+
+
+def test_the_debugger_is_pythons_and_shows_the_run(tmp_path):
+    (file := tmp_path / "schedule.json").write_text(json.dumps(asdict(QUIET)))
+    command = [sys.executable, again.__file__, str(file), "--break", "6"]
+    looks = "p round(at_s), [run.state.record.step for run in in_play]\nc\n"
+    told = subprocess.run(command, input=looks, capture_output=True, text=True, env=environment(), timeout=100, check=True).stdout
+    assert re.search(r"\(Pdb\) \(6, \[\d\]\)", told) and told.endswith("all promises are kept\n")
+
+
+def test_a_schedule_with_explorers_apart_is_run_again_alone(memory_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("party.after_the_end", lambda summary: ["a promise of this test"])
+    schedule = PartySchedule(replace(QUIET, engines=1, steps=2), 1, (Fault(3.0, "explorer joins", 0),))
+    file = kept(broken_promises_of, schedule, memory_folder, monkeypatch, tmp_path)
+    assert again.read(Path(file).read_text()) == schedule
+    stops = Stops(monkeypatch)
+    assert again.main([file, "--break", "4"]) == 1 and "a promise of this test" in capsys.readouterr().out
+    ((at, runs),) = stops.seen
+    assert at == pytest.approx(4.0, abs=0.5) and len(runs) >= 2
 
 
 @pytest.mark.parametrize("ratio", [0.0, 2.0])

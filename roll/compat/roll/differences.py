@@ -146,8 +146,8 @@ LOSS: tuple[Difference, ...] = (
           "sample, long or short, whose score is other than 0 and 1", lambda c: getattr(c, "error_max_len_clip", False)),
     *(Difference(key, "true", "corrects, as in older releases of ROLL; ROLL no longer reads it, only train_infer_correction",
                  _switched_on(key)) for key in _OLD_CORRECTIONS),
-    Difference("actor_infer.generating_args.top_p", "top_p or top_k, hf_infer", "log-probs are those of the cut distribution "
-               "that is sampled; ROLL's are of the whole one, as here with keep_sampling_mask: false",
+    Difference("actor_infer.generating_args.top_p", "top_p or top_k, hf_infer or vllm", "log-probs are those of the cut "
+               "distribution that is sampled; ROLL's are of the whole one, as here with keep_sampling_mask: false",
                if_("actor_infer.generating_args", keeps_sampling_mask)),
     where("old_logprobs", "ROLL recomputes log-probs", "ROLL takes ratios, and the penalty of add_token_level_kl, to log-probs "
           "that it recomputes at the start of a step, and leaves what happened since the sampling uncorrected; here they are "

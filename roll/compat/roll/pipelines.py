@@ -90,16 +90,25 @@ def _has_prompts(mapping: Mapping[str, object]) -> bool:
     return isinstance(data, Mapping) and any(data.get(name) for name in ("file_name", "path"))
 
 
+def _shows_images(mapping: Mapping[str, object]) -> bool:
+    """Whether it is a file of here, which says how a model that sees is shown images."""
+    actor = mapping.get("actor_train")
+    data = actor.get("data_args") if isinstance(actor, Mapping) else None
+    return isinstance(data, Mapping) and data.get("images") is not None
+
+
 def _refused(mapping: Mapping[str, object]) -> Iterator[Problem]:
     for name, keys in _OTHERS.items():
         for key in keys:
             if mapping.get(key):
                 yield _problem(key, mapping[key], name)
+    shown = _shows_images(mapping)
     for key, value in _leaves(mapping, ""):
         name = key.rpartition(".")[2]
         if value in _DIFFUSION:
             yield _problem(key, value, _DIFFUSION_NAME)
-        if name in _VISION_KEYS or (name in _VISION_VALUES and isinstance(value, str) and _VISION_VALUES[name].search(value)):
+        named = name in _VISION_VALUES and isinstance(value, str) and _VISION_VALUES[name].search(value)
+        if name in _VISION_KEYS or (named and not shown):
             yield _problem(key, value, _SENSES)
         if name == "env_type" and isinstance(value, str) and _COMPUTER.search(value):
             yield _problem(key, value, _COMPUTER_NAME)

@@ -68,6 +68,8 @@ class LossSpec:
     """The estimate of a token is limited to ± this."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
+    divergence: float | None = None
+    """The β of the divergence from the teachers (`distillation.divergence`); None: the loss has none."""
     correction: Correction = field(default_factory=Correction)
     """Correction of the distance to the policy that sampled."""
     engines: int = 1
@@ -104,6 +106,7 @@ def compute_loss(
     totals_tokens: int,
     totals_sequences: int,
     totals_rollouts: float | None = None,
+    divergence: Tensor | None = None,
 ) -> tuple[Tensor, Metrics]:
     """This micro-batch's share of the batch loss (a scalar to call `backward` on) and its metrics for `reduce_metrics`.
 
@@ -118,21 +121,20 @@ def compute_loss(
             log-prob is not finite is left out and counted in `actor/behaviour_not_finite`.
         totals_tokens, totals_sequences: of the optimiser batch, over all micro-batches and ranks (see `aggregate`).
         totals_rollouts: likewise; `rollout-mean` needs it, and the batch's `rollout_tokens`.
+        divergence: [B, T] from the teachers, whose weights the batch has; 0 without a teacher.
     """
     mask, totals = batch.loss_mask, (totals_tokens, totals_sequences)
-    rollouts = None
-    if batch.rollout_tokens is not None and totals_rollouts is not None:
-        rollouts = Rollouts(batch.rollout_tokens, totals_rollouts)
+    tokens, rollouts = batch.rollout_tokens, totals_rollouts
+    of_rollouts = Rollouts(tokens, rollouts) if tokens is not None and rollouts is not None else None
 
     def total(per_token: Tensor, chosen: Tensor = mask) -> Tensor:
-        return aggregate(select(per_token, chosen), mask, spec.aggregation, *totals, spec.norm_length, rollouts)
+        return aggregate(select(per_token, chosen), mask, spec.aggregation, *totals, spec.norm_length, of_rollouts)
 
     per_token, usable, metrics = _policy_loss(logprobs, batch, spec)
     metrics |= gradient_left(select(per_token, usable), logprobs, batch.advantages, mask)
     loss = total(per_token, usable)
     metrics["actor/pg_loss"] = SumMetric(loss.detach())
-
-    loss = _regularised(loss, logprobs, entropy, batch, spec, total, metrics)
+    loss = _regularised(loss, logprobs, entropy, batch, spec, total, metrics, divergence)
     metrics["actor/total_loss"] = SumMetric(loss.detach())
     return loss, metrics
 
@@ -145,9 +147,14 @@ def _regularised(
     spec: LossSpec,
     total: Callable[[Tensor], Tensor],
     metrics: Metrics,
+    divergence: Tensor | None,
 ) -> Tensor:
-    """The loss with KL(policy ‖ reference) and the entropy bonus, which are also told to `metrics`."""
+    """The loss with divergences from teachers and reference and the entropy bonus, which are also told to `metrics`."""
     mask = batch.loss_mask
+    if divergence is not None:
+        assert batch.teacher_weights is not None, "they come with the teachers' tokens"
+        metrics["actor/divergence"] = masked_mean(divergence, mask)
+        loss = loss + total(divergence * batch.teacher_weights[:, None])
     if batch.reference_logprobs is not None:
         kl_loss = total(approx_kl(logprobs, batch.reference_logprobs.detach(), spec.kl_estimator, mask, spec.kl_clamp))
         metrics["actor/kl_loss"] = SumMetric(kl_loss.detach())

@@ -250,7 +250,9 @@ class FSDP2Config(Compiling):
     """`strategy_config` of fsdp2_train and fsdp2_infer."""
 
     reshard_after_forward: bool = option(
-        True, "Free gathered weights after each layer's forward pass: less memory, one more all-gather in the backward pass."
+        True,
+        "Free gathered weights after each layer's forward pass: less memory, one more all-gather in the backward pass. "
+        "false: gather, and round, them once in an optimiser step.",
     )
     fsdp_size: int = option(
         -1,

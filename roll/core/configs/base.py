@@ -11,7 +11,7 @@ from roll.core.configs.fields import Bounds, option
 from roll.core.configs.flow import FlowConfig
 from roll.core.configs.replay import ReplayConfig
 from roll.core.configs.staleness import GroupsOrder, StalenessPolicy
-from roll.core.configs.watching import AlarmConfig, EarlyStoppingConfig, KeepBestConfig, OnEventConfig
+from roll.core.configs.watching import AlarmAction, AlarmConfig, EarlyStoppingConfig, KeepBestConfig, OnEventConfig
 
 TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow", "none"]
 WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
@@ -140,6 +140,11 @@ class BaseConfig:
         [],
         "Metrics that are watched while steps are trained, e.g. [{metric: actor/ess, below: 0.3, for_steps: 3, action: stop}]. "
         "With mode explore and train the trainer watches.",
+    )
+    reward_watch: AlarmAction | None = option(
+        "warn",
+        "Done when the policy collapses, or seems to earn its reward by length, by a word or by one answer to all prompts: "
+        "warn; stop: end the run, with a checkpoint, status stopped; null: nothing is looked for.",
     )
     metrics_address: str | None = option(
         None,

@@ -236,10 +236,14 @@ def with_default_devices(config: C, accelerators: int) -> C:
     )
 
 
-def needed_on_accelerators(config: PPOConfig) -> dict[str, tuple[str, str]]:
-    """Returns the engine arguments that must be true on accelerators, each with the reason and the alternative."""
+def needed_arguments(config: PPOConfig, accelerators: bool) -> dict[str, tuple[str, str]]:
+    """Returns the engine arguments that must be true, each with the reason and the alternative."""
     engine = engine_of(config.actor_infer.strategy_args.strategy_name)
     needed: dict[str, tuple[str, str]] = {}
+    if replays_routing(config) and engine.routes_argument:
+        needed[engine.routes_argument] = "the engine has to report its experts", "actor_train.router_replay.mode: disable"
+    if not accelerators:
+        return needed
     if "actor_infer" in config.roles() and config.on_devices_of("actor_infer", at_once=False):
         why = "the engines take turns with other roles on their devices, and have to give the memory back meanwhile"
         needed |= dict.fromkeys(engine.sleep_arguments, (why, "devices that no other role has"))

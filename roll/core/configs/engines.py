@@ -24,8 +24,12 @@ class EngineTraits:
     """It promises that a response is a function of weights, prompt and seed."""
     sampling_mask: bool = False
     """It reports the tokens that top_p and top_k kept."""
+    images: bool = False
+    """It is shown images."""
     routes: bool = False
     """It reports the experts that computed a token."""
+    routes_argument: str = ""
+    """The argument that it needs for that."""
     adapters: Literal["none", "merged", "beside"] = "none"
     """Its way to serve LoRA adapters: merged into its base weights, or computed beside them."""
     largest_rank: int | None = None
@@ -54,6 +58,7 @@ ENGINES: dict[str, EngineTraits] = {
         computes_as_trainer=True,
         repeatable=True,
         sampling_mask=True,
+        images=True,
         routes=True,
         adapters="merged",
     ),
@@ -62,6 +67,9 @@ ENGINES: dict[str, EngineTraits] = {
         scorer="roll.strategies.infer.vllm.scorer.VLLMScorer",
         package="roll.strategies.infer.vllm.arguments",
         hosted=True,
+        sampling_mask=True,
+        routes=True,
+        routes_argument="enable_return_routed_experts",
         adapters="beside",
         largest_rank=512,
         memory_share=0.92,

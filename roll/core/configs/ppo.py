@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 from roll.core.configs.arguments import GeneratingArguments
 from roll.core.configs.base import BaseConfig
+from roll.core.configs.distillation import DistillationConfig
 from roll.core.configs.estimators import ESTIMATORS, OWN_FUNCTION, AdvantageEstimator, Estimator, usable_estimators
 from roll.core.configs.fields import Bounds, option
 from roll.core.configs.losses import (
@@ -137,7 +138,7 @@ class PPOConfig(BaseConfig, ABC):
         None,
         "What log-probs are of where top_p or top_k cut the distribution that is sampled.\n"
         "true: the cut distribution. The engine says which tokens it kept, and policy, old and reference log-probs are taken "
-        "over the same tokens (hf_infer only).\n"
+        "over the same tokens (hf_infer, vllm).\n"
         "false: the whole distribution, as in ROLL; then the gradient is not that of the policy which sampled.\n"
         "null: true where the engine can.",
     )
@@ -167,8 +168,9 @@ class PPOConfig(BaseConfig, ABC):
     )
     critic: CriticConfig | None = option(None, "The value model that adv_estimator: gae needs, and nothing else.")
     teachers: dict[str, TeacherConfig] = option(
-        {}, "Frozen models, by name, whose log-probs of the policy's tokens are part of advantages."
+        {}, "Frozen models, by name, whose log-probs of the policy's tokens are part of advantages or loss."
     )
+    distillation: DistillationConfig = option(DistillationConfig(), "What is learnt from the teachers.")
 
     warm_start: WarmStartConfig | None = option(None, "Supervised fine-tuning before the first rollouts; null: none.")
 

@@ -13,7 +13,6 @@ from roll.core.configs.estimators import STEP_ESTIMATORS, Scope
 from roll.core.configs.fields import Bounds, option, required
 from roll.core.configs.ppo import MAIN_SET, Lengths, PPOConfig
 from roll.core.configs.rows import PairLossConfig
-from roll.core.configs.watching import AlarmAction
 from roll.core.configs.worker import RewardConfig, ValidationConfig
 
 
@@ -47,11 +46,6 @@ class RLVRConfig(PPOConfig):
     rollout: RolloutConfig | None = option(None, "Rollouts of your own, in the place of one response; null means none.")
     validation: ValidationConfig | None = option(None, "Fixed prompts evaluated every eval_steps; null means none.")
     validation_sets: dict[str, ValidationConfig] = option({}, "More validation sets by name, each with its prompts and sampling.")
-    reward_watch: AlarmAction | None = option(
-        "warn",
-        "Done when the policy collapses, or seems to earn its reward by length, by a word or by one answer to all prompts: "
-        "warn; stop: end the run, with a checkpoint, status stopped; null: nothing is looked for.",
-    )
     total_epochs: float | None = option(
         None,
         "Passes over the training prompts, instead of max_steps: the run has total_epochs x usable prompts / rollout_batch_size "
@@ -159,8 +153,8 @@ class RLVRConfig(PPOConfig):
 
     @property
     def images_dir(self) -> str | None:
-        sources = (self.actor_train, *self.validations.values())
-        return f"{self.run_dir}/images" if any(each.data_args.images is not None for each in sources) else None
+        sources = [self.actor_train.data_args, *(each.data_args for each in self.validations.values())]
+        return f"{self.run_dir}/images" if any(data.images is not None for data in sources) else None
 
     @property
     def validation_sampling(self) -> dict[str, GeneratingArguments]:

@@ -7,16 +7,19 @@ from dataclasses import dataclass, replace
 from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.data.kept_tokens import KeptTokens
 from roll.core.data.routes import Routes
+from roll.core.data.taught import TeacherAnswer
 
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """Kept sets and expert routes of a sample; a field is None if it was not requested or the engine reported nothing."""
+    """Kept sets, expert routes and a teacher's answer; a field is None if it was not requested or nothing was reported."""
 
     kept: KeptTokens | None = None
     """The set that top_p and top_k kept, for each token of the response."""
     routes: Routes | None = None
     """Experts of the prompt's tokens and of the computed response tokens; the last response token is never computed."""
+    taught: TeacherAnswer | None = None
+    """The answer of the sample's teacher, which is asked once."""
 
     def then(self, more: Extras) -> Extras:
         """Appends the extras of the next call for the same response: its own tokens, and earlier ones not computed before."""
@@ -48,8 +51,12 @@ class Extras:
 
     @classmethod
     def from_json(cls, row: JsonMapping) -> Extras:
-        kept, routes = row["kept"], row["routes"]
-        return cls(None if kept is None else KeptTokens.from_json(kept), None if routes is None else Routes.from_json(routes))
+        kept, routes, taught = row["kept"], row["routes"], row.get("taught")
+        return cls(
+            None if kept is None else KeptTokens.from_json(kept),
+            None if routes is None else Routes.from_json(routes),
+            None if taught is None else TeacherAnswer.from_json(taught),
+        )
 
 
 NOTHING = Extras()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from roll.core.data.extras import Extras
     from roll.core.data.kept_tokens import KeptTokens
     from roll.core.data.routes import Routes
+    from roll.core.data.taught import TeacherAnswer
 
 JUDGED = "judged"
 """Name of the reward part that is the reward worker's judgement, before shaping."""
@@ -67,12 +68,15 @@ class Prompt:
     """The other columns of the row (test cases, difficulty, ...), for reward workers that need them."""
     conversation: list[JsonObject] = field(default_factory=list)
     """The messages that `text` was rendered from, for domains with a reward model, which renders them by its own template."""
+    hinted_ids: Sequence[int] | None = None
+    """Token ids of the prompt that the teacher is given in its place, which has a hint."""
 
     def __post_init__(self) -> None:
         self.input_ids = packed(self.input_ids, TOKENS)
 
     def to_json(self) -> JsonObject:
-        return asdict(self) | {"input_ids": list(self.input_ids)}
+        hinted = None if self.hinted_ids is None else list(self.hinted_ids)
+        return asdict(self) | {"input_ids": list(self.input_ids), "hinted_ids": hinted}
 
 
 def begun_answer(messages: Sequence[JsonMapping]) -> str:
@@ -97,6 +101,8 @@ class Turn:
     """Tokens of the action."""
     exchange: str = ""
     """JSON of a program's request for the action and of the answer to it; empty if no program asked for the action."""
+    times: Sequence[float] = field(default=(), compare=False)
+    """Seconds of the day: the action was asked for, it was there, and the environment, if there is one, had done it."""
 
 
 EpisodeEnd = Literal["terminated", "truncated", "max_steps", "context"]
@@ -171,6 +177,10 @@ class Sample:
     def routes(self) -> Routes | None:
         """The experts that prompt and response were computed with; None: not requested."""
         return None if self.extras is None else self.extras.routes
+
+    @property
+    def taught(self) -> TeacherAnswer | None:
+        return None if self.extras is None else self.extras.taught
 
     @property
     def oldest_version(self) -> int:

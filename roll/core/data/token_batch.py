@@ -17,9 +17,11 @@ from torch import Tensor
 
 from roll.core.data.kept_tokens import KeptSets
 from roll.core.data.routes import joined_routes, told_apart, unrouted
+from roll.core.data.taught import TopTokens
 from roll.core.data.transfer import Move
 
 PER_SAMPLE = ("lengths", "scores", "temperatures", "rollout_tokens", "teacher_weights")
+OF_TRAINED = ("kept", "teacher_top")
 
 
 @dataclass(slots=True)
@@ -47,7 +49,9 @@ class _Tensors:
     teacher_logprobs: Tensor | None = None
     """[N] float32, log-probs of each sample's teacher; NaN where it has none."""
     teacher_weights: Tensor | None = None
-    """[S] float32, weight of the teacher in the sample's advantages."""
+    """[S] float32, weight of the teacher in the sample's advantages or loss."""
+    teacher_top: TopTokens | None = None
+    """The most probable tokens of each sample's teacher; None: the loss has no divergence from it."""
     values: Tensor | None = None
     """[N] float32, the critic's value of the state that each token was taken in, 0 where the mask is False."""
     returns: Tensor | None = None
@@ -117,6 +121,8 @@ class TokenBatch(_Tensors):
             parts = [getattr(batch, field.name) for batch in batches]
             if field.name == "kept":
                 values[field.name] = _joined_sets(batches)
+            elif isinstance(parts[0], TopTokens):
+                values[field.name] = TopTokens.joined(parts)
             elif field.name == "routes":
                 values[field.name] = joined_routes([(batch.num_tokens, batch.routes) for batch in batches])
             else:
@@ -138,9 +144,10 @@ class TokenBatch(_Tensors):
         values: dict[str, Any] = {
             f.name: getattr(self, f.name) if f.name in PER_SAMPLE else pad(getattr(self, f.name))
             for f in fields(self)
-            if f.name != "kept"
+            if f.name not in OF_TRAINED
         }
-        return Padded(attention_mask=mask, kept=None if self.kept is None else self.kept[self.loss_mask], **values)
+        values |= {name: None if (held := getattr(self, name)) is None else held[self.loss_mask] for name in OF_TRAINED}
+        return Padded(attention_mask=mask, **values)
 
     def sums_per_sample(self, flat: Tensor) -> Tensor:
         """[S] sums of a flat [N] tensor over each sample's tokens."""
@@ -156,13 +163,13 @@ def _joined_sets(batches: Sequence[TokenBatch]) -> KeptSets | None:
 @dataclass(slots=True, kw_only=True)
 class Padded(_Tensors):
     """A micro-batch of `B` samples, right-padded to `T` tokens. Per-token fields are [B, T], except for `routes`, [B, T, layers,
-    k], and `kept`, which has the sets of the trained tokens in the order of the loss mask."""
+    k], and `OF_TRAINED`, which have the trained tokens in the order of the loss mask."""
 
     attention_mask: Tensor
 
     def each(self, move: Move) -> Padded:
         held = {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
-        there: dict[str, Any] = {n: v.each(move) if isinstance(v, KeptSets) else move(v) for n, v in held.items()}
+        there: dict[str, Any] = {n: v.each(move) if isinstance(v, KeptSets | TopTokens) else move(v) for n, v in held.items()}
         return Padded(**there)
 
     def flatten(self, values: Tensor) -> Tensor:

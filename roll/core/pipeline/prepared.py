@@ -26,6 +26,7 @@ from roll.core.record.checkpoint import Checkpoint, CheckpointStore, resumable
 from roll.core.record.run_identity import RunIdentity
 from roll.core.record.run_lock import RunLock
 from roll.core.record.validation import ValidationSet
+from roll.core.trainer.trainer import Teaching
 
 P = TypeVar("P", bound="Prepared")
 Onlookers = Callable[[Flow, Mapping[str, Cluster], Path, Reports], Sequence[Coroutine[object, object, None]]]
@@ -98,6 +99,8 @@ class Prepared:
     """Values that all processes of the run must share, by key."""
     groups: Callable[[GroupParts], Groups] = Groups
     """Makes the groups of a run that has them in this process."""
+    teaching: Teaching | None = None
+    """Asks the teachers; None: there are none."""
     database: GroupsDatabase | None = None
     """Where the groups of a run of several processes lie; None: in this process."""
     identity: RunIdentity | None = None

@@ -11,7 +11,7 @@ from roll.core.algorithms.correction import Correction, Filter, ImportanceWeight
 from roll.core.algorithms.loss import LossSpec
 from roll.core.configs.arguments import EngineArguments, HFInferConfig, ModelArguments, StrategyArguments
 from roll.core.configs.backend_arguments import MegatronConfig
-from roll.core.configs.derived import Derived, needed_on_accelerators
+from roll.core.configs.derived import Derived, needed_arguments
 from roll.core.configs.losses import TrainInferCorrectionConfig
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.rlvr import RLVRConfig
@@ -22,6 +22,7 @@ from roll.core.configs.worker import (
     CriticConfig,
     JudgingModelConfig,
     RewardModelConfig,
+    TeacherConfig,
     TrainedConfig,
     TrainingRole,
     WorkerConfig,
@@ -37,6 +38,7 @@ ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Both names of the variable that torch's allocator reads."""
 QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 TRAIN_WORKER = "roll.core.workers.workers.TrainWorker"
+TEACHER_WORKER = "roll.strategies.train.teacher_worker.TeacherWorker"
 CRITIC_WORKER = "roll.core.workers.workers.CriticWorker"
 LOG_PROB_WORKER = "roll.core.workers.workers.LogProbWorker"
 INFER_WORKER = "roll.core.workers.workers.InferWorker"
@@ -58,6 +60,7 @@ def loss_spec(config: PPOConfig, derived: Derived) -> LossSpec:
         kl_estimator=config.kl_loss_type,
         kl_clamp=config.kl_loss_clamp,
         entropy_coef=config.entropy_loss_coef,
+        divergence=config.distillation.beta if config.teachers else None,
         correction=_correction(config.train_infer_correction),
         full_rate_ess=config.staleness_tuning.target_ess if config.staleness_tuning.learning_rate else None,
     )
@@ -143,6 +146,8 @@ def train_specs(
 def _built_in(worker: TrainingRole) -> str:
     if isinstance(worker, CriticConfig):
         return CRITIC_WORKER
+    if isinstance(worker, TeacherConfig):
+        return TEACHER_WORKER
     return LOG_PROB_WORKER if isinstance(worker, ActorLogProbConfig) else TRAIN_WORKER
 
 
@@ -199,8 +204,8 @@ def infer_specs(
         if derived.adapter_updates:
             options["adapters"] = _adapter_source(config, adapters)
         options |= _engine_options(config, worker.strategy_args, model, placement, inventory, backend)
-        if isinstance(chosen, EngineArguments) and inventory.kind == "cuda":
-            options["engine_args"] = dict.fromkeys(needed_on_accelerators(config), True) | chosen.given
+        if isinstance(chosen, EngineArguments):
+            options["engine_args"] = dict.fromkeys(needed_arguments(config, inventory.kind == "cuda"), True) | chosen.given
         kwargs = {"strategy_name": worker.strategy_args.strategy_name, "options": options}
         specs.append(WorkerSpec(f"actor_infer-{placement.rank}", worker.worker_cls or INFER_WORKER, placement, kwargs))
     return specs

@@ -245,7 +245,8 @@ class WithTrainer(Topology):
         config, derived, state, clusters = self._config, self._prepared.derived, self._state, self._clusters
         self._checkpoints = CheckpointWriter(state, clusters, self.ledger)
         training = Training(
-            state.groups, state.schedule, state.reports, state.advantages, state.first_step, self._checkpoints, announce
+            *(state.groups, state.schedule, state.reports, state.advantages, state.first_step, self._checkpoints, announce),
+            teaching=self._prepared.teaching,
         )
         self.trainer = self._kind()(config, derived, loss_spec(config, derived), training, clusters, store, self._copy)
 

@@ -26,6 +26,7 @@ OF_SOME_RUNS: dict[str, tuple[str, ...]] = {
     "use_kl_loss or add_token_level_kl": ("actor/kl_loss",),
     "add_token_level_kl": ("critic/kl", "critic/kl_coef"),
     "teachers": ("teacher/kl", "teacher/token_share", "teacher/weight"),
+    "a divergence from teachers": ("actor/divergence",),
     "an adv_estimator that compares the rollouts of a group": ("rewards/groups_without_signal",),
     "adv_estimator gae": (
         *("critic/value_loss", "critic/values/mean", "critic/returns/mean", "critic/explained_variance"),

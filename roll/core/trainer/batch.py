@@ -136,16 +136,6 @@ def gather(values: Sequence[Tensor], batch: TokenBatch, by_rank: Sequence[Sequen
     return out
 
 
-def taught(batch: TokenBatch, samples: Sequence[int], log_probs: Tensor, weight: float) -> TokenBatch:
-    """Returns the batch with a teacher's log-probs of these samples, in this order, beside those of other teachers."""
-    of_tokens, weights = batch.teacher_logprobs, batch.teacher_weights
-    of_tokens = torch.full((batch.num_tokens,), torch.nan) if of_tokens is None else of_tokens.clone()
-    weights = torch.zeros(len(batch)) if weights is None else weights.clone()
-    chosen = torch.zeros(len(batch), dtype=torch.bool).index_fill_(0, torch.tensor(samples, dtype=torch.int64), True)
-    of_tokens[chosen[batch.sample_ids]], weights[chosen] = log_probs, weight
-    return batch.with_(teacher_logprobs=of_tokens, teacher_weights=weights)
-
-
 def rollout_metrics(groups: Sequence[SampleGroup]) -> dict[str, float]:
     """Returns metrics of a step's rollouts; lengths are in tokens of the policy. `critic/score` is ROLL's name for rewards."""
     samples = [sample for group in groups for sample in group.samples]

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 from roll.core.algorithms.correction import ESS
@@ -25,7 +26,6 @@ from roll.core.algorithms.value_loss import ValueLossSpec
 from roll.core.configs.derived import Derived
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.sizes import MIB
-from roll.core.configs.worker import TEACHERS
 from roll.core.data.seeding import derive_seed
 from roll.core.data.token_batch import TokenBatch
 from roll.core.distributed.clock import monotonic
@@ -46,6 +46,10 @@ from roll.core.weights.store import Buckets, WeightStore
 from roll.core.weights.transport import NewWeights, gather_weights
 
 logger = logging.getLogger(__name__)
+Shares: TypeAlias = tuple[list[list[int]], list[Any]]
+"""The samples of each rank, and its result."""
+Asks: TypeAlias = Callable[..., Awaitable[Shares]]
+"""A method of the workers of a role, a batch, and what else it is given."""
 
 
 @dataclass(slots=True)
@@ -71,6 +75,9 @@ class Step:
         return f"step {self.number + 1}"
 
 
+Teaching: TypeAlias = Callable[[Step, str, Asks, batching.Keep], Awaitable[None]]
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """The part of a run that its trainer works on."""
@@ -84,6 +91,8 @@ class Training:
     checkpoints: CheckpointWriter
     announce: Callable[[Buckets], None]
     """Called when the gathering of a version begins."""
+    teaching: Teaching | None = None
+    """Puts a teacher's answers into a step's batch."""
 
 
 class Trainer:
@@ -109,6 +118,7 @@ class Trainer:
         self._loss = replace(loss, engines=len(clusters["actor_infer"]) if "actor_infer" in clusters else 1)
         self._value_loss = ValueLossSpec(clip=config.value_clip)
         self._groups, self._schedule = training.groups, training.schedule
+        self._teaching = training.teaching
         self._reports, self._advantages, self._announce = training.reports, training.advantages, training.announce
         self._policy = clusters["actor_train"]
         self._critic = clusters.get("critic")
@@ -207,13 +217,9 @@ class Trainer:
         return step
 
     async def teach(self, step: Step, role: str) -> Step:
-        """Computes a teacher's log-probs of the samples that it teaches."""
-        samples = [group.prompt.tag for group in step.lease.groups for _ in group.samples]
-        taught = [i for i, tag in enumerate(samples) if self._config.teacher_of(tag) == role]
-        weight = self._config.teachers[role.removeprefix(TEACHERS)].weight(step.number, self._config.max_steps)
-        part = step.batch.select(taught)
-        log_probs = await self._per_token(self._clusters[role], "log_probs", step, part) if taught else torch.zeros(0)
-        step.batch = batching.taught(step.batch, taught, log_probs, weight)
+        """Asks a teacher about the samples that it teaches."""
+        assert self._teaching is not None, "prepared with the configuration of its teachers"
+        await self._teaching(step, role, partial(self._asked, self._clusters[role], step), self._advantages.trains)
         return step
 
     async def advantages(self, step: Step) -> Step:
@@ -306,19 +312,27 @@ class Trainer:
 
     async def _per_token(self, cluster: Cluster, method: str, step: Step, batch: TokenBatch) -> Tensor:
         """Returns [N], the results of a method of all workers (`log_probs`, `values`) for a batch of the step."""
+        by_rank, parts = await self._asked(cluster, step, method, batch)
+        return batching.gather(parts, batch, by_rank)
+
+    async def scores(self, cluster: Cluster, method: str, batch: TokenBatch) -> Tensor:
+        by_rank, parts = await self._scattered(cluster, method, batch)
+        return batching.gather(parts, batch, by_rank)
+
+    async def _asked(self, cluster: Cluster, step: Step, method: str, batch: TokenBatch, *args: object) -> Shares:
+        """Returns `_scattered`, on the clock of the step."""
         begun_at = monotonic()
-        found = await self.scores(cluster, method, batch)
+        found = await self._scattered(cluster, method, batch, *args)
         if cluster.role in self._derived.scored_ahead:
             step.scored_at = monotonic()
             step.scored_s = max(step.scored_s, step.scored_at - begun_at)
         return found
 
-    async def scores(self, cluster: Cluster, method: str, batch: TokenBatch) -> Tensor:
+    async def _scattered(self, cluster: Cluster, method: str, batch: TokenBatch, *args: object) -> Shares:
         batch = _for(cluster, batch)
         by_rank = await asyncio.to_thread(batching.shares, batch, cluster.num_shards)  # it compares all tokens
         shards = await asyncio.to_thread(lambda: [batch.select(indices) for indices in by_rank])
-        parts = await cluster.scatter(method, shards)
-        return batching.gather(parts, batch, by_rank)
+        return by_rank, await cluster.scatter(method, shards, *args)
 
 
 def _for(cluster: Cluster, batch: TokenBatch) -> TokenBatch:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Protocol
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from roll.core.configs.arguments import GeneratingArguments
 from roll.core.configs.base import WeightUpdateMode as WeightUpdateMode  # re-exported as part of this interface
+from roll.core.configs.plain import JsonObject
 from roll.core.data.extras import NOTHING, Extras
 from roll.core.data.sample import LOGPROBS, TOKENS, FinishReason, VersionSpan, packed
 from roll.core.weights.bucket import Bucket, WeightManifest
@@ -34,9 +35,9 @@ class SamplingParams:
     stop_strings: tuple[str, ...] = ()
     include_stop_str_in_output: bool = True
     with_kept: bool = False
-    """Requests the tokens that top_p and top_k kept; log-probs are then taken over these (hf_infer alone)."""
+    """Requests the tokens that top_p and top_k kept; log-probs are then taken over these (hf_infer, vllm)."""
     with_routes: bool = False
-    """Requests the experts that each token was routed to (hf_infer alone)."""
+    """Requests the experts that each token was routed to (hf_infer, vllm)."""
     seed: int | None = None
     """With a seed the response is a function of weights, prompt and seed alone, however requests are batched or interrupted.
     (vllm, sglang: only in their batch-invariant modes, `VLLM_BATCH_INVARIANT=1` and `enable_deterministic_inference`; otherwise
@@ -150,3 +151,12 @@ class InferStrategy(Protocol):
     async def stats(self) -> EngineStats: ...
 
     async def close(self) -> None: ...
+
+
+OwnMetric: TypeAlias = JsonObject
+"""A metric of the engine's package: name, kind, help, and samples of name, labels and value, as Prometheus has them."""
+
+
+@runtime_checkable
+class MeasuringStrategy(InferStrategy, Protocol):
+    async def own_metrics(self) -> list[OwnMetric]: ...

@@ -20,7 +20,15 @@ from roll.core.weights.received import ReceivedWeights
 from roll.core.weights.store import Link, Member
 from roll.core.weights.transport import receiving_end, sending_end
 from roll.core.workers.infer_engines import make_infer_strategy
-from roll.core.workers.infer_interface import EngineStats, GenerateRequest, GenerateResult, InferStrategy, WeightUpdateMode
+from roll.core.workers.infer_interface import (
+    EngineStats,
+    GenerateRequest,
+    GenerateResult,
+    InferStrategy,
+    MeasuringStrategy,
+    OwnMetric,
+    WeightUpdateMode,
+)
 from roll.core.workers.train_backends import make_critic, make_train_strategy
 from roll.core.workers.train_interface import (
     AccumulatingStrategy,
@@ -153,6 +161,10 @@ class InferWorker:
 
     async def stats(self) -> EngineStats:
         return await self.strategy.stats()
+
+    async def own_metrics(self) -> list[OwnMetric]:
+        """Returns the metrics of the engine's package, if it has some."""
+        return await self.strategy.own_metrics() if isinstance(self.strategy, MeasuringStrategy) else []
 
     async def close(self) -> None:
         await self.strategy.close()

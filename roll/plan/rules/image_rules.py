@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.arguments import DataArguments
+from roll.core.configs.engines import engines_that
 from roll.core.configs.ppo import PPOConfig, set_key
 from roll.core.configs.problems import Problem
 from roll.core.configs.rlvr import RLVRConfig
 
-ENGINES, TRAINERS = ("hf_infer",), ("fsdp2_train", "fsdp2_infer")
-"""What sees images."""
+TRAINERS = ("fsdp2_train", "fsdp2_infer")
+"""Back ends that train on images, or score them."""
 
 
 def image_problems(config: PPOConfig) -> Iterator[Problem]:
@@ -34,7 +35,7 @@ def image_problems(config: PPOConfig) -> Iterator[Problem]:
 def _blind(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
     """What cannot be told of images, or has not been made to see them."""
     for name, role in config.roles().items():
-        chosen, seeing = role.strategy_args.strategy_name, ENGINES if name == "actor_infer" else TRAINERS
+        chosen, seeing = role.strategy_args.strategy_name, engines_that("images") if name == "actor_infer" else TRAINERS
         if chosen not in seeing:
             key = f"{name}.strategy_args.strategy_name"
             yield Problem(key, chosen, "does not see the images of data_args.images", " or ".join(seeing))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from roll.core.configs.arguments import EngineArguments
 from roll.core.configs.derived import old_logprobs_recomputed, replays_routing, scores_ahead
 from roll.core.configs.dotted_path import DOTTED_PATH
 from roll.core.configs.engines import engine_of, engines_that
@@ -45,7 +46,7 @@ def _sampling_mask(config: PPOConfig) -> Iterator[Problem]:
     engine = config.actor_infer.strategy_args.strategy_name
     cuts = config.actor_infer.generating_args.truncates
     if config.keep_sampling_mask and cuts and not engine_of(engine).sampling_mask:
-        message = f"{engine} does not say which tokens top_p and top_k kept"
+        message = f"{engine} is not asked here which tokens top_p and top_k kept"
         able = " or ".join(engines_that("sampling_mask"))
         fix = f"actor_infer.strategy_args.strategy_name: {able}, or actor_infer.generating_args with top_p: 1 and top_k: 0"
         yield Problem("keep_sampling_mask", True, message, fix)
@@ -57,9 +58,18 @@ def _router_replay(config: PPOConfig) -> Iterator[Problem]:
     key, off = "actor_train.router_replay.mode", "router_replay.mode: disable"
     engine = config.actor_infer.strategy_args.strategy_name
     if not engine_of(engine).routes:
-        message = f"{engine} does not say here which experts it computed a token with"
+        message = f"{engine} is not asked here which experts it computed a token with"
         able = " or ".join(engines_that("routes"))
         yield Problem(key, "R3", message, f"actor_infer.strategy_args.strategy_name: {able}, or {off}")
+    options = config.actor_infer.strategy_args.options
+    given = options.given if isinstance(options, EngineArguments) else {}
+    block = "actor_infer.strategy_args.strategy_config"
+    if (stages := given.get("pipeline_parallel_size", 1)) != 1 and engine_of(engine).routes:
+        message = "router_replay needs the experts of all layers, and no process of such an engine has them"
+        yield Problem(f"{block}.pipeline_parallel_size", stages, message, f"tensor_parallel_size, or {off}")
+    if given.get("enable_prefix_caching") is False and engine_of(engine).routes:
+        message = "router_replay: the engine keeps its experts by the blocks of the prefix cache"
+        yield Problem(f"{block}.enable_prefix_caching", False, message, f"true, or {off}")
 
 
 def _clipping(config: PPOConfig) -> Iterator[Problem]:

@@ -72,6 +72,7 @@ def _of_this(config: PPOConfig) -> Iterator[str]:
         "use_kl_loss or add_token_level_kl": config.uses_reference,
         "add_token_level_kl": config.add_token_level_kl,
         "teachers": bool(config.teachers),
+        "a divergence from teachers": bool(config.teachers) and config.distillation.beta is not None,
         "an adv_estimator that compares the rollouts of a group": config.compares_in_groups,
         "adv_estimator gae": config.uses_critic,
         "value_clip": config.uses_critic and config.value_clip is not None,

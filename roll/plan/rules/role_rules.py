@@ -13,7 +13,7 @@ from roll.core.configs.arguments import (
     FSDP2Config,
 )
 from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, deepspeed_problems, megatron_problems
-from roll.core.configs.derived import adapter_obstacle, adapter_updates, needed_on_accelerators
+from roll.core.configs.derived import adapter_obstacle, adapter_updates, needed_arguments
 from roll.core.configs.device_mapping import MAX_DEVICES
 from roll.core.configs.dotted_path import DOTTED_PATH
 from roll.core.configs.engines import ENGINES
@@ -155,7 +155,7 @@ def _engine(config: PPOConfig) -> Iterator[Problem]:
     if wrong:
         return
     devices = role.world_size
-    for key, (message, otherwise) in needed_on_accelerators(config).items():
+    for key, (message, otherwise) in needed_arguments(config, accelerators=True).items():
         if options.given.get(key, True) is not True:
             yield Problem(f"{block}.{key}", options.given[key], message, f"true, or {otherwise}")
     replicas, per_engine = sizes.pop(REPLICAS), options.devices_per_engine

@@ -1,10 +1,12 @@
-"""Rules of teachers: what each is, which tags it teaches, and what can take its signal."""
+"""Rules of teachers: what each is, which tags it teaches, what is learnt from it, and what can take its signal."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 
+from roll.core.configs.fields import default_of
 from roll.core.configs.losses import POLICY_LOSSES
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import MISSING_VALUE, Problem, did_you_mean
@@ -13,7 +15,7 @@ _NAME = re.compile(r"[\w-]+")
 
 
 def teacher_problems(config: PPOConfig) -> Iterator[Problem]:
-    for rule in (_teachers, _tags, _signal):
+    for rule in (_teachers, _tags, _objective, _signal):
         yield from rule(config)
 
 
@@ -54,6 +56,26 @@ def _tags(config: PPOConfig) -> Iterator[Problem]:
                 yield Problem("adv_estimator", config.adv_estimator, message, f"a teacher with tag_included: [{tag}]")
 
 
+def _objective(config: PPOConfig) -> Iterator[Problem]:
+    given, key = config.distillation, "distillation"
+    changed = {item.name: value for item in fields(given) if (value := getattr(given, item.name)) != default_of(item)}
+    reads = {"policy_gradient": {"kd_objective"}, "js_divergence": {"kd_objective", "kd_beta", "logits_topk"}}
+    for name, value in changed.items():
+        if not config.teachers:
+            yield Problem(f"{key}.{name}", value, "there are no teachers", "teachers, or remove it")
+        elif name not in reads.get(given.kd_objective, {"kd_objective", "logits_topk"}):
+            yield Problem(f"{key}.{name}", value, f"is not read with kd_objective: {given.kd_objective}", "remove it")
+    if not config.teachers or given.beta is None:
+        return
+    roles = {"actor_train": config.actor_train, **{f"teachers.{name}": each for name, each in config.teachers.items()}}
+    for name, role in roles.items():
+        if (strategy := role.strategy_args.strategy_name).startswith("megatron"):
+            message = f"knows the log-prob of a token, and kd_objective: {given.kd_objective} is of whole distributions"
+            kind = strategy.removeprefix("megatron_")
+            fix = f"fsdp2_{kind}, deepspeed_{kind}, or kd_objective: policy_gradient"
+            yield Problem(f"{name}.strategy_args.strategy_name", strategy, message, fix)
+
+
 def _signal(config: PPOConfig) -> Iterator[Problem]:
     if not config.teachers:
         if config.estimator.of_teachers:
@@ -61,7 +83,8 @@ def _signal(config: PPOConfig) -> Iterator[Problem]:
             yield Problem("adv_estimator", config.adv_estimator, "there are no teachers", fix)
         return
     loss = POLICY_LOSSES.get(config.actor_train.pg_variant)
-    if loss is not None and not loss.by_token:
+    if loss is not None and not loss.by_token and config.distillation.beta is None:
         message = "spreads advantages over a response or goes by its reward, and a teacher says what each token is worth"
         able = [name for name, each in POLICY_LOSSES.items() if each.by_token]
-        yield Problem("actor_train.pg_variant", config.actor_train.pg_variant, message, f"one of {', '.join(able)}")
+        fix = f"one of {', '.join(able)}, or a divergence (distillation.kd_objective)"
+        yield Problem("actor_train.pg_variant", config.actor_train.pg_variant, message, fix)

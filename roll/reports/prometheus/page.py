@@ -15,7 +15,7 @@ from roll.core.configs.ppo import PPOConfig
 from roll.core.record.callbacks import MetricsRow, Summary
 from roll.core.record.run_lock import RunLock
 from roll.core.record.run_progress import RunProgress
-from roll.core.workers.infer_interface import EngineStats
+from roll.core.workers.infer_interface import EngineStats, OwnMetric
 from roll.plan.rules.addresses import listening_at
 from roll.reports.prometheus.accounts import Accounts
 from roll.reports.prometheus.series import Families, accounts, of_accounts, of_engines, of_metrics, of_progress, of_summary
@@ -36,6 +36,8 @@ class MetricsPage(OfRows, Collector):
         self._progress: RunProgress | None = None
         self._summary: Mapping[str, object] = {}
         self.engines: Mapping[int, EngineStats] = {}
+        self.own: Mapping[int, Sequence[OwnMetric]] = {}
+        """What the engines' package measures itself."""
         self._row: MetricsRow = {}
 
     # -- figures come in: each is replaced as a whole, as requests read meanwhile ----------------------------------------------
@@ -81,3 +83,4 @@ class MetricsPage(OfRows, Collector):
             yield from of_accounts(families, self._accounts.serve(accounts(progress.groups if progress is not None else {})))
         yield from of_summary(families, summary)
         yield from of_engines(families, self.engines)
+        yield from families.passed_on(self.own)

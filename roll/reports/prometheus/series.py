@@ -17,12 +17,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from roll.core.record.callbacks import MetricsRow
 from roll.core.record.run_progress import RunProgress
-from roll.core.workers.infer_interface import EngineStats
+from roll.core.workers.infer_interface import EngineStats, OwnMetric
 
 MOST = 100
 """Values of one label."""
 MOST_OTHERS = 300
 """Metrics without a series of their own."""
+MOST_OWN = 2_000
+"""Series that the package of an engine has itself: most are places of histograms."""
 Samples = Iterable[tuple[Sequence[str], float]]
 """Values of the labels, and the number."""
 
@@ -84,6 +86,19 @@ class Families:
 
     def counter(self, name: str, help: str, samples: Samples, labels: Sequence[str] = ()) -> Iterator[Metric]:
         return self._filled(CounterMetricFamily(f"roll_{name}", help, labels=(*self._names, *labels)), samples, MOST)
+
+    def passed_on(self, own: Mapping[int, Sequence[OwnMetric]]) -> Iterator[Metric]:
+        """The metrics of the engines' package, by engine; at most so many of each engine and of so many engines."""
+        found: dict[str, Metric] = {}
+        for engine, metrics in islice(own.items(), MOST):
+            left = MOST_OWN
+            labels = dict(zip(self._names, self._values, strict=True)) | {"engine": str(engine)}
+            for each in metrics:
+                family = found.setdefault(each["name"], Metric(each["name"], each["help"], each["kind"]))
+                for name, others, value in each["samples"][:left]:
+                    family.add_sample(name, {**others, **labels}, value)
+                left -= len(each["samples"][:left])
+        return (family for family in found.values() if family.samples)
 
     def _filled(self, family: Any, samples: Samples, most: int) -> Iterator[Metric]:
         """Nothing of a family without samples."""

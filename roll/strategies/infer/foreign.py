@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from safetensors import safe_open
@@ -22,7 +22,15 @@ from roll.core.errors import CallFailed, ChildDied, EngineClosed, EngineError
 from roll.core.weights.adapter import AdapterSource
 from roll.core.weights.bucket import Bucket, WeightManifest
 from roll.core.workers.infer_engines import make_infer_strategy
-from roll.core.workers.infer_interface import EngineStats, GenerateRequest, GenerateResult, SamplingParams, WeightUpdateMode
+from roll.core.workers.infer_interface import (
+    EngineStats,
+    GenerateRequest,
+    GenerateResult,
+    MeasuringStrategy,
+    OwnMetric,
+    SamplingParams,
+    WeightUpdateMode,
+)
 from roll.platform.child import Child
 from roll.platform.interpreters import environment
 from roll.platform.temp_folder import own_package
@@ -46,7 +54,7 @@ def request_of(plain: dict[str, Any]) -> GenerateRequest:
 
 def result_of(plain: dict[str, Any]) -> GenerateResult:
     versions = [VersionSpan(*span) for span in plain["versions"]]
-    return GenerateResult(**(plain | {"versions": versions, "extras": Extras(**plain["extras"])}))
+    return GenerateResult(**(plain | {"versions": versions, "extras": Extras.from_json(plain["extras"])}))
 
 
 CLOSING_S = 30.0
@@ -135,6 +143,10 @@ class OtherInterpreterStrategy(OtherInterpreterEngine):
     async def stats(self) -> EngineStats:
         return EngineStats(**await self._call("stats"))
 
+    async def own_metrics(self) -> list[OwnMetric]:
+        found: list[OwnMetric] = await self._call("own_metrics")
+        return found
+
 
 class EngineHost:
     """The strategy's methods, with arguments and results that JSON knows."""
@@ -147,7 +159,8 @@ class EngineHost:
         self.sleep, self.wake = self._strategy.sleep, self._strategy.wake
 
     async def generate(self, request: dict[str, Any]) -> dict[str, Any]:
-        return asdict(await self._strategy.generate(request_of(request)))
+        result = await self._strategy.generate(request_of(request))
+        return {field.name: getattr(result, field.name) for field in fields(result)} | {"extras": result.extras.to_json()}
 
     async def receive_bucket(self, version: int, path: str, checksum: int) -> None:
         with safe_open(path, framework="pt") as file:
@@ -159,3 +172,6 @@ class EngineHost:
 
     async def stats(self) -> dict[str, Any]:
         return asdict(await self._strategy.stats())
+
+    async def own_metrics(self) -> list[OwnMetric]:
+        return await self._strategy.own_metrics() if isinstance(self._strategy, MeasuringStrategy) else []

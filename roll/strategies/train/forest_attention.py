@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,16 @@ class _Call:
     """[S] the number of keys before the first query; None if it is 0 everywhere."""
 
 
+class Attention(Protocol):
+    """How the tokens of a row attend, in every layer."""
+
+    layers: int
+    """How many have attended."""
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None) -> Tensor:
+        """[1, N, heads, d] for query [1, heads, N, d], key and value [1, kv_heads, N, d]."""
+
+
 class ForestAttention:
     """The kernel's calls for a row, the same in every layer."""
 
@@ -83,7 +93,6 @@ class ForestAttention:
         return self
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None) -> Tensor:
-        """[1, N, heads, d] for query [1, heads, N, d], key and value [1, kv_heads, N, d]."""
         self.layers += 1
         q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
         outputs = []
@@ -172,7 +181,7 @@ def forest_sdpa(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    forest: ForestAttention | None = None,
+    forest: Attention | None = None,
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
@@ -198,7 +207,7 @@ def keep_out_of_graphs() -> None:
 ATTENTION = {"full_attention", "sliding_attention"}
 
 
-def check_attended(model: PreTrainedModel, forest: ForestAttention) -> None:
+def check_attended(model: PreTrainedModel, forest: Attention) -> None:
     """After a forward pass. `ValueError` if some layer mixed tokens in another way than by the forest."""
     config: Any = model.config.get_text_config()
     if forest.layers < config.num_hidden_layers:

@@ -20,7 +20,7 @@ from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.masters import Masters
 from roll.strategies.train.optimizer import MOMENTS, scale_to_norm
 from roll.strategies.train.scorer import Call
-from roll.strategies.train.sharding import local, reduce_gradients, reshard
+from roll.strategies.train.sharding import local, reduce_gradients, reshard, reshard_after_backward
 from roll.strategies.train.storage_offload import StorageOffload
 from roll.transports.experts import Fused
 
@@ -68,6 +68,8 @@ class FSDP2Strategy(HFTrainStrategy):
     def _backward(self, loss: Tensor, last: bool) -> None:
         if not self._options.reduce_scatter_during_grad_accumulation:
             reduce_gradients(self._model, now=last)
+        if not self._options.reshard_after_forward:
+            reshard_after_backward(self._model, now=last)
         loss.backward()
 
     def _step(self) -> float:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from roll.core.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_metrics
 from roll.core.data.token_batch import Padded, TokenBatch
@@ -32,7 +31,9 @@ from roll.strategies.train.image_rows import opened
 from roll.strategies.train.layout import Layout, RankMicrobatch, rank_microbatches
 from roll.strategies.train.logprobs import EntropyMode
 from roll.strategies.train.optimizer import MOMENTS, RateScale, make_adamw, unscaled
+from roll.strategies.train.packed_attention import packs
 from roll.strategies.train.process import follow_cores, prepare_process
+from roll.strategies.train.recomputed import recompute_activations
 from roll.strategies.train.scorer import Call, Scorer
 from roll.strategies.train.sharding import Ranks
 from roll.strategies.train.tensor_files import FilesOf, ModelFiles, TensorFiles
@@ -80,11 +81,12 @@ class HFTrainStrategy(ABC):
         self._adapters = self._add_adapters(context.seed)
         self._adapted_base = BaseWeights(path) if spec.export_adapters else None
         if spec.recomputes_activations:
-            _recompute_activations(self._model)
+            recompute_activations(self._model)
         fast = spec.backend.compiles(self._device.type != "cpu")
-        self._scorer = Scorer(self._model, fast, opened(self._model, spec, masters))
+        packed = packs(self._device, self._compute_dtype, self._model.config.get_text_config())
+        self._scorer = Scorer(self._model, fast, packed, opened(self._model, spec, masters))
         if fast and self._layers_can_be_compiled:
-            compile_layers(self._model)
+            compile_layers(self._model.get_decoder())
         follow_cores(self._model, self._cores)
         self._state = files.TrainerState()
         self._shapes = {name: tensor.shape for name, tensor in self._named_tensors()}
@@ -192,8 +194,10 @@ class HFTrainStrategy(ABC):
         entropies: EntropyMode = "differentiable" if loss.entropy_coef else "detached"
 
         def policy_loss(micro: Padded, layout: Layout) -> tuple[Tensor, Metrics]:
-            logprobs, entropy = self._scorer.logprobs(self._callable, micro, layout, entropies)
-            value, metrics = compute_loss(logprobs, entropy, micro, loss, totals.tokens, totals.sequences, totals.rollouts)
+            scored = self._scorer.with_divergence(self._callable, micro, layout, entropies, loss.divergence)
+            logprobs, entropy, divergence = scored
+            sizes = (totals.tokens, totals.sequences, totals.rollouts)
+            value, metrics = compute_loss(logprobs, entropy, micro, loss, *sizes, divergence)
             return value, metrics | self._scorer.metrics
 
         return policy_loss
@@ -340,11 +344,3 @@ class HFTrainStrategy(ABC):
     @property
     def _model_type(self) -> str:
         return str(self._hollow.config.model_type)
-
-
-def _recompute_activations(model: PreTrainedModel) -> None:
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    for module in model.modules():
-        # Checkpointing layers act in training mode only; what is inside them stays without dropout.
-        if isinstance(module, GradientCheckpointingLayer):
-            module.training = True

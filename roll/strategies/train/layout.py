@@ -18,6 +18,7 @@ from roll.core.data.routes import unrouted
 from roll.core.data.token_batch import PER_SAMPLE, Padded, TokenBatch
 from roll.core.data.transfer import Move
 from roll.strategies.train.forest_attention import ForestAttention
+from roll.strategies.train.packed_attention import PackedAttention
 
 
 class RankMicrobatch(NamedTuple):
@@ -45,6 +46,7 @@ def _without_samples(batch: TokenBatch) -> Padded:
         if isinstance(value, Tensor):
             values[each.name] = value.new_zeros(1 if each.name in PER_SAMPLE else (1, 1))
     values["lengths"] = batch.lengths.new_ones(1)
+    values["teacher_top"] = None if batch.teacher_top is None else batch.teacher_top[torch.zeros(0, dtype=torch.int64)]
     values["routes"] = None if batch.routes is None else unrouted(1, batch.routes)[None]
     return Padded(attention_mask=torch.ones(1, 1, dtype=torch.bool), **values)
 
@@ -88,9 +90,10 @@ def padded_rows(micro: Padded) -> Layout:
     return Layout(micro.tokens, columns, places, (rows, predictors + 1), micro.routes)
 
 
-def forest_row(micro: Padded) -> Layout:
-    """One row for all samples, with a `ForestAttention` in its arguments. What a sample shares with its predecessor in the
-    micro-batch stands there once: a hidden state depends on the tokens before it alone, and its gradients add up."""
+def forest_row(micro: Padded, packed: bool = False) -> Layout:
+    """One row for all samples, with a `ForestAttention`, or a `PackedAttention`, in its arguments. What a sample shares with its
+    predecessor in the micro-batch stands there once: a hidden state depends on the tokens before it alone, and its gradients
+    add up."""
     present, shared, own = micro.attention_mask, _shared(micro), own_tokens(micro)
     steps = torch.arange(present.shape[1])
     index = _places_in_row(own, shared)
@@ -98,7 +101,7 @@ def forest_row(micro: Padded) -> Layout:
     asked = index[rows, predictors]
     columns = asked.unique()
     positions = steps.expand_as(present)[own]
-    attention = ForestAttention(index, micro.lengths.tolist(), shared.tolist())
+    attention = (PackedAttention if packed else ForestAttention)(index, micro.lengths.tolist(), shared.tolist())
     return Layout(
         micro.tokens[own][None],
         columns,

@@ -38,6 +38,16 @@ def divisors(temperature: Tensor) -> Tensor:
     return torch.where(temperature == 0, torch.ones_like(temperature), temperature).float()
 
 
+def columned(values: Tensor) -> Tensor:
+    """[R, 1] of values [R]; values [R, n] as they are."""
+    return values[:, None] if values.ndim == 1 else values
+
+
+def wide_divisors(temperature: Tensor, like: Tensor) -> Tensor:
+    """`divisors` in the type of logits that are computed from `like`; float32 at least."""
+    return divisors(temperature).to(_wide(like))
+
+
 def row_logprobs(
     logits: Tensor, targets: Tensor, temperatures: Tensor, entropy: EntropyMode = "none", kept: KeptSets | None = None
 ) -> tuple[Tensor, Tensor | None]:
@@ -45,18 +55,18 @@ def row_logprobs(
 
     Args:
         logits: [K, V], any floating type.
-        targets: [K] int64.
+        targets: [K] int64, or [K, n] for n of each row.
         temperatures: [K].
         entropy: whether to return the entropies, and whether gradients flow through them.
         kept: of K tokens.
 
     Returns:
-        ([K] float32, [K] float32 or None).
+        (as targets, float32; [K] float32 or None).
     """
     if kept is not None:
         logits = logits.masked_fill(kept.cut(0, logits.shape[1]), -torch.inf)
     log_p = torch.log_softmax(logits.float() / divisors(temperatures)[:, None], dim=-1)
-    logprobs = log_p.gather(1, targets[:, None]).squeeze(1)
+    logprobs = log_p.gather(1, columned(targets)).view(targets.shape)
     if entropy == "none":
         return logprobs, None
     if entropy == "differentiable":
@@ -91,7 +101,7 @@ def head_logprobs(
         hidden: [R, H].
         weight: [V, H] or more rows, of which the first `columns` count; [V], this rank's, with a `group`.
         bias: [V].
-        targets: [R] int64, index in the whole vocabulary.
+        targets: [R] int64, index in the whole vocabulary; or [R, n] for n of each row.
         temperature: [R]; 0 (greedy) counts as 1.
         entropy: whether to return it, and whether gradients flow through it.
         kept: of R tokens, in the whole vocabulary.
@@ -100,19 +110,21 @@ def head_logprobs(
         fast: whether what is done to logits is compiled.
 
     Returns:
-        ([R], [R] or None).
+        (as targets, [R] or None).
     """
     count = weight.shape[0] if columns is None else columns
-    scale = divisors(temperature)
+    scale = wide_divisors(temperature, weight)
     hidden = hidden.to(weight.dtype)
     if kept is not None:
         kept = KeptSets(kept.counts, kept.ids - first_column)
-    logprobs, entropies = _Head.apply(hidden, weight, bias, targets - first_column, scale, count, group, entropy, kept, fast)
-    return logprobs, None if entropy == "none" else entropies
+    places = columned(targets) - first_column
+    logprobs, entropies = _Head.apply(hidden, weight, bias, places, scale, count, group, entropy, kept, fast)
+    return logprobs.view(targets.shape), None if entropy == "none" else entropies
 
 
 class _Head(torch.autograd.Function):
-    """With p = softmax(z), z = logits / T and the entropy H: d log p(y)/dz = 1_y - p and dH/dz = -p (log p + H)."""
+    """With p = softmax(z), z = logits / T and the entropy H: d log p(y)/dz = 1_y - p and dH/dz = -p (log p + H). Targets and
+    their log-probs are [R, n]."""
 
     @staticmethod
     def forward(
@@ -129,19 +141,19 @@ class _Head(torch.autograd.Function):
         fast: bool,
     ) -> tuple[Tensor, Tensor | None]:
         sums_of = compiled(_sums) if fast else _sums
-        scale = scale.to(_wide(weight))
-        parts = _parts(count, len(hidden), hidden.device)
+        parts = head_parts(count, len(hidden), hidden.device)
         said = [
-            sums_of(_logits(hidden, weight, bias, part, kept), scale, targets - part.start, entropy != "none") for part in parts
+            sums_of(part_logits(hidden, weight, bias, part, kept), scale, targets - part.start, entropy != "none")
+            for part in parts
         ]
-        peaks, totals, moments, chosen = torch.stack(said, 1)
+        peaks, totals, moments, *chosen = torch.stack(said, 1)
         peak, log_total, mean = _combined(peaks, totals, moments, group)
         # A target stands in one part, of one rank.
         own = (targets >= 0) & (targets < count)
-        logprobs = torch.where(own, chosen.sum(0) - peak, 0.0)
+        logprobs = torch.where(own, torch.stack(chosen, 2).sum(0) - peak[:, None], 0.0)
         if group is not None:
             dist.all_reduce(logprobs, group=group)
-        logprobs -= log_total
+        logprobs -= log_total[:, None]
         entropies = None if entropy == "none" else log_total - mean
         ctx.save_for_backward(hidden, weight, bias, targets, scale, peak, log_total, entropies)
         ctx.parts, ctx.group, ctx.kept, ctx.fast = parts, group, kept, fast
@@ -155,14 +167,14 @@ class _Head(torch.autograd.Function):
         hidden, weight, bias, targets, scale, peak, log_total, entropies = ctx.saved_tensors
         needed = ctx.needs_input_grad
         gradient_of = compiled(_gradient) if ctx.fast else _gradient
-        of_logprob = (torch.zeros_like(peak) if of_logprob is None else of_logprob) / scale
+        of_logprob = (peak.new_zeros(targets.shape) if of_logprob is None else of_logprob) / scale[:, None]
         of_entropy = None if of_entropy is None else of_entropy / scale
         grad_hidden = torch.zeros(hidden.shape, dtype=peak.dtype, device=hidden.device) if needed[0] else None
         grad_weight = torch.empty_like(weight) if needed[1] else None
         grad_bias = torch.zeros_like(bias) if needed[2] else None
         for part in ctx.parts:
             grad = gradient_of(
-                _logits(hidden, weight, bias, part, ctx.kept),
+                part_logits(hidden, weight, bias, part, ctx.kept),
                 scale,
                 targets - part.start,
                 peak,
@@ -187,7 +199,7 @@ class _Head(torch.autograd.Function):
         return grad_hidden, grad_weight, grad_bias, *(None,) * 7
 
 
-def _parts(count: int, rows: int, device: torch.device) -> list[slice]:
+def head_parts(count: int, rows: int, device: torch.device) -> list[slice]:
     width = head_columns(rows, device.type != "cpu")
     return [slice(start, min(start + width, count)) for start in range(0, count, width)]
 
@@ -196,7 +208,7 @@ def _wide(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, part: slice, kept: KeptSets | None) -> Tensor:
+def part_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, part: slice, kept: KeptSets | None) -> Tensor:
     """[R, part], in the weights' type; -inf outside the kept sets."""
     columns = weight[part].t()
     logits = hidden @ columns if bias is None else torch.addmm(bias[part], hidden, columns)
@@ -211,11 +223,11 @@ def _add_product(total: Tensor, one: Tensor, other: Tensor) -> None:
 
 
 def _sums(logits: Tensor, scale: Tensor, places: Tensor, moment: bool) -> Tensor:
-    """[4, R] of the logits [R, C] of a part with z = logits / T: the peak m, Σ e^(z - m), Σ e^(z - m)·(z - m) or 0, and z at
-    the target's place in the part, 0 if it is not in it. The logits may be overwritten."""
+    """[3 + n, R] of the logits [R, C] of a part with z = logits / T: the peak m, Σ e^(z - m), Σ e^(z - m)·(z - m) or 0, and z at
+    the n targets' places in the part, 0 for one that is not in it. The logits may be overwritten."""
     z = _divided(logits, scale)
     last = z.shape[1] - 1
-    chosen = z.gather(1, places.clamp(0, last)[:, None]).squeeze(1)
+    chosen = z.gather(1, places.clamp(0, last))
     chosen = torch.where((places >= 0) & (places <= last), chosen, 0.0)
     lowest = torch.finfo(z.dtype).min
     peak = z.amax(1).clamp(min=lowest)
@@ -224,7 +236,7 @@ def _sums(logits: Tensor, scale: Tensor, places: Tensor, moment: bool) -> Tensor
     total = weights.sum(1)
     # A token of probability 0 (logit -inf) adds nothing to the entropy, rather than 0 * -inf.
     first = weights.mul_(z.clamp_(min=lowest)).sum(1) if moment else torch.zeros_like(total)
-    return torch.stack([peak, total, first, chosen])
+    return torch.cat([torch.stack([peak, total, first]), chosen.t()])
 
 
 def _gradient(
@@ -237,24 +249,26 @@ def _gradient(
     of_entropy: Tensor | None,
     entropies: Tensor | None,
 ) -> Tensor:
-    """[R, C] of the logits, in their type; they may be overwritten. `of_logprob`, `of_entropy`: of both, divided by T."""
+    """[R, C] of the logits, in their type; they may be overwritten. `of_logprob` [R, n], `of_entropy` [R]: divided by T."""
     dtype = logits.dtype
     log_p = _divided(logits, scale).sub_(peak[:, None]).sub_(log_total[:, None])
-    grad = log_p.exp()
+    grad, pull = log_p.exp(), of_logprob.sum(1, keepdim=True)
     if of_entropy is None or entropies is None:
-        grad = grad.mul_(-of_logprob[:, None])
+        grad = grad.mul_(-pull)
     else:
         # A token of probability 0 has log-prob -inf, and a gradient of 0.
         factor = log_p.masked_fill_(grad == 0, 0.0).add_(entropies[:, None]).mul_(-of_entropy[:, None])
-        grad = grad.mul_(factor.sub_(of_logprob[:, None]))
+        grad = grad.mul_(factor.sub_(pull))
         del factor
     del log_p
-    if torch.compiler.is_compiling():  # comparisons that go along with the rest; a scatter would be a pass of its own
-        at_target = torch.arange(grad.shape[1], device=grad.device) == places[:, None]
-        return torch.where(at_target, grad + of_logprob[:, None], grad).to(dtype)
+    if (
+        torch.compiler.is_compiling() and places.shape[1] == 1
+    ):  # comparisons go along with the rest; a scatter is a pass of its own
+        at_target = torch.arange(grad.shape[1], device=grad.device) == places
+        return torch.where(at_target, grad + of_logprob, grad).to(dtype)
     last = grad.shape[1] - 1
     of_target = torch.where((places >= 0) & (places <= last), of_logprob, 0.0)
-    return grad.scatter_add_(1, places.clamp(0, last)[:, None], of_target[:, None]).to(dtype)
+    return grad.scatter_add_(1, places.clamp(0, last), of_target).to(dtype)
 
 
 def _divided(logits: Tensor, scale: Tensor) -> Tensor:

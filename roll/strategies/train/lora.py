@@ -37,13 +37,8 @@ class Adapters:
             ValueError: `target` fits no linear layer, or one whose weights are tied to the embeddings.
         """
         names = target_names(target)
-        self.config = LoraConfig(
-            r=rank,
-            lora_alpha=alpha,
-            target_modules=names or target,  # type: ignore[arg-type]
-            exclude_modules=TOWERS,
-            task_type="CAUSAL_LM",
-        )
+        adapters = {"r": rank, "lora_alpha": alpha, "target_modules": names or target, "exclude_modules": TOWERS}
+        self.config = LoraConfig(**adapters, task_type="CAUSAL_LM")  # type: ignore[arg-type]
         linear = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
         paths = [f".{name}" for name, _ in model.named_modules()]
         if unknown := [name for name in names if not any(path.endswith(f".{name}") for path in paths)]:

@@ -3,6 +3,7 @@ default process group of the role's ranks."""
 
 from __future__ import annotations
 
+import atexit
 from datetime import timedelta
 from typing import Any
 
@@ -49,6 +50,7 @@ def init_process_group(context: RankContext, device: torch.device, timeout: time
     store: Any
     if context.world_size == 1:
         store = dist.HashStore()  # type: ignore[attr-defined]
+        atexit.register(_leave_group)  # there is nobody whom this could wait for
     else:
         find = open_store if context.rank == 0 else join_store
         store = find(context.master_addr, context.master_port, timeout)
@@ -62,3 +64,8 @@ def ensure_group_of_one(device: torch.device) -> None:
     its single-rank roles share it, and DeepSpeed holds on to the first group that it sees."""
     if not dist.is_initialized():
         init_process_group(RankContext(), device, timedelta(minutes=30))
+
+
+def _leave_group() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

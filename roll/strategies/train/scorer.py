@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from roll.core.algorithms.distillation import divergence
 from roll.core.algorithms.loss import Metrics
 from roll.core.data.kept_tokens import KeptSets
 from roll.core.data.microbatches import Forest, plan_microbatches
@@ -24,7 +25,8 @@ from roll.strategies.routers import Routers
 from roll.strategies.train.forest_attention import FOREST_SDPA, attends_by_forest, check_attended
 from roll.strategies.train.image_rows import IMAGES, looking, with_images
 from roll.strategies.train.layout import Layout, forest_row, padded_rows
-from roll.strategies.train.logprobs import EntropyMode, head_logprobs, row_logprobs
+from roll.strategies.train.logprobs import EntropyMode, columned, head_logprobs, row_logprobs
+from roll.strategies.train.top_tokens import head_top, row_top
 from roll.strategies.vision.sight import Sight
 
 AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling", "logits_soft_cap", "lm_head_multiplier")
@@ -42,9 +44,12 @@ class Asked:
     places: Tensor
     """[K], index among the hidden states [R·C, H] that the head gets."""
     targets: Tensor
+    """[K], or [K, n]."""
     temperatures: Tensor
     entropy: EntropyMode
     kept: KeptSets | None
+    top: int = 0
+    """The number of most probable tokens that are asked for."""
 
 
 class ScoringHead:
@@ -54,6 +59,8 @@ class ScoringHead:
         self._head, self._model_type, self._fast = head, model.config.model_type, fast
         self._asked: Asked | None = None
         self._said: Tensor | None = None
+        self.top: tuple[Tensor, Tensor] | None = None
+        """The most probable tokens, if they were asked for the last time."""
         self._checked = False
         head.forward = self._forward  # type: ignore[assignment, method-assign]
 
@@ -65,19 +72,21 @@ class ScoringHead:
         return cls(model, head, fast) if plain else None
 
     def scores(self, asked: Asked, call: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
-        """[K] each: `row_logprobs` of what is asked. `call`: runs the model, and returns what its head says."""
+        """`row_logprobs` of what is asked. `call`: runs the model, and returns what its head says."""
         self._asked = asked
         try:
             said = call()
             self._check(said)
         finally:
             self._asked = self._said = None
+        count = columned(asked.targets).shape[1]
+        logprobs, entropies = said[:, :count].view(asked.targets.shape), said[:, -1]
         if asked.entropy == "none":
-            return said[:, 0], None
-        return said[:, 0], said[:, 1] if asked.entropy == "differentiable" else said[:, 1].detach()
+            return logprobs, None
+        return logprobs, entropies if asked.entropy == "differentiable" else entropies.detach()
 
     def _forward(self, hidden: Tensor) -> Tensor:
-        """[R, C, H] to [K, 1 or 2] while something is asked, else to logits."""
+        """[R, C, H] to [K, n] or, with entropies, [K, n + 1] while something is asked, else to logits."""
         asked = self._asked
         if asked is None:
             return nn.functional.linear(hidden, self._head.weight, self._head.bias)
@@ -86,7 +95,9 @@ class ScoringHead:
         values = head_logprobs(
             chosen, head.weight, head.bias, asked.targets, asked.temperatures, asked.entropy, asked.kept, fast=self._fast
         )
-        self._said = torch.stack([value for value in values if value is not None], 1)
+        self._said = torch.cat([columned(value) for value in values if value is not None], 1)
+        if asked.top:
+            self.top = head_top(chosen, head.weight, head.bias, asked.temperatures, asked.top, asked.kept)
         return self._said
 
     def _check(self, said: Tensor) -> None:
@@ -102,10 +113,12 @@ Call = Callable[..., Any]
 
 
 class Scorer:
-    def __init__(self, model: PreTrainedModel, fast: bool = False, sight: Sight | None = None) -> None:
+    def __init__(self, model: PreTrainedModel, fast: bool = False, packed: bool = False, sight: Sight | None = None) -> None:
         """Before a back end divides the model, whose attention and head it may change. `fast`: whether the head is compiled.
-        `sight`: of a model that sees."""
-        self._model, self._sight = model, sight
+        `packed`: whether a forest is attended in one call. `sight`: of a model that sees."""
+        self._model, self._packed, self._sight = model, packed, sight
+        self._rows: int = model.get_input_embeddings().weight.shape[0]
+        """Tokens that the model has, before its weights are divided."""
         self.metrics: Metrics = {}
         """Of the last forward."""
         self._forest = attends_by_forest(model)
@@ -119,19 +132,46 @@ class Scorer:
         return Forest.of(batch.rows).microbatches(budget) if self._forest else plan_microbatches(batch.lengths.tolist(), budget)
 
     def layout(self, micro: Padded) -> Layout:
-        layout = forest_row(micro) if self._forest else padded_rows(micro)
+        layout = forest_row(micro, self._packed) if self._forest else padded_rows(micro)
         return layout if self._sight is None else with_images(layout, micro, self._sight)
 
     def logprobs(self, call: Call, micro: Padded, layout: Layout, entropy: EntropyMode) -> tuple[Tensor, Tensor | None]:
         """[B, T] each: log-probs of the trained tokens, and entropies; 0 elsewhere."""
-        targets, temperatures = micro.tokens[layout.trained], micro.temperatures[layout.trained[0]]
-        if self._head is not None:
-            asked = Asked(layout.places, targets, temperatures, entropy, micro.kept)
-            logprobs, entropies = self._head.scores(asked, lambda: self.said(call, layout))
-        else:
-            logits = self.said(call, layout).flatten(0, 1).index_select(0, layout.places)
-            logprobs, entropies = row_logprobs(logits, targets, temperatures, entropy, micro.kept)
+        logprobs, entropies, _ = self._scores(call, micro, layout, micro.tokens[layout.trained], entropy)
         return layout.spread(logprobs, micro), None if entropies is None else layout.spread(entropies, micro)
+
+    def with_divergence(
+        self, call: Call, micro: Padded, layout: Layout, entropy: EntropyMode, beta: float | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """[B, T] each: `logprobs`, and the divergence from the teachers; None without a teacher's distribution. A token that the
+        policy does not have belongs to the rest."""
+        if beta is None or micro.teacher_top is None:
+            return *self.logprobs(call, micro, layout, entropy), None
+        ids, teacher = micro.teacher_top.dense()
+        teacher = teacher.masked_fill(ids >= self._rows, -torch.inf)
+        asked = torch.cat([micro.tokens[layout.trained][:, None], ids.clamp(max=self._rows - 1)], 1)
+        found, entropies, _ = self._scores(call, micro, layout, asked, entropy)
+        values = layout.spread(divergence(found[:, 1:], teacher, beta), micro)
+        return layout.spread(found[:, 0], micro), None if entropies is None else layout.spread(entropies, micro), values
+
+    def top(self, call: Call, micro: Padded, layout: Layout, top: int) -> tuple[Tensor, Tensor, Tensor]:
+        """[K], [K, top], [K, top]: log-probs of the trained tokens, and ids and log-probs of the most probable ones in their
+        place."""
+        logprobs, _, most = self._scores(call, micro, layout, micro.tokens[layout.trained], "none", top)
+        assert most is not None
+        return logprobs, *most
+
+    def _scores(
+        self, call: Call, micro: Padded, layout: Layout, targets: Tensor, entropy: EntropyMode, top: int = 0
+    ) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor] | None]:
+        """[K] or [K, n] log-probs of the targets, [K] entropies, and `row_top`."""
+        temperatures = micro.temperatures[layout.trained[0]]
+        if self._head is not None:
+            asked = Asked(layout.places, targets, temperatures, entropy, micro.kept, top)
+            return *self._head.scores(asked, lambda: self.said(call, layout)), self._head.top
+        logits = self.said(call, layout).flatten(0, 1).index_select(0, layout.places)
+        found = row_logprobs(logits, targets, temperatures, entropy, micro.kept)
+        return *found, row_top(logits, temperatures, top, micro.kept) if top else None
 
     def said(self, call: Call, layout: Layout) -> Tensor:
         """[R, C, V] what the model's head says where it is asked: logits unless it is made to say something else."""

@@ -123,5 +123,11 @@ def reduce_gradients(model: nn.Module, now: bool) -> None:
         module.set_requires_gradient_sync(now, recurse=False)
 
 
+def reshard_after_backward(model: nn.Module, now: bool) -> None:
+    """Whether the next backward pass frees gathered weights, or leaves them to the next forward pass."""
+    for module in _sharded_modules(model):
+        module.set_reshard_after_backward(now, recurse=False)
+
+
 def _sharded_modules(model: nn.Module) -> list[FSDPModule]:
     return [cast(FSDPModule, module) for module in model.modules() if isinstance(module, FSDPModule)]

@@ -63,6 +63,10 @@ def hosted(folder: Any) -> Iterator[Hosted]:
     hosted.runner.close()
 
 
+def test_an_engine_without_metrics_of_its_own_has_none(hosted: Hosted) -> None:
+    assert hosted.run(hosted.engine.own_metrics()) == []
+
+
 def test_plain_values_come_back_as_they_were() -> None:
     sampling = SamplingParams(0.7, 0.9, 5, 33, (1, 2), ("a\n", "é"), False, 2**40)
     request = GenerateRequest("r", (3, 4), sampling, (5,), 0)

@@ -54,6 +54,7 @@ LAYOUTS = {
     "fsdp2-nodes": ("fsdp2_train", {"fsdp_size": 2}),
     "fsdp2-compiled": ("fsdp2_train", {"compile": True}),
     "fsdp2-sums-late": ("fsdp2_train", {"reduce_scatter_during_grad_accumulation": False}),
+    "fsdp2-gathers-once": ("fsdp2_train", {"reshard_after_forward": False}),
     "zero0": zero(0),
     "zero1": zero(1),
     "zero2": zero(2),
@@ -105,13 +106,14 @@ def exported(strategy, bucket_bytes=1 << 20):
     return {name: t for bucket in strategy.export_weights(bucket_bytes) for name, t in bucket.tensors.items()}
 
 
-class Sums(TorchDispatchMode):
-    """How often the ranks divide a sum of theirs among them."""
+class Collectives(TorchDispatchMode):
+    """How often the ranks divide a sum of theirs among them, and gather weights."""
 
-    count = 0
+    sums = gathered = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += "reduce_scatter" in str(func)
+        self.sums += "reduce_scatter" in str(func)
+        self.gathered += "allgather" in str(func)
         return func(*args, **(kwargs or {}))
 
 
@@ -137,9 +139,9 @@ def run_layout(layout: str, model: str, out: Path, rank: int) -> None:
     for step, shares in enumerate(SHARES):
         batch = make_batch(step)
         train = in_parts if step == 1 and isinstance(strategy, AccumulatingStrategy) else strategy.__class__.train_step
-        with Sums() as sums:
+        with Collectives() as made:
             metrics.append(train(strategy, batch.select(share(shares, rank)), LOSS, totals(batch)))
-    (folder / f"sums-{rank}.txt").write_text(str(sums.count))
+    (folder / f"collectives-{rank}.json").write_text(json.dumps({"sums": made.sums, "gathered": made.gathered}))
     snapshot = strategy.snapshot()
     write(strategy, snapshot, folder / "checkpoint")
     result |= {f"trained/{name}": tensor for name, tensor in exported(strategy, 2000).items()}

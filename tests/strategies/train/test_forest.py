@@ -19,10 +19,10 @@ from roll.core.algorithms.policy_loss import traits_of
 from roll.core.algorithms.value_loss import ValueLossSpec
 from roll.core.configs.losses import POLICY_LOSSES
 from roll.core.data.token_batch import TokenBatch
-from roll.core.trainer.batch import gather, shards, shares, taught
+from roll.core.trainer.batch import gather, shards, shares
 from roll.core.workers.train_backends import make_critic, make_train_strategy
 from roll.core.workers.train_interface import BatchTotals, RankContext
-from roll.strategies.train import forest_attention
+from roll.strategies.train import forest_attention, hf_train, packed_attention
 from roll.strategies.train.forest_attention import ForestAttention
 from roll.strategies.train.layout import forest_row
 
@@ -112,6 +112,16 @@ def distance(some, other):
     return (square / sum(float(tensor.double().square().sum()) for tensor in other.values())) ** 0.5
 
 
+def mistral(folder, window):
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 8}
+    torch.manual_seed(0)
+    config = MistralConfig(vocab_size=VOCABULARY, num_key_value_heads=1, sliding_window=window, initializer_range=0.2, **sizes)
+    model = MistralForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    numbered_tokenizer(VOCABULARY).save_pretrained(folder)
+    return model
+
+
 def policy_step(strategy, batch, loss=ALL_TERMS):
     return strategy.train_step(prepare_batch(batch, loss), loss, totals(batch))
 
@@ -170,12 +180,7 @@ def test_long_responses_attend_in_pieces(model_path, monkeypatch):
 
 @pytest.mark.parametrize("window", [4, 64])
 def test_windows_of_attention_reach_as_far_as_in_single_samples(tmp_path, window):
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 8}
-    torch.manual_seed(0)
-    config = MistralConfig(vocab_size=VOCABULARY, num_key_value_heads=1, sliding_window=window, initializer_range=0.2, **sizes)
-    model = MistralForCausalLM(config).eval()
-    model.save_pretrained(tmp_path)
-    numbered_tokenizer(VOCABULARY).save_pretrained(tmp_path)
+    model = mistral(tmp_path, window)
     batch = groups()
     found = make_train_strategy(RankContext(), fsdp2_spec(tmp_path, **NO_STEP, **TOGETHER)).log_probs(batch)
     rows = batch.tokens.split(batch.lengths.tolist())
@@ -187,6 +192,66 @@ def test_windows_of_attention_reach_as_far_as_in_single_samples(tmp_path, window
     alone = make_train_strategy(RankContext(), fsdp2_spec(tmp_path, **NO_STEP, **ALONE))
     together = make_train_strategy(RankContext(), fsdp2_spec(tmp_path, **NO_STEP, **TOGETHER))
     assert distance(gradients(together, batch, policy_step), gradients(alone, batch, policy_step)) < 1e-6
+
+
+def sequences_of_any_lengths(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale, window_size, enable_gqa):
+    """The kernel of accelerators, as FlashAttention documents it: the last query of a sequence stands at its last key."""
+    (left, right), outputs = window_size, []
+    assert right == 0 and cu_seq_q.dtype == cu_seq_k.dtype == torch.int32
+    assert (max_q, max_k) == (int(cu_seq_q.diff().max()), int(cu_seq_k.diff().max()))
+    for asked, known in zip(cu_seq_q.unfold(0, 2, 1).tolist(), cu_seq_k.unfold(0, 2, 1).tolist(), strict=True):
+        q, k, v = (part[slice(*ends)].transpose(0, 1) for part, ends in ((query, asked), (key, known), (value, known)))
+        at = torch.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1]
+        seen = torch.arange(k.shape[1]) <= at
+        if left >= 0:
+            seen &= torch.arange(k.shape[1]) >= at - left
+        attend = partial(torch.nn.functional.scaled_dot_product_attention, scale=scale, enable_gqa=enable_gqa)
+        outputs.append(attend(q[None], k[None], v[None], attn_mask=seen)[0].transpose(0, 1))
+    return torch.cat(outputs)
+
+
+@pytest.fixture
+def packed(monkeypatch):
+    """Strategies attend as on accelerators, by a stand-in of their kernel."""
+    monkeypatch.setattr(packed_attention, "varlen_attn", sequences_of_any_lengths)
+    monkeypatch.setattr(hf_train, "packs", lambda device, dtype, config: True)
+
+
+@pytest.mark.parametrize("batch", [groups(), episodes()], ids=["groups", "episodes"])
+def test_one_call_for_all_samples_changes_no_number(model_path, packed, monkeypatch, batch):
+    together = make_train_strategy(RankContext(), fsdp2_spec(model_path, **NO_STEP, **TOGETHER))
+    found, gradient = together.log_probs(batch), gradients(together, batch, policy_step)
+    monkeypatch.undo()
+    alone = make_train_strategy(RankContext(), fsdp2_spec(model_path, **NO_STEP, **ALONE))
+    torch.testing.assert_close(found, alone.log_probs(batch), rtol=2e-6, atol=2e-6)
+    assert distance(gradient, gradients(alone, batch, policy_step)) < 1e-6
+
+
+@pytest.mark.parametrize("window", [4, 64])
+def test_one_call_knows_windows(tmp_path, packed, monkeypatch, window):
+    batch = groups()
+    mistral(tmp_path, window)
+    together = make_train_strategy(RankContext(), fsdp2_spec(tmp_path, **NO_STEP, **TOGETHER))
+    gradient = gradients(together, batch, policy_step)
+    monkeypatch.undo()
+    alone = make_train_strategy(RankContext(), fsdp2_spec(tmp_path, **NO_STEP, **ALONE))
+    assert distance(gradient, gradients(alone, batch, policy_step)) < 1e-6
+
+
+def test_keys_are_copied_only_where_something_is_shared():
+    rows = [torch.arange(5), torch.arange(9, 16), torch.arange(3, 6)]
+    assert forest_row(batch_of(rows, [1, 1, 1]).padded(), packed=True).arguments["forest"]._paths is None
+    rows.append(torch.arange(3, 12))
+    attention = forest_row(batch_of(rows, [1, 1, 1, 1]).padded(), packed=True).arguments["forest"]
+    assert attention._paths.tolist() == [*range(12), *range(12, 15), *range(12, 15), *range(15, 21)]
+
+
+def test_only_accelerators_that_have_the_kernel_use_it():
+    config = Gemma2Config(hidden_size=64, num_attention_heads=2, head_dim=32)
+    assert not packed_attention.packs(torch.device("cpu"), torch.bfloat16, config)
+    assert not packed_attention.packs(torch.device("cuda"), torch.float32, config)
+    config.head_dim = 320
+    assert not packed_attention.packs(torch.device("cuda"), torch.bfloat16, config)
 
 
 def test_padding_sees_something():
@@ -275,7 +340,7 @@ def test_what_a_teacher_teaches_is_the_gradient_of_plain_torch(model_path, teach
     frozen = make_train_strategy(RankContext(), train_spec("fsdp2_infer", teacher, dtype="fp32", **packed))
     scored = frozen.log_probs(batch)
     torch.testing.assert_close(scored[mask].double(), of_teacher[mask], rtol=0, atol=1e-5)
-    lesson = taught(batch, range(len(batch)), scored, 1.0)
+    lesson = batch.with_(teacher_logprobs=scored, teacher_weights=torch.ones(len(batch)))
     lesson = lesson.with_(advantages=with_teachers(lesson, torch.zeros(batch.num_tokens))[0])
     student = make_train_strategy(RankContext(), fsdp2_spec(model_path, **NO_STEP, **packed))
     found = gradients(student, lesson, partial(policy_step, loss=loss))

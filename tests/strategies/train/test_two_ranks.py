@@ -22,6 +22,7 @@ FLOAT32 = (
     "fsdp2",
     "fsdp2-copies",
     "fsdp2-sums-late",
+    "fsdp2-gathers-once",
     "zero0",
     "zero1",
     "zero2",
@@ -136,8 +137,17 @@ def test_weights_after_three_steps(two):
 
 
 def test_gradients_are_summed_after_each_micro_batch_or_after_the_last(runs):
-    often, once = (int((runs.folder / layout / "sums-0.txt").read_text()) for layout in ("fsdp2", "fsdp2-sums-late"))
+    often, once = (collectives(runs, layout)["sums"] for layout in ("fsdp2", "fsdp2-sums-late"))
     assert often > once > 0 and often % once == 0, "as many collectives for each micro-batch"
+
+
+def test_weights_are_gathered_twice_in_each_micro_batch_or_once_in_a_step(runs):
+    often, once = (collectives(runs, layout)["gathered"] for layout in ("fsdp2", "fsdp2-gathers-once"))
+    assert often >= 3 * once > 0, "of two micro-batches"
+
+
+def collectives(runs, layout):
+    return json.loads((runs.folder / layout / "collectives-0.json").read_text())
 
 
 def test_groups_of_two_divide_the_weights_of_four(runs, programs, model_path, megatron_models):

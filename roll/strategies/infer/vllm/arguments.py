@@ -37,6 +37,9 @@ STRATEGY_KEYS = ("python", "data_parallel_size")
 NEEDS = ("torch", "transformers", "safetensors", "xxhash")
 """What our side of the engine imports, in the interpreter that has vLLM."""
 
+ROUTES = "enable_return_routed_experts"
+"""The argument of an engine that records which experts computed a token."""
+
 _DRAFTS = f"{EXACT_LOGPROBS}; drafted tokens have others"
 OURS: dict[str, str] = {
     "model": "the model is model_name_or_path of its block, or pretrain",
@@ -61,6 +64,9 @@ OURS: dict[str, str] = {
     "spec_method": _DRAFTS,
     "spec_model": _DRAFTS,
     "spec_tokens": _DRAFTS,
+    "return_sampling_mask": "it follows from keep_sampling_mask",
+    "aux_output_config": f"the worker records experts itself: write {ROUTES}",
+    "scheduler_cls": "it is how kept sets and experts leave the engine",
     "watermark": EXACT_LOGPROBS,
     "watermark_config": EXACT_LOGPROBS,
     "worker_cls": "the worker is the device's own",
@@ -139,6 +145,7 @@ _OURS: dict[str, object] = {
     "scheduling_policy": "priority",
     "generation_config": "vllm",
     "worker_extension_cls": "roll.strategies.infer.vllm.worker.PolicyWorker",
+    "scheduler_cls": "roll.strategies.infer.vllm.scheduler.passing_on",
     "disable_log_stats": True,
 }
 """What the requests and weight updates of this project need."""
@@ -169,9 +176,13 @@ def engine_arguments(
     if lora_rank is not None:
         # vLLM has kernels for these ranks; smaller adapters are filled up with zeros.
         defaults |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": min(r for r in LORA_RANKS if r >= lora_rank)}
+    if given.get(ROUTES):
+        _check_records(given)
+        defaults |= {"additional_config": {**given.get("additional_config", {}), ROUTES: True}}
+        given = {name: value for name, value in given.items() if name != "additional_config"}
     return {
         **defaults,
-        **{name: value for name, value in given.items() if name not in STRATEGY_KEYS},
+        **{name: value for name, value in given.items() if name not in (*STRATEGY_KEYS, ROUTES)},
         "model": model_path,
         "dtype": dtype,
         "seed": seed,
@@ -181,10 +192,18 @@ def engine_arguments(
     }
 
 
+def _check_records(given: Mapping[str, Any]) -> None:
+    """`ValueError` where experts cannot be recorded; vLLM's own check is of the recorder that it drives itself."""
+    if int(given.get("pipeline_parallel_size") or 1) > 1:
+        raise ValueError(f"{ROUTES}: with pipeline_parallel_size > 1 no process has the experts of all layers")
+    if given.get("enable_prefix_caching") is False:
+        raise ValueError(f"{ROUTES}: experts are kept by the blocks of the prefix cache, leave out enable_prefix_caching: false")
+
+
 def pooling_arguments(model_path: str, given: Mapping[str, Any], *, max_tokens: int, **others: Any) -> dict[str, Any]:
     """Those of an engine that classifies texts, on its own devices. `max_tokens`: of a batch. `others`: as `engine_arguments`."""
     arguments = engine_arguments(model_path, given, **others)
-    for name in ("worker_extension_cls", "logprobs_mode", "generation_config"):
+    for name in ("worker_extension_cls", "scheduler_cls", "logprobs_mode", "generation_config"):
         del arguments[name]
     # The longest text has to fit into one batch.
     return arguments | {

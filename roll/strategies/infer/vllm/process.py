@@ -20,6 +20,7 @@ from roll.core.distributed.devices import torch_indices, visible_devices
 from roll.core.errors import EngineError
 from roll.platform.garbage import collection_paused
 from roll.platform.temp_folder import TempFolder, temporary_files_in
+from roll.strategies.infer.vllm.own_metrics import OwnMetrics
 
 OWNER = "ROLL_ENGINE_OWNER"
 """Names the process without which the engine's are to end."""
@@ -39,6 +40,8 @@ class EngineFigures:
     """Requests whose KV cache was given to others."""
     cache_use: float = 0.0
     """Share of the KV cache that is in use."""
+    own: OwnMetrics | None = None
+    """vLLM's own, once somebody has asked for them."""
 
 
 def engine_folder() -> TempFolder:
@@ -114,6 +117,8 @@ def start_engine(arguments: Mapping[str, Any], environment: Mapping[str, str], f
                     figures.generated_tokens += iteration_stats.num_generation_tokens
                     figures.prefill_tokens += iteration_stats.prompt_token_stats.computed
                     figures.preemptions += iteration_stats.num_preempted_reqs
+                if figures.own is not None:
+                    figures.own.record(scheduler_stats, iteration_stats, *args, **kwargs)
 
         try:
             config = AsyncEngineArgs(**arguments)

@@ -20,10 +20,18 @@ from transformers import AutoConfig, AutoTokenizer
 from roll.core.errors import Aborted, EngineClosed, EngineError
 from roll.core.weights.adapter import AdapterSource
 from roll.core.weights.bucket import Bucket, WeightManifest
-from roll.core.workers.infer_interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
+from roll.core.workers.infer_interface import (
+    ASLEEP,
+    EngineStats,
+    GenerateRequest,
+    GenerateResult,
+    OwnMetric,
+    WeightUpdateMode,
+)
 from roll.core.workers.response_text import Tokenizer
 from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
-from roll.strategies.infer.vllm.arguments import engine_arguments
+from roll.strategies.infer.vllm.arguments import ROUTES, engine_arguments
+from roll.strategies.infer.vllm.own_metrics import OwnMetrics
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
 from roll.strategies.infer.vllm.weights import ReceivedAdapters, ReceivedWeights, lora_request
 
@@ -56,6 +64,8 @@ class VLLMInferStrategy:
     """The weights that a sleep has taken, as long as none came in their place."""
     _ended: EngineError | None = None
     """Why the engine takes no more calls."""
+    _routed: tuple[list[int], str] | None = None
+    """The layers whose experts the engine records, and the type of their numbers."""
 
     def __init__(
         self,
@@ -100,6 +110,8 @@ class VLLMInferStrategy:
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """Cancelling the call aborts the request in the engine. Raises `EngineError` if the engine ended."""
         await self._ready()
+        if request.sampling.with_routes and self._routed is None:
+            raise ValueError(f"the engine records no experts: engine_args need {ROUTES}")
         limit = self._queue.bounds.tokens_left(request)
         if limit < 1:  # the request was aborted with its last token
             return GenerateResult.without_tokens(request, "length")
@@ -186,6 +198,12 @@ class VLLMInferStrategy:
         )
         return self._queue.stats(counted)
 
+    async def own_metrics(self) -> list[OwnMetric]:
+        await self._ready()
+        if self._figures.own is None:
+            self._figures.own = OwnMetrics(self._engine.vllm_config)
+        return self._figures.own.read()
+
     async def close(self) -> None:
         """Ends the engine's processes; pending calls then raise `EngineClosed`. May be repeated."""
         if not isinstance(self._ended, EngineClosed):
@@ -238,7 +256,7 @@ class VLLMInferStrategy:
     async def _collect(self, call: _Call) -> GenerateResult:
         from roll.strategies.infer.vllm.requests import Response
 
-        response = Response(call.request, self._tokenizer)
+        response = Response(call.request, self._tokenizer, self._routed)
         while True:
             async with self._engine_errors():
                 output = await call.collector.get()
@@ -297,7 +315,7 @@ class VLLMInferStrategy:
         """Tells the engine, before the first call, what only a running event loop can."""
         try:
             async with self._engine_errors():
-                await self._engine.collective_rpc("adopt_policy")
+                self._routed, *_ = await self._engine.collective_rpc("adopt_policy")
                 if self._adapters is not None:
                     await self._load([str(self._adapters.start)])
                 await self._engine.update_weight_version(str(self._version))

@@ -1,4 +1,4 @@
-"""What vLLM's worker process does for us: defines the log-probs and takes new weights. Mixed into vLLM's worker class by its
+"""What vLLM's worker process does for us: adopts our sampler and takes new weights. Mixed into vLLM's worker class by its
 name (`worker_extension_cls`), so no method may be called like one of vLLM's."""
 
 from __future__ import annotations
@@ -18,36 +18,21 @@ from vllm.distributed import get_pp_group
 from vllm.v1.sample.sampler import Sampler
 
 from roll.strategies.infer.vllm.process import OWNER
-
-
-class PolicySampler(Sampler):  # type: ignore[misc]
-    """Reports `log_softmax(logits / T)` of the whole vocabulary whatever top_p and top_k cut off (T = 0, greedy, counts as 1).
-
-    vLLM's own modes leave out the temperature (raw) or renormalise over what top_p and top_k keep (processed)."""
-
-    def forward(self, logits: Tensor, sampling_metadata: Any, *args: object, **kwargs: object) -> object:
-        self._temperature: Tensor | None = sampling_metadata.temperature  # None if all rows are greedy
-        return super().forward(logits, sampling_metadata, *args, **kwargs)
-
-    def compute_logprobs(self, logits: Tensor) -> Tensor:
-        """[n, vocabulary] float32, called by `forward` before the logits are changed in place."""
-        logits = logits.float()
-        if self._temperature is not None:
-            greedy = self._temperature < 1e-5  # vLLM's own bound
-            logits = logits / torch.where(greedy, 1.0, self._temperature)[:, None]
-        return logits.log_softmax(-1)
+from roll.strategies.infer.vllm.routes import record_when_ready, recorded
+from roll.strategies.infer.vllm.sampler import PolicySampler, attach_sets
 
 
 class PolicyWorker:
     model_runner: Any
     vllm_config: Any
 
-    def adopt_policy(self) -> None:
-        """Called once, after the start."""
+    def adopt_policy(self) -> tuple[list[int], str] | None:
+        """Called once, after the start. Returns the layers that have experts, and the type of their numbers, if recorded."""
         sampler: Any = getattr(self.model_runner, "sampler", None)
         if type(sampler) is not Sampler:
             raise RuntimeError(f"the model runner's sampler is {type(sampler)}: its log-probs are not known")
-        self.model_runner.sampler = PolicySampler(sampler.logprobs_mode, sampler.use_fp64_gumbel)
+        self.model_runner.sampler = PolicySampler(self.model_runner)
+        attach_sets(self.model_runner)
         if torch.cpu._is_amx_tile_supported():
             # vLLM's bfloat16 attention uses AMX without having asked the kernel for it: an illegal instruction.
             torch.cpu._init_amx()
@@ -57,6 +42,7 @@ class PolicyWorker:
             runner.intermediate_tensors = runner.get_model().make_empty_intermediate_tensors(
                 runner.max_num_tokens, runner.model_config.dtype, runner.device
             )
+        return recorded(runner)
 
     def load_policy(self, paths: Sequence[str]) -> None:
         """Replaces all weights by those of the safetensors files; only between two token steps, with nothing in flight."""
@@ -64,6 +50,8 @@ class PolicyWorker:
             # Not model.load_weights(): the parameters of packed layers are empty by now.
             self.model_runner.reload_weights(weights_iterator=_read(paths))
             _repack_tied_heads(self.model_runner.get_model())
+            if self.model_runner.device.type == "cpu":
+                _repack_experts(self.model_runner.get_model())
 
 
 def _read(paths: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
@@ -83,6 +71,17 @@ def _repack_tied_heads(model: torch.nn.Module) -> None:
             module.quant_method.process_weights_after_loading(module)
 
 
+def _repack_experts(model: torch.nn.Module) -> None:
+    """On CPUs the experts' weights are packed after the first load alone: a reload would silently leave the new ones as files
+    have them, where packed ones are read."""
+    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
+
+    for module in model.modules():
+        kernel: Any = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
+        if kernel is not None and isinstance(experts := kernel.impl.fused_experts, CPUUnquantizedExperts):
+            experts.process_weights_after_loading(module)
+
+
 def _end_with(owner: int) -> None:
     """vLLM's processes do not notice that the one that started them was killed, and would keep the device's memory."""
     parent = os.getppid()
@@ -97,5 +96,6 @@ def _end_with(owner: int) -> None:
     threading.Thread(target=watch, name="owner", daemon=True).start()
 
 
+record_when_ready()
 if OWNER in os.environ:
     _end_with(int(os.environ[OWNER]))

@@ -14,18 +14,24 @@ import tempfile
 import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from living import command_lines
+from prometheus_client import REGISTRY
 from safetensors.torch import save_file
 from tiny_models import FOR_VLLM, tiny_qwen2
 from transformers import DynamicCache
 
+from roll.core.configs.rlvr import RLVRConfig
 from roll.core.errors import EngineError
 from roll.core.weights.bucket import WeightManifest, make_buckets, manifest_of
 from roll.core.workers.infer_interface import GenerateResult
+from roll.core.workers.workers import InferWorker
+from roll.reports.prometheus.engine_watch import figures_of
+from roll.reports.prometheus.page import MetricsPage
 from roll.strategies.infer.vllm.weights import ReceivedWeights
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
@@ -154,6 +160,30 @@ def test_log_probs_are_those_of_the_whole_distribution_at_the_temperature(lab: A
         better = (logits > logits.gather(1, torch.tensor(result.token_ids)[:, None]) + 1e-4).sum(-1)
         allowed = 1 if params.temperature == 0 else params.top_k or 256
         assert better.max() < allowed, f"a token outside {params}"
+
+
+def test_its_own_metrics_are_its_own_and_come_to_the_page_of_figures(lab: Any, served: Served, tmp_path: Path) -> None:
+    async def call(method: str) -> Any:
+        return await getattr(InferWorker, method)(SimpleNamespace(strategy=served.strategy))
+
+    page = MetricsPage(RLVRConfig(metrics_address=":0"), tmp_path, None, lambda said: None)
+
+    async def asked() -> dict[str, float]:
+        figures = await figures_of(SimpleNamespace(call=call))  # type: ignore[arg-type]
+        assert figures is not None
+        page.engines, page.own = {3: figures[0]}, {3: figures[1]}
+        told = [each for family in page.collect() for each in family.samples if each.labels.get("engine") == "3"]
+        return {each.name: each.value for each in told if "le" not in each.labels and "reason" not in each.labels}
+
+    before = served.run(asked())
+    results = served.generate(*(lab.request(f"m{i}", [1, 2, 3], max_new_tokens=9) for i in range(3)))
+    after = served.run(asked())
+    tokens = sum(len(result.token_ids) for result in results)
+    for counted in ("vllm:generation_tokens_total", "roll_engine_generated_tokens_total"):
+        assert after[counted] - before[counted] == tokens, counted
+    assert after["vllm:e2e_request_latency_seconds_count"] - before["vllm:e2e_request_latency_seconds_count"] == 3
+    assert after["vllm:num_requests_running"] == 0
+    assert not [name for collector in REGISTRY.collect() if (name := collector.name).startswith("vllm:")], "none of the process"
 
 
 def test_a_seeded_response_is_the_same_in_any_company(lab: Any, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
