@@ -151,6 +151,8 @@ def url(text):
     return [{"type": "image_url", "image_url": {"url": text}}]
 
 
+BOMB = png(np.zeros((1, 1), np.uint8))[:16] + b"\0\1\0\0\0\1\0\0\x08\2\0\0\0" + b"\0" * 40
+"""65,536 x 65,536 pixels, it says."""
 HOSTILE = {
     "fetched": (url("https://example.org/a.png"), "nothing is fetched"),
     "a path": (url("/etc/passwd"), "nothing is fetched"),
@@ -163,9 +165,9 @@ HOSTILE = {
     "nothing": ([{"type": "image_url"}], "has no image"),
     "a number": ([{"type": "image_url", "image_url": 3}], "has no image"),
     "cut": (url("data:image/png;base64," + base64.b64encode(png(np.ones((9, 9, 3), np.uint8))[:50]).decode()), "image"),
-    "a bomb": (url("data:image/png;base64," + base64.b64encode(png(np.zeros((1, 1), np.uint8))[:16] + b"\0\1\0\0\0\1\0\0" + b"\x08\2\0\0\0" + b"\0" * 40).decode()), "image"),
+    "a bomb": (url("data:image/png;base64," + base64.b64encode(BOMB).decode()), "image"),
     "video": ([{"type": "video_url", "video_url": {"url": "x"}}], "cannot be shown"),
-    "of the assistant": ([{"role": "user", "content": "a"}, {"role": "assistant", "content": [SQUARE]}, {"role": "user", "content": "b"}], "cannot be shown"),
+    "of the assistant": ([{"role": "assistant", "content": [SQUARE]}, {"role": "user", "content": "b"}], "cannot be shown"),
 }  # fmt: skip
 
 
@@ -181,5 +183,5 @@ def test_larger_frames_are_made_small_and_a_run_without_images_says_so(tmp_path)
     show = ShownImages(ImageArguments(max_pixels=100), ImageFolder(tmp_path))
     checked_reset(([image_part(png(np.zeros((40, 40, 3), np.uint8)))], {}), show)
     assert Image.open(tmp_path / _names(tmp_path)[0]).size == (10, 10)
-    with pytest.raises(EnvFailure, match="actor_train.data_args.images"):
+    with pytest.raises(EnvFailure, match=r"actor_train\.data_args\.images"):
         checked_reset(([SQUARE], {}))
