@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,8 @@ def drawn(shape: str, chance: random.Random) -> Image.Image:
     return image
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    core = Tokenizer(models.WordLevel({token: i for i, token in enumerate(VOCABULARY)}, unk_token="<unk>"))
+def tokenizer(words: Sequence[str] = VOCABULARY) -> PreTrainedTokenizerFast:
+    core = Tokenizer(models.WordLevel({token: i for i, token in enumerate(words)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r"\w+\??"), "isolated")
     names = {"eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
     made = PreTrainedTokenizerFast(tokenizer_object=core, additional_special_tokens=[*MARKS], **names)
@@ -78,10 +79,10 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return made
 
 
-def model_of(settings: Settings) -> Qwen2_5_VLForConditionalGeneration:
-    size, ids = settings.hidden_size, {token: i for i, token in enumerate(VOCABULARY)}
+def model_of(settings: Settings, words: Sequence[str] = VOCABULARY) -> Qwen2_5_VLForConditionalGeneration:
+    size, ids = settings.hidden_size, {token: i for i, token in enumerate(words)}
     text: dict[str, Any] = {
-        "vocab_size": len(VOCABULARY),
+        "vocab_size": len(words),
         "hidden_size": size,
         "intermediate_size": 2 * size,
         "num_hidden_layers": settings.layers,
@@ -122,10 +123,15 @@ def build(folder: Path, settings: Settings) -> dict[str, float]:
     with reproducible(settings.seed):
         torch.manual_seed(settings.seed)
         model = model_of(settings)
-    model.save_pretrained(folder / "model")
-    tokenizer().save_pretrained(folder / "model")
+    return save(folder / "model", model)
+
+
+def save(folder: Path, model: Qwen2_5_VLForConditionalGeneration, words: Sequence[str] = VOCABULARY) -> dict[str, float]:
+    """Returns the number of weights."""
+    model.save_pretrained(folder)
+    tokenizer(words).save_pretrained(folder)
     pixels = {"min_pixels": SIDE * SIDE, "max_pixels": SIDE * SIDE}
-    Qwen2VLImageProcessorPil(patch_size=PATCH, merge_size=MERGED, **pixels).save_pretrained(folder / "model")
+    Qwen2VLImageProcessorPil(patch_size=PATCH, merge_size=MERGED, **pixels).save_pretrained(folder)
     return {"thousand_weights": sum(parameter.numel() for parameter in model.parameters()) / 1000}
 
 

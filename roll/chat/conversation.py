@@ -13,9 +13,11 @@ from typing import Any, TypeAlias
 
 from roll.core.data.untrusted import complaint
 from roll.core.errors import Refused
-from roll.prompts.messages import ROLES, joined
+from roll.prompts.messages import ROLES, Show, joined
 
 Message: TypeAlias = dict[str, Any]
+SHOWING = ("user", "tool")
+"""Roles whose messages may have images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +94,13 @@ def tool_call(id: object, name: object, arguments: object) -> ToolCall:
     return ToolCall(str(id or ""), name, arguments)
 
 
-def read_message(given: Mapping[str, Any]) -> Message:
-    """A message in OpenAI's form. Raises `Refused`."""
+def read_message(given: Mapping[str, Any], show: Show | None = None) -> Message:
+    """A message in OpenAI's form; users and tools may show images, if there is `show`. Raises `Refused`."""
     role = ROLES.get(str(given.get("role")))
     if role is None:
         raise Refused(400, f"a message's role is one of {', '.join(ROLES)}, not {given.get('role')!r}", "messages")
     kinds = ("text", "refusal") if role == "assistant" else ("text",)
-    content = text_of(given.get("content"), kinds)
+    content = text_of(given.get("content"), kinds, show if role in SHOWING else None)
     if role == "assistant":
         thinking = given.get("reasoning_content") or given.get("reasoning")
         return assistant(content, [_read_call(call) for call in listed(given, "tool_calls")], str(thinking or ""))
@@ -163,12 +165,12 @@ def _key(message: Message) -> str:
     return canonical([role, content.strip() if role == "assistant" else content, calls])
 
 
-def text_of(content: object, kinds: Sequence[str] = ("text",)) -> str:
-    """The text of a message's content: a text, nothing, or a list of parts, which may be of these types. Raises `Refused`."""
+def text_of(content: object, kinds: Sequence[str] = ("text",), show: Show | None = None) -> str:
+    """The text of a message's content: a text, nothing, or a list of parts, as `joined` takes them. Raises `Refused`."""
     if content is None:
         return ""
     try:
-        return joined(content, kinds)
+        return joined(content, kinds, show)
     except ValueError as error:
         raise Refused(400, str(error)) from None
 

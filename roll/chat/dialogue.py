@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from itertools import chain
+from typing import Any, Protocol, TypeAlias
 
 from roll.core.configs.arguments import Template
 from roll.core.errors import TemplateRefusal, boundary
+from roll.prompts.image_marks import content, mark, pieces
 from roll.prompts.template_process import LONGEST_TEXT
 
 MARK = "\u27e6answer\u27e7"
@@ -17,6 +19,18 @@ MARK = "\u27e6answer\u27e7"
 Message: TypeAlias = Mapping[str, Any]
 """A message as chat templates take it: role, content, and an assistant's tool_calls."""
 THINK = "<think>"
+
+
+class Sees(Protocol):
+    """How a model that sees is shown images, by the names of their files."""
+
+    sign: str
+    """What its chat template writes for an image."""
+
+    def has(self, name: str) -> bool: ...
+
+    def expand(self, ids: Sequence[int], names: Sequence[str]) -> list[int]:
+        """Puts the images in the places of their signs. Raises `TemplateRefusal`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +44,12 @@ class Dialogue:
     """The tokens of an episode are `first(...)`, then by turns an answer of the policy and `following(...)`; of a program's
     conversation `whole(...)`, then by turns an answer and `bridge(...)`."""
 
-    def __init__(self, tokenizer: Any, template: Template, known: int | None = None) -> None:
+    def __init__(self, tokenizer: Any, template: Template, known: int | None = None, sees: Sees | None = None) -> None:
         """`native`: the tokenizer's chat template. `none`: the texts as they stand, one after another. `known`: the run's models
-        know the token ids below; a text with another is refused. Raises `ValueError` if a chat template is asked for and there is
-        none, or it does not show a message between others as it was given."""
-        self._tokenizer, self._known = tokenizer, known
+        know the token ids below; a text with another is refused. `sees`: marks of images in texts are shown as images. Raises
+        `ValueError` if a chat template is asked for and there is none, or it does not show a message between others as it was
+        given."""
+        self._tokenizer, self._known, self._sees = tokenizer, known, sees
         self.native = template == "native"
         if self.native:
             if not tokenizer.chat_template:
@@ -124,7 +139,10 @@ class Dialogue:
         return [{"role": "system", "content": text}] if text else []
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Message] = (), opens: bool = True) -> str:
-        """`opens`: up to where the next answer begins."""
+        """With a mark for each image. `opens`: up to where the next answer begins."""
+        names = list[str]()
+        if self._sees is not None:
+            messages = [self._showing(message, names) for message in messages]
         _check("is given", sum(len(str(message["content"])) for message in messages))
         with boundary(TemplateRefusal, "the tokenizer's chat template refuses the messages", say=str):
             text = str(
@@ -133,18 +151,41 @@ class Dialogue:
                 )
             )
         _check("writes", len(text))
-        return text
+        return text if self._sees is None else _named(text, self._sees.sign, names)
+
+    def _showing(self, message: Message, names: list[str]) -> Message:
+        """The message as chat templates of models that see take it; adds the names of its images."""
+        assert self._sees is not None
+        if message["role"] == "assistant":
+            return message
+        shown, found = content(str(message["content"]), self._sees.has)
+        names += found
+        return {**message, "content": shown} if found else message
 
     def _encode(self, text: str, special: bool) -> list[int]:
+        names = list[str]()
+        if self._sees is not None:
+            found = [*pieces(text, self._sees.has)]
+            names = [name for _, name in found if name]
+            text = self._sees.sign.join(before for before, _ in found)
         ids: list[int] = self._tokenizer(text, add_special_tokens=special)["input_ids"]
         if self._known is not None and (most := max(ids, default=0)) >= self._known:
             name = self._tokenizer.convert_ids_to_tokens(most)
             raise TemplateRefusal(f"the text has the token {name!r} ({most}), and the models know {self._known:,} tokens")
-        return ids
+        return ids if self._sees is None else self._sees.expand(ids, names)
 
 
 def _user(text: str) -> Message:
     return {"role": "user", "content": text}
+
+
+def _named(text: str, sign: str, names: Sequence[str]) -> str:
+    """The text with the marks of these images in the places of the model's signs. Raises `TemplateRefusal`."""
+    parts = text.split(sign)
+    if len(parts) != len(names) + 1:
+        why = f"the messages have {len(names)} images, and what the chat template makes of them {len(parts) - 1} signs of images"
+        raise TemplateRefusal(f"{why} ({sign}): the template shows none there, or a text has the sign")
+    return "".join(chain.from_iterable(zip(parts, [*map(mark, names), ""], strict=True)))
 
 
 def _thinks(text: str) -> bool:

@@ -29,6 +29,19 @@ class Sent:
     body: Mapping[str, Any]
 
 
+def without_images(value: Any) -> Any:
+    """The same with a few words in the place of each image's content: the run's folder has it, the conversation its name."""
+    if isinstance(value, Mapping):
+        carried = value.get("type") == "base64" and isinstance(value.get("data"), str)
+        rest = {name: without_images(item) for name, item in value.items()}
+        return rest | {"data": f"({len(value['data'])} characters)"} if carried else rest
+    if isinstance(value, list):
+        return [without_images(item) for item in value]
+    if isinstance(value, str) and value.startswith("data:image/"):
+        return f"{value.partition(',')[0]},({len(value)} characters)"
+    return value
+
+
 class Exchange:
     def __init__(
         self, sent: Sent, answer: Mapping[str, Any], call_id: str, earlier: Exchange | None, keys: Sequence[str]

@@ -25,6 +25,10 @@ from roll.core.data.episode import Ask, PolicyAnswer
 from roll.core.data.numbers import LARGEST, plain_number
 from roll.core.data.sample import EpisodeEnd
 from roll.core.errors import Refused, TemplateRefusal
+from roll.prompts.messages import Show
+
+LARGEST_BODY = 64 << 20
+"""Bytes of any request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,12 @@ class Call:
 
 
 class Session:
-    def __init__(self, name: str, dialogue: Dialogue, ask: Ask, limits: Limits, exchanges: bool = True) -> None:
-        """`name`: part of the address; no secret. `exchanges`: whether what was sent and told is kept."""
-        self.name = name
+    def __init__(
+        self, name: str, dialogue: Dialogue, ask: Ask, limits: Limits, exchanges: bool = True, show: Show | None = None
+    ) -> None:
+        """`name`: part of the address; no secret. `exchanges`: whether what was sent and told is kept. `show`: stores the images
+        that are sent; None: the policy reads text."""
+        self.name, self.show = name, show
         self.model_key, self.reward_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self.forest = ConversationTree(dialogue)
         self.ended = False
@@ -126,8 +133,8 @@ class Session:
 
     @property
     def most_bytes(self) -> int:
-        """The largest request that fits the context."""
-        return FRAME_BYTES + self._limits.context * BYTES_A_TOKEN
+        """The largest request that fits the context. How large an image is says little of its tokens."""
+        return LARGEST_BODY if self.show is not None else FRAME_BYTES + self._limits.context * BYTES_A_TOKEN
 
     async def context(self, asked: Asked) -> Context:
         """Raises `Refused`."""

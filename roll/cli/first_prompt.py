@@ -6,7 +6,10 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from roll.compat.roll.pipelines import AnyConfig
@@ -93,8 +96,11 @@ def _of_tag(config: AgenticConfig, tag: str, tokenizer: Any) -> FirstPrompt:
     seed = environment(config.seed, "train", tag, 0).row["env_seed"]
     limits = {"context": config.lengths().sequence, "answer_tokens": config.answer_tokens(tag)}
     try:
-        dialogue = Dialogue(tokenizer, data.template)
-        try_aside(lambda: one_episode(tag, env, dialogue, _ask, seed=seed, **limits), env.reset_timeout_s + 2 * START_S)
+        with TemporaryDirectory() as kept:
+            sees, show = _sight(config, Path(kept), tokenizer)
+            dialogue = Dialogue(tokenizer, data.template, sees=sees)
+            playing = partial(one_episode, tag, env, dialogue, _ask, seed=seed, show=show, **limits)
+            try_aside(playing, env.reset_timeout_s + 2 * START_S)
     except _Asked as asked:
         return _shown(f"{tag}, its first episode", asked.ids, tokenizer)
     except TimeoutError:
@@ -106,8 +112,29 @@ def _of_tag(config: AgenticConfig, tag: str, tokenizer: Any) -> FirstPrompt:
     return FirstPrompt(tag, None, "", "its env manager does not ask the policy")
 
 
+def _sight(config: AgenticConfig, kept: Path, tokenizer: Any) -> tuple[Any, Any]:
+    """How images are shown, and stored; None twice where none may be."""
+    if (images := config.actor_train.data_args.images) is None:
+        return None, None
+    from roll.prompts.image_folder import ImageFolder
+    from roll.prompts.shown_images import ShownImages
+    from roll.strategies.vision.named_images import NamedImages
+
+    model = Path(config.model_folder(config.actor_train))
+    return NamedImages(model, kept, tokenizer), ShownImages(images, ImageFolder(kept))
+
+
 def _shown(of: str, ids: Sequence[int], tokenizer: Any) -> FirstPrompt:
-    return FirstPrompt(of, len(ids), str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)))
+    text = ""
+    for is_image, some in groupby(ids, lambda token: token < 0):
+        run = list(some)
+        shown = (
+            f"({counted(len(run), 'token')} of an image)"
+            if is_image
+            else tokenizer.decode(run, clean_up_tokenization_spaces=False)
+        )
+        text += str(shown)
+    return FirstPrompt(of, len(ids), text)
 
 
 def as_text(prompts: Sequence[FirstPrompt]) -> Iterator[str]:

@@ -11,16 +11,26 @@ from roll.envs.elsewhere import asked, rules
 from roll.envs.env_manager import EnvManager
 from roll.envs.environment_worker import environment_host, toolbox, with_tools
 from roll.envs.packages import interpreter
+from roll.prompts.messages import Show
 
 
 async def one_episode(
-    tag: str, env: EnvConfig, dialogue: Dialogue, ask: AskPolicy, *, seed: int, context: int, answer_tokens: int
+    tag: str,
+    env: EnvConfig,
+    dialogue: Dialogue,
+    ask: AskPolicy,
+    *,
+    seed: int,
+    context: int,
+    answer_tokens: int,
+    show: Show | None = None,
 ) -> list[Sample]:
-    """Raises `ConfigError` where the environment or its tools cannot be made, and what `EnvManager.play` raises."""
+    """`show`: stores the images that the environment shows. Raises `ConfigError` where the environment or its tools cannot
+    be made, and what `EnvManager.play` raises."""
     instructions = asked(interpreter(env.env_type, env.python, "python"), rules, env.env_type, env.env_config)
     manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
     manager = manager_cls(env, dialogue, instructions=instructions, context=context, answer_tokens=answer_tokens)
-    host = environment_host(tag, env)
+    host = environment_host(tag, env, show)
     tools = None if env.tool_wrapper is None else toolbox(tag, env)
     try:
         opened = await host.open(tag, env.env_type, env.env_config)

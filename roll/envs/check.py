@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from textwrap import indent
+from typing import Any
 
+from roll.core.configs.arguments import ImageArguments
 from roll.core.configs.redact import visible
 from roll.core.configs.sizes import counted
 from roll.core.data.sample import EpisodeEnd, Turn
@@ -151,6 +153,13 @@ def _example(episode: Episode) -> str:
     return f"{beginning}\n... {rest} more turns\n{summary(episode.turns, episode.end, episode.success)}"
 
 
+def looked_at(part: Mapping[str, Any]) -> str:
+    """The mark of an image, which is checked as in a run, and stored nowhere. Raises `ValueError`."""
+    from roll.prompts.shown_images import ShownImages  # for who shows images alone: an interpreter of others need not have Pillow
+
+    return ShownImages(ImageArguments(), None)(part)
+
+
 async def play(env: AnyTextEnv, seed: int, policy: Policy, most_turns: int = MOST_TURNS) -> Episode:
     """One episode; it ends early when the policy has no action."""
     turns: list[Turn] = []
@@ -161,13 +170,13 @@ async def play(env: AnyTextEnv, seed: int, policy: Policy, most_turns: int = MOS
     reset_s = steps_s = 0.0
     try:
         started = time.perf_counter()
-        first, info = checked_reset(await _maybe_awaited(env.reset(seed)))
+        first, info = checked_reset(await _maybe_awaited(env.reset(seed)), looked_at)
         observation, unruled = seen(first), unseen(str(instructions(env)), first)
         reset_s = time.perf_counter() - started
         while end is None and len(turns) < most_turns and (action := policy(observation)) is not None:
             key = str(info.get("state_key", ""))
             started = time.perf_counter()
-            following, reward, terminated, truncated, info = checked_step(await _maybe_awaited(env.step(action)))
+            following, reward, terminated, truncated, info = checked_step(await _maybe_awaited(env.step(action)), looked_at)
             steps_s += time.perf_counter() - started
             valid, effective = bool(info.get("action_is_valid", True)), bool(info.get("action_is_effective", True))
             turns.append(Turn(observation, action, reward, key, valid, effective, tokens=0))

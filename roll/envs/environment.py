@@ -26,7 +26,9 @@ Keys of `info`. The first two keys are in every `step`'s; metrics, GiGPO and the
 
 Numbers under further keys are the environment's own metrics.
 
-An observation is a text, which becomes a message of the user, or all the messages that the agent now sees, each with role and
+An observation is a text, which becomes a message of the user; a list of parts, texts and images in OpenAI's form
+(`{"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}`), which becomes one, too, for a model that sees; or
+all the messages that the agent now sees, each with role and
 content, assistant's with tool_calls, in OpenAI's form: then the environment itself keeps the conversation. Its `cut_off() ->
 float`, if it has one, is called where an episode ends because the conversation has no room for another answer, and returns the
 reward of the turns until then.
@@ -43,13 +45,15 @@ import inspect
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from roll.chat.conversation import Message, read_message, read_tool, shown
+from roll.chat.conversation import Message, read_message, read_tool, shown, text_of
 from roll.core.data.numbers import read_number
 from roll.core.data.untrusted import complaint, described
 from roll.core.errors import EnvFailure, Refused
+from roll.prompts.messages import IMAGE_KINDS, Show
 
 Info = dict[str, Any]
 Observation = str | list[Message]
+"""A text with marks of images (`prompts.image_marks`), or messages with such texts; parts are read where they arrive."""
 Reset = tuple[Observation, Info]
 """First observation, info."""
 Step = tuple[Observation, float, bool, bool, Info]
@@ -125,22 +129,22 @@ NO_RESET = ("reset must return", "the observation of reset must be", "the info o
 """Beginnings of the messages about a malformed return of `reset`."""
 
 
-def checked_reset(answer: object) -> Reset:
-    """Raises `EnvFailure`."""
+def checked_reset(answer: object, show: Show | None = None) -> Reset:
+    """`show`: stores images; None: the run shows none. Raises `EnvFailure`."""
     if not (isinstance(answer, (tuple, list)) and len(answer) == 2):
         raise EnvFailure("exception", f"reset must return (observation, info), not {described(answer)}")
     observation, info = answer
-    return _observation("reset", observation), _info("reset", info)
+    return _observation("reset", observation, show), _info("reset", info)
 
 
-def checked_step(answer: Any) -> Step:
-    """Raises `EnvFailure`."""
+def checked_step(answer: Any, show: Show | None = None) -> Step:
+    """`show`: as for `checked_reset`. Raises `EnvFailure`."""
     if not (isinstance(answer, (tuple, list)) and len(answer) == 5):
         message = f"step must return (observation, reward, terminated, truncated, info), not {described(answer)}"
         raise EnvFailure("exception", message)
     observation, reward, terminated, truncated, info = answer
     reward = checked_number("a step", reward)
-    shown_now = _observation("step", observation, bool(terminated) or bool(truncated))
+    shown_now = _observation("step", observation, show, bool(terminated) or bool(truncated))
     return shown_now, reward, bool(terminated), bool(truncated), _info("step", info)
 
 
@@ -152,7 +156,7 @@ def checked_number(method: str, value: Any) -> float:
         raise EnvFailure("exception", f"the reward of {method} {error}") from None
 
 
-def _observation(method: str, observation: object, over: bool = False) -> Observation:
+def _observation(method: str, observation: object, show: Show | None, over: bool = False) -> Observation:
     """`over`: the episode is, and nobody answers."""
     what = f"the observation of {method}"
     _check(what, observation)
@@ -161,12 +165,22 @@ def _observation(method: str, observation: object, over: bool = False) -> Observ
     if not isinstance(observation, list) or not observation or not all(isinstance(each, dict) for each in observation):
         raise EnvFailure("exception", f"{what} must be text, or messages, not {described(observation)}")
     try:
-        messages = [read_message(each) for each in observation]
+        if all("role" not in each for each in observation):
+            return _parts(what, observation, show)
+        messages = [read_message(each, show) for each in observation]
     except Refused as refused:
         raise EnvFailure("exception", f"{what} has a message that cannot be shown: {refused.message}") from None
     if messages[-1]["role"] == "assistant" and not over:
         raise EnvFailure("exception", f"{what} ends with a message of the assistant, and nothing to answer")
     return messages
+
+
+def _parts(what: str, parts: list[Message], show: Show | None) -> str:
+    """Raises `Refused`."""
+    if show is None and any(part.get("type") in IMAGE_KINDS for part in parts):
+        message = f"{what} must be text: it is an image, and the run shows none"
+        raise EnvFailure("exception", f"{message} (actor_train.data_args.images: {{}}, with a model that sees)")
+    return text_of(parts, show=show)
 
 
 def _info(method: str, info: object) -> dict[str, object]:

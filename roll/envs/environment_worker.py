@@ -31,7 +31,11 @@ from roll.envs.env_manager import Environment, EnvManager
 from roll.envs.turn_files import TurnFiles
 from roll.plan.turn_bytes import most_bytes
 from roll.prompts.chat_template import set_variables
+from roll.prompts.image_folder import ImageFolder
+from roll.prompts.messages import Show
+from roll.prompts.shown_images import ShownImages
 from roll.strategies.model_folder import open_tokenizer
+from roll.strategies.vision.named_images import NamedImages
 
 if TYPE_CHECKING:
     from roll.envs.host import EnvHandle, EnvHost
@@ -58,7 +62,12 @@ class EnvironmentWorker:
         data = config.actor_train.data_args
         self._tokenizer = self.tokenizer(tokenizer_folder)
         set_variables(self._tokenizer, data.chat_template_kwargs)
-        dialogue = Dialogue(self._tokenizer, data.template, known)
+        self._show, sees = None, None
+        if config.images_dir is not None and data.images is not None:
+            images = Path(config.images_dir)
+            self._show = ShownImages(data.images, ImageFolder(images))
+            sees = NamedImages(Path(tokenizer_folder), images, self._tokenizer)
+        dialogue = Dialogue(self._tokenizer, data.template, known, sees)
         self._managers: dict[str, EnvManager] = {}
         for tag, env in config.custom_envs.items():
             if env.program is not None:
@@ -87,11 +96,11 @@ class EnvironmentWorker:
         death is an error."""
         await self.close()
         envs = self._config.custom_envs
-        self._hosts = {tag: environment_host(tag, env) for tag, env in envs.items() if env.program is None}
+        self._hosts = {tag: environment_host(tag, env, self._show) for tag, env in envs.items() if env.program is None}
         self._toolboxes = {tag: toolbox(tag, env) for tag, env in envs.items() if env.tool_wrapper is not None}
         await asyncio.gather(*(box.start() for box in self._toolboxes.values()))
         if len(self._hosts) < len(envs):
-            self._programs = programs(self._config, self._dialogue, self._context)
+            self._programs = programs(self._config, self._dialogue, self._context, self._show)
         self._engines = Cluster("actor_infer", engines, self._config.rpc_timeout)
         router = Router(len(engines), self._capacity)
         keeper = self if replaced else None
@@ -208,11 +217,11 @@ class EnvironmentWorker:
         self._client.close(engine)
 
 
-def programs(config: AgenticConfig, dialogue: Dialogue, context: int) -> Programs:
+def programs(config: AgenticConfig, dialogue: Dialogue, context: int, show: Show | None) -> Programs:
     from roll.envs.program.player import Programs  # as below: no server is loaded where no program is played
 
     kept = config.rollout_log_per_step != 0
-    return Programs(config.custom_envs, dialogue, config.gateway_host, context, config.answer_tokens, exchanges=kept)
+    return Programs(config.custom_envs, dialogue, config.gateway_host, context, config.answer_tokens, exchanges=kept, show=show)
 
 
 def with_tools(env: EnvHandle, toolbox: Toolbox, manager: EnvManager) -> EnvWithTools:
@@ -229,11 +238,11 @@ def toolbox(tag: str, env: EnvConfig) -> Toolbox:
     return Toolbox(env.tool_wrapper, f"custom_envs.{tag}.tool_wrapper", env.step_timeout_s)
 
 
-def environment_host(tag: str, env: EnvConfig) -> EnvHost:
-    """Raises `ConfigError`."""
+def environment_host(tag: str, env: EnvConfig, show: Show | None = None) -> EnvHost:
+    """`show`: as for `EnvHost`. Raises `ConfigError`."""
     from roll.envs.host import EnvHost  # environments are an optional part: where no environment is played, none is loaded
     from roll.envs.packages import interpreter
 
     python = interpreter(env.env_type, env.python, f"custom_envs.{tag}.python")
     most = {tag: env.max_env_step_concurrent}
-    return EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s, most, python, env.memory_mb)
+    return EnvHost(env.execution, env.step_timeout_s, env.reset_timeout_s, most, python, env.memory_mb, show)

@@ -17,9 +17,20 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from numpy.typing import NDArray
 
 from roll.core.configs.problems import ConfigError, Problem, did_you_mean
+from roll.envs.drawn_grid import Tile, check_render_mode, drawn
 from roll.envs.symbols import checked_vocabulary
 
 VOCABULARY = {"player": "P", "frozen": "_", "hole": "O", "goal": "G", "fallen": "X", "arrived": "√"}
+_ICE, _HOLE, _GOAL, _PLAYER = (235, 245, 255), (20, 60, 160), (30, 160, 60), (210, 40, 40)
+TILES: dict[str, Tile] = {
+    "P": (_ICE, _PLAYER),
+    "_": (_ICE, None),
+    "O": (_HOLE, None),
+    "G": (_GOAL, None),
+    "X": (_HOLE, _PLAYER),
+    "\u221a": (_GOAL, _PLAYER),
+}
+"""How each symbol of `VOCABULARY` looks in a picture."""
 Observation = Literal["grid", "compact"]
 Place = tuple[int, int]
 """Row, column; from the upper left corner, from 0."""
@@ -42,13 +53,16 @@ class FrozenLake(gymnasium.Env[str, Any]):
         success_rate: float = 1 / 3,
         observation: Observation = "grid",
         grid_vocabulary: Mapping[str, str] | None = None,
+        render_mode: str | None = None,
     ) -> None:
         """`size`: rows and columns. `p`: probability that a square is ice, not a hole. `random_places`: start and goal lie
         anywhere; else in opposite corners. `is_slippery`: a move goes the way that was meant with probability `success_rate`,
         else at a right angle to it. `observation`: "grid", rows of symbols on lines of their own; "compact", the player's row
-        and column, then the rows, on one line. `grid_vocabulary`: other symbols for some of `VOCABULARY`.
+        and column, then the rows, on one line. `grid_vocabulary`: other symbols for some of `VOCABULARY`. `render_mode`:
+        rgb_array, to be seen as a picture.
 
         Rewards: 1 for the goal, 0 otherwise. Raises `ConfigError`."""
+        check_render_mode(render_mode)
         if not 2 <= size <= 32:
             raise ConfigError([Problem("size", size, "must be >= 2 and <= 32", "e.g. 4")])
         for key, share in (("p", p), ("success_rate", success_rate)):
@@ -60,7 +74,7 @@ class FrozenLake(gymnasium.Env[str, Any]):
             raise ConfigError([Problem("observation", observation, f"must be one of {', '.join(known)}", fix)])
         self.size, self.p, self.random_places = size, p, random_places
         self.is_slippery, self.success_rate = is_slippery, success_rate
-        self.observation = observation
+        self.observation, self.render_mode = observation, render_mode
         self.symbols = checked_vocabulary(grid_vocabulary, VOCABULARY)
         self.instructions = self._rules()
         most = size * (size + 1) + 2 * len(f"{size},")
@@ -74,10 +88,12 @@ class FrozenLake(gymnasium.Env[str, Any]):
         s = self.symbols
         lines = [
             f"You are on a frozen lake of {self.size} by {self.size} squares. Walk to the goal without falling into a hole.",
-            f"Symbols: {s['player']} you, {s['frozen']} ice, {s['hole']} hole, {s['goal']} goal.",
+            f"Symbols: {s['player']} you, {s['frozen']} ice, {s['hole']} hole, {s['goal']} goal."
+            if self.render_mode is None
+            else "You see the lake from above: you are red, ice is white, holes are blue, the goal is green.",
             "Each action moves you by one square; at the border you stay where you are.",
         ]
-        if self.observation == "compact":
+        if self.observation == "compact" and self.render_mode is None:
             lines.append("You see your row and column, counted from 0, and then the rows, separated by /.")
         if self.is_slippery:
             lines.append("The ice is slippery: you may move at a right angle to the way you meant.")
@@ -108,15 +124,22 @@ class FrozenLake(gymnasium.Env[str, Any]):
     def _info(self, reward: float) -> dict[str, Any]:
         return {"state_key": f"{'/'.join(self.map)} {self.player}", "success": reward > 0}
 
+    def render(self) -> NDArray[np.uint8]:  # type: ignore[override]
+        """The lake from above."""
+        return drawn(self._rows(VOCABULARY), TILES)
+
     def _drawn(self) -> str:
-        s = self.symbols
+        lines = self._rows(self.symbols)
+        row, column = self.player
+        return "\n".join(lines) if self.observation == "grid" else f"{row},{column} {'/'.join(lines)}"
+
+    def _rows(self, s: Mapping[str, str]) -> list[str]:
         squares = {"S": s["frozen"], "F": s["frozen"], "H": s["hole"], "G": s["goal"]}
         standing = {"S": s["player"], "F": s["player"], "H": s["fallen"], "G": s["arrived"]}
         rows = [[squares[letter] for letter in row] for row in self.map]
         row, column = self.player
         rows[row][column] = standing[self.map[row][column]]
-        lines = ["".join(line) for line in rows]
-        return "\n".join(lines) if self.observation == "grid" else f"{row},{column} {'/'.join(lines)}"
+        return ["".join(line) for line in rows]
 
     def oracle_action(self) -> int | None:
         """The best action; None if there is no way to win any more."""

@@ -31,6 +31,7 @@ from roll.core.errors import EnvFailure, FailureKind
 from roll.envs.environment import Reset, Step, checked_number, checked_reset, checked_step, is_async, is_thread_safe
 from roll.envs.executors import EnvExecutor, LoopExecutor, ProcessExecutor, ProcessPool, ThreadExecutor
 from roll.envs.registry import config_problems, env_class
+from roll.prompts.messages import Show
 
 __all__ = ["EnvFailure", "EnvHandle", "EnvHost"]
 
@@ -46,13 +47,16 @@ class EnvHost:
         max_concurrent: Mapping[str, int] | None = None,
         python: str | None = None,
         memory_mb: int = 0,
+        show: Show | None = None,
     ) -> None:
         """Limits in seconds, None for none; the wait for a free place is not counted. `max_concurrent`: tag -> most calls of its
         environments at the same time; a tag that is missing (or 0) has no limit. `python`: the interpreter that the environments
-        are in, whose processes then play them; None is this one. `memory_mb`: most of such a process, 0 for no limit."""
+        are in, whose processes then play them; None is this one. `memory_mb`: most of such a process, 0 for no limit.
+        `show`: stores the images that environments show; None: none may."""
         self.execution: EnvExecution = execution if python is None else "process"
         self.is_elsewhere = python is not None
         self.step_timeout_s, self.reset_timeout_s = step_timeout_s, reset_timeout_s
+        self.show = show
         self.failures: Counter[FailureKind] = Counter()
         """Episodes lost, by kind."""
         self._places = {tag: asyncio.Semaphore(most) for tag, most in (max_concurrent or {}).items() if most}
@@ -102,13 +106,14 @@ class EnvHandle:
         self._on_loop = cls is not None and is_async(cls)
         self._told_of_cuts = cls is None or hasattr(cls, "cut_off")
         self._resumes = None if cls is None else hasattr(cls, "resume")
+        self._checked_step = partial(checked_step, show=host.show)
         self._executor: EnvExecutor | None = None
         self._playing = False
 
     async def reset(self, seed: int) -> Reset:
         """Begins an episode. Raises `EnvFailure`."""
         self._playing = True
-        return await self._call("reset", seed, checked_reset)
+        return await self._call("reset", seed, partial(checked_reset, show=self._host.show))
 
     async def has_resume(self) -> bool:
         """True if the environment's steps have effects outside of it, by its `resume`. Raises `EnvFailure`."""
@@ -119,7 +124,7 @@ class EnvHandle:
     async def resume(self, past: Mapping[str, object]) -> Step | None:
         """Goes on with an episode. Returns the step of the action that was begun, if one was. Raises `EnvFailure`."""
         is_begun = past["begun"] is not None
-        step = await self._call("resume", past, checked_step if is_begun else _nothing)
+        step = await self._call("resume", past, self._checked_step if is_begun else _nothing)
         self._playing = step is None or not (step[2] or step[3])
         return step
 
@@ -128,7 +133,7 @@ class EnvHandle:
         there is no episode under way."""
         if not self._playing:
             raise RuntimeError("step() outside an episode: call reset(seed) first")
-        step = await self._call("step", action_text, checked_step)
+        step = await self._call("step", action_text, self._checked_step)
         self._playing = not (step[2] or step[3])
         return step
 

@@ -23,6 +23,7 @@ BUILT_IN = {
     for name, path in {
         "frozen_lake": "frozen_lake.FrozenLake",
         "sokoban": "sokoban.Sokoban",
+        "sokoban_drawn": "drawn_sokoban.DrawnSokoban",
         "sokoban_native_env": "native_sokoban.NativeSokoban",
         "roll_math": "questions.MathQuestions",
         "roll_qa": "questions.TextQuestions",

@@ -5,13 +5,15 @@ What the spaces say is enough. An environment that wants to say more has attribu
 docstring of a class of the user's stands where there are none; `action_names`,
 those of a Discrete; `format_penalty`; and methods that return an action of the space: `sample_action(rng)`, `oracle_action()`.
 Its `info` may have the keys that `roll.envs.environment` lists, and numbers, which are its metrics; the rest is left out. One
-that draws text (`render_mode: ansi`) is shown as it draws itself.
+that draws text (`render_mode: ansi`) is shown as it draws itself, one that draws pictures (`rgb_array`), or whose observations
+are pictures (a Box of uint8), is seen by a model that sees.
 
 A text without a readable action never reaches the environment: it is answered with the same observation, costs `format_penalty`
 (a number <= 0 that is added to the reward), and the turn is spent."""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import random
 import re
@@ -27,10 +29,12 @@ from gymnasium.utils.env_checker import check_env
 
 from roll.core.configs.problems import ConfigError, Problem
 from roll.envs.actions import ActionReader, checked_penalty
-from roll.envs.environment import Info
+from roll.envs.environment import Info, Reset, Step
+from roll.envs.frames import is_picture, png
 from roll.envs.rules import docstring
 from roll.envs.space_text import ACTIONS, OBSERVATIONS, described, flaw, outside, shown
 from roll.envs.vector_of_one import VectorOfOne
+from roll.prompts.image_marks import image_part
 
 MOST_TURNS = 200
 """Of an episode where gymnasium knows no limit."""
@@ -62,7 +66,10 @@ class TextGame:
         self.env, self._digits = env, digits
         self._name = _name(env)
         self._draws = env.render_mode == "ansi"
-        _check_spaces(env, self._name, self._draws)
+        self._renders, in_pixels = env.render_mode == "rgb_array", is_picture(env.observation_space)
+        self._pictures = self._renders or in_pixels
+        self._in_text = not in_pixels and not flaw(env.observation_space, True)
+        _check_spaces(env, self._name, self._draws or self._pictures)
         names = self._own("action_names") if actions is None else actions
         self.reader = ActionReader(env.action_space, names, action_pattern, action_lookup)
         self._penalty = checked_penalty(self._own("format_penalty") or 0.0 if format_penalty is None else format_penalty)
@@ -72,11 +79,13 @@ class TextGame:
         if rules is None:
             written = docstring(cls := self._class(), named=cls is getattr(self, "maker", None))
             rules = f"{written}\n" if written else f"Play {self._name}. "
-            rules = (rules if self._draws else f"{rules}You see: {described(env.observation_space)}.").rstrip()
+            seen = "a picture" if self._pictures else described(env.observation_space) if not self._draws else ""
+            rules = (f"{rules}You see: {seen}." if seen else rules).rstrip()
         self._suffix = self.reader.how_to_answer
         self.instructions = f"{rules}\n{self._suffix}"
         self._turns, self._total, self._over = 0, 0.0, True
-        self._observation = self._key = ""
+        self._observation: Any = ""
+        self._key = ""
         self._success: bool | None = None
 
     def _class(self) -> type[Any]:
@@ -87,13 +96,13 @@ class TextGame:
         """The environment's attribute, or that of what it is wrapped in."""
         return self.env.get_wrapper_attr(name) if self.env.has_wrapper_attr(name) else None
 
-    def reset(self, seed: int) -> tuple[str, Info]:
+    def reset(self, seed: int) -> Reset:
         observation, info = self.env.reset(seed=seed)
         self._turns, self._total, self._over, self._success = 0, 0.0, False, None
         said = self._look(observation, info)
         return self._observation, self._told(said)
 
-    def step(self, action_text: str) -> tuple[str, float, bool, bool, Info]:
+    def step(self, action_text: str) -> Step:
         """Raises `RuntimeError` if there is no episode under way."""
         if self._over:
             raise RuntimeError("step() outside an episode: call reset(seed) first")
@@ -117,11 +126,17 @@ class TextGame:
         """Takes in what the environment shows and says; returns what is passed on of the latter."""
         space = self.env.observation_space
         drawing = _COLOUR.sub("", str(self.env.render())) if self._draws else ""
-        self._observation = drawing or shown(space, observation, self._digits)
+        written = shown(space, observation, ALL_DIGITS) if self._in_text else drawing
+        if self._pictures:
+            picture = png(self.env.render() if self._renders else observation)
+            self._observation = [image_part(picture)]
+            written = written or hashlib.sha256(picture).hexdigest()
+        else:
+            self._observation = drawing or shown(space, observation, self._digits)
         said = {name: value.item() if isinstance(value, np.generic) else value for name, value in info.items()}
         said = {name: value for name, value in said.items() if isinstance(value, bool | int | float | str)}
         # A game that hides something has more states than observations: it says its own state_key.
-        self._key = str(said.get("state_key") or drawing or shown(space, observation, ALL_DIGITS))
+        self._key = str(said.get("state_key") or drawing or written)
         if "success" in said:
             self._success = bool(said.pop("success"))
         return said
@@ -178,7 +193,9 @@ def _check_spaces(env: gymnasium.Env[Any, Any], name: str, draws: bool) -> None:
         if found:
             fix = f"{'an' if kind[0] in 'ao' else 'a'} {kind}_space of {OBSERVATIONS if is_shown else ACTIONS}"
             other = (
-                "render_mode ansi shows a drawing" if is_shown else "gymnasium.wrappers.DiscretizeAction makes numbers of a Box"
+                "render_mode ansi shows a drawing, rgb_array a picture"
+                if is_shown
+                else "gymnasium.wrappers.DiscretizeAction makes numbers of a Box"
             )
             message = f"the {kind}_space of {name} has {found}, which text cannot {'show' if is_shown else 'say'}"
             raise ConfigError([Problem("", name, message, f"{fix}; {other}")])

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 
 from roll.chat.dialogue import Dialogue
 from roll.core.algorithms.sequence_advantages import try_estimator
@@ -36,6 +37,7 @@ from roll.core.record.ledger import Ledger
 from roll.core.trainer.advantages import Advantages
 from roll.core.trainer.agentic_advantages import AgenticAdvantages
 from roll.core.workers.infer_interface import sampling_params
+from roll.envs.check import looked_at
 from roll.envs.env_manager import EnvManager, Record
 from roll.envs.environment import NO_RESET, UNSEEN, Observation, unseen
 from roll.envs.environment_worker import toolbox
@@ -44,6 +46,7 @@ from roll.platform.file_systems import of_network
 from roll.prepare.pipeline import Pipeline
 from roll.prepare.preparation import Preparation
 from roll.prepare.row_sets import with_rows_first
+from roll.strategies.vision.named_images import NamedImages
 from roll.topologies.rows.warm_start import with_warm_start
 
 
@@ -71,7 +74,7 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
     if shared.tokenizer is not None:
         key = "actor_train.data_args.template"
         fix = "a model with a chat template" if any(env.program for env in envs.values()) else "none"
-        dialogue = collect(key, template, lambda: Dialogue(shared.tokenizer, template, shared.models.known), fix)
+        dialogue = collect(key, template, lambda: _dialogue(config, folder, shared), fix)
     rules = {tag: found for tag in envs if (found := _tried(config, tag, dialogue, shared)) is not None}
     filters = group_filters(config, collect)
     configured = {tag: _depends_on(env) for tag, env in envs.items()}
@@ -90,6 +93,12 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
         validation=[shared.validation_set(name, *evaluated(config, name, configured)) for name in config.validations],
         tokenizer_folder=folder,
     )
+
+
+def _dialogue(config: AgenticConfig, folder: str, shared: Preparation) -> Dialogue:
+    """Raises `ValueError`."""
+    sees = None if config.images_dir is None else NamedImages(Path(folder), Path(config.images_dir), shared.tokenizer)
+    return Dialogue(shared.tokenizer, config.actor_train.data_args.template, shared.models.known, sees)
 
 
 def _depends_on(env: EnvConfig) -> str:
@@ -115,7 +124,10 @@ def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: P
         collect(f"custom_envs.{tag}.tool_wrapper", "given", partial(_try_tools, tag, env, dialogue, shared), "")
     rules: str | None = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_rules, env, tag), "")
     if rules is not None:
-        began = collect(f"custom_envs.{tag}.env_type", env.env_type, partial(_try_reset, env, tag), "roll env check says more")
+        shows = config.images_dir is not None
+        began = collect(
+            f"custom_envs.{tag}.env_type", env.env_type, partial(_try_reset, env, tag, shows), "roll env check says more"
+        )
         if unseen(rules, began):
             shared.warnings.append(f"custom_envs.{tag}.env_type = {env.env_type!r}: {UNSEEN}")
         if dialogue is not None:
@@ -162,13 +174,14 @@ def _rules(env: EnvConfig, tag: str) -> str:
     return found
 
 
-def _try_reset(env: EnvConfig, tag: str) -> Observation | None:
-    """Begins one episode, where and with the time limits that the run's have; what it shows, None if that is not known. Raises
+def _try_reset(env: EnvConfig, tag: str, shows: bool) -> Observation | None:
+    """Begins one episode, where and with the time limits that the run's have; what it shows, None if that is not known. `shows`:
+    it may show images. Raises
     `ValueError` for a slip in the environment's code; what else goes wrong may be otherwise when the run begins."""
     from roll.envs.environment_worker import environment_host
 
     async def reset() -> Observation:
-        host = environment_host(tag, env)
+        host = environment_host(tag, env, looked_at if shows else None)
         try:
             handle = await host.open(tag, env.env_type, env.env_config)
             return (await handle.reset(0))[0]

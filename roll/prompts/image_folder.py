@@ -32,22 +32,34 @@ def images_in(tokens: Iterable[int]) -> list[int]:
     return list(dict.fromkeys(token for token in tokens if token < 0))
 
 
+def file_name(content: bytes, kind: str) -> str:
+    """`kind`: see `FORMATS`."""
+    return hashlib.sha256(content).hexdigest() + _SUFFIX[kind]
+
+
 class ImageFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def put(self, content: bytes, kind: str) -> tuple[int, str]:
         """Stores a checked image; several processes may. Returns its number and the name of its file. `kind`: see `FORMATS`."""
-        digest = hashlib.sha256(content).hexdigest()
-        name = digest + _SUFFIX[kind]
-        if not (self.path / name).exists():
+        name = file_name(content, kind)
+        if not self.has(name):
             self._write(self.path / name, content)
+        return self.number_of(name), name
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def number_of(self, name: str) -> int:
+        """Of an image that is stored."""
+        digest = name.partition(".")[0]
         place = int(digest[:8], 16) % NUMBERS
         while (owner := self._claim(place, name)) != name:
             if owner.partition(".")[0] == digest:
                 break
             place = (place + 1) % NUMBERS
-        return -1 - place, name
+        return -1 - place
 
     def name_of(self, number: int) -> str:
         """The file of an image. Raises `LookupError`."""

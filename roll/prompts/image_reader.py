@@ -24,7 +24,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from roll.core.configs.arguments import ImageArguments
 from roll.core.data.untrusted import open_inside, open_regular
 from roll.core.errors import PromptFileError, boundary
-from roll.prompts.image_folder import FORMATS, ImageFolder
+from roll.prompts.image_folder import FORMATS, ImageFolder, file_name
 
 MOST_BYTES = 20 << 20
 MOST_PIXELS = 50_000_000
@@ -61,7 +61,7 @@ class ImageReader:
             image, changed = self._within(image)
             if kind is None or changed:
                 content, kind = _as_png(image), "PNG"
-            number, name = (0, "") if self.folder is None else self.folder.put(content, kind)
+            number, name = (0, file_name(content, kind)) if self.folder is None else self.folder.put(content, kind)
             return StoredImage(number, name, *image.size)
 
     def _within(self, image: Image.Image) -> tuple[Image.Image, bool]:

@@ -4,7 +4,7 @@ order that is a conversation. A template says nothing of a content that it canno
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from roll.core.errors import PromptFileError
@@ -16,6 +16,8 @@ _MEANT |= {"function": "tool", "observation": "tool", "ipython": "tool"}
 """Roles of other forms, which templates write as they stand, and no model was trained with."""
 IMAGE = {"type": "image"}
 """The mark of an image in a content, as chat templates of models that see know it."""
+IMAGE_KINDS = ("image", "image_url", "input_image")
+"""Types of parts that are images: Anthropic's, OpenAI's of Chat Completions, and of Responses."""
 _CONTINUED = "data_args.continue_final_message: true, if the policy is to go on from it; else leave it out of the row"
 
 
@@ -41,22 +43,29 @@ def read_turns(value: Sequence[object], where: str) -> list[dict[str, Any]]:
     return messages
 
 
-def joined(content: object, kinds: Sequence[str] = ("text",)) -> str:
-    """The text of a content: a text, or a list of parts, which may be of these types. Raises `ValueError`."""
+Show = Callable[[Mapping[str, Any]], str]
+"""Stores the image in a part; the text that stands for it."""
+
+
+def joined(content: object, kinds: Sequence[str] = ("text",), show: Show | None = None) -> str:
+    """The text of a content: a text, or a list of parts, which may be of these types, or images if there is `show`. Raises
+    `ValueError`."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise ValueError("the content of a message is a text or a list of parts")
-    return "".join(_parts(content, kinds))
+    return "".join(_parts(content, kinds, show))
 
 
-def _parts(content: Sequence[object], kinds: Sequence[str]) -> Iterator[str]:
+def _parts(content: Sequence[object], kinds: Sequence[str], show: Show | None) -> Iterator[str]:
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(part, dict) and kind in kinds and isinstance(part.get("text"), str):
             yield part["text"]
         elif isinstance(part, str):
             yield part
+        elif isinstance(part, dict) and kind in IMAGE_KINDS and show is not None:
+            yield show(part)
         else:
             raise ValueError(f"this model reads text: a part of type {kind!r} cannot be shown to it")
 

@@ -8,12 +8,11 @@ from typing import Any
 
 from roll.core.errors import PromptFileError
 from roll.prompts.image_reader import ImageReader, StoredImage
-from roll.prompts.messages import IMAGE
+from roll.prompts.messages import IMAGE, IMAGE_KINDS
 
 MARK = "<image>"
 MOST = 64
 """Images of a row."""
-_KINDS = ("image", "image_url", "input_image")
 _ALLOWED = 'a list of {"type": "text", "text": ...}, or data_args.images: {} with a model that sees'
 
 
@@ -74,7 +73,7 @@ class RowImages:
         return {**given, "content": content} if content is not given.get("content") else given
 
     def _part(self, part: object, where: str) -> Iterator[object]:
-        if isinstance(part, Mapping) and part.get("type") in _KINDS:
+        if isinstance(part, Mapping) and part.get("type") in IMAGE_KINDS:
             if self._reader is None:
                 raise PromptFileError(f"{where}: it has an image, a part of type {part['type']!r}, and none is read", _ALLOWED)
             yield self._marked(next((part[name] for name in ("image_url", "image", "url", "path") if part.get(name)), None))

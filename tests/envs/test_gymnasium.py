@@ -97,7 +97,7 @@ class Shifted(gymnasium.Env):
 
 
 class Picture(Shifted):
-    observation_space = spaces.Box(0, 255, (32, 32, 3), np.uint8)
+    observation_space = spaces.Box(0, 1, (32, 32, 3), np.float32)
 
 
 class Continuous(Shifted):
@@ -127,8 +127,8 @@ def test_parts_stand_on_lines_and_actions_begin_where_the_space_says():
     [
         (
             {"env_id": "test/Picture-v0"},
-            "env_type = 'gymnasium': the observation_space of test/Picture-v0 has Box(0, 255, (32, 32, 3), uint8), which text "
-            "cannot show; fix: an observation_space of Text, Discrete,",
+            "env_type = 'gymnasium': the observation_space of test/Picture-v0 has Box(0.0, 1.0, (32, 32, 3), float32), which "
+            "text cannot show; fix: an observation_space of Text, Discrete,",
         ),
         (
             {"env_id": "test/Continuous-v0"},

@@ -54,7 +54,8 @@ def user(text: str) -> dict[str, Any]:
 
 class World:
     """`says`: the answers, in the order of the calls; a function of (number, context) instead answers anything. `tokenizer`:
-    another than that of `template`; its end of a text ends answers."""
+    another than that of `template`; its end of a text ends answers. `seeing`: what shows images, of the
+    tokenizer. `show`: what stores them."""
 
     def __init__(
         self,
@@ -65,10 +66,13 @@ class World:
         context: int = 20_000,
         answer: int = 1000,
         calls: int = 1000,
+        seeing: Callable[[Any], Any] | None = None,
+        show: Any = None,
     ) -> None:
         self.tokenizer = tokenizer or make_tokenizer(template)
         self.end = END if tokenizer is None else tokenizer.eos_token_id
-        self.dialogue = Dialogue(self.tokenizer, "native")
+        self.show = show
+        self.dialogue = Dialogue(self.tokenizer, "native", sees=None if seeing is None else seeing(self.tokenizer))
         self.limits = Limits(context, answer, calls)
         self.says = says
         self.asked: list[tuple[list[int], int, tuple[str, ...]]] = []
@@ -82,7 +86,7 @@ class World:
 
     async def __aenter__(self) -> World:
         self.gateway = Gateway("127.0.0.1")
-        self.session = Session("episode", self.dialogue, self.ask, self.limits)
+        self.session = Session("episode", self.dialogue, self.ask, self.limits, show=self.show)
         self.address = self.gateway.open(self.session)
         self.client = httpx.AsyncClient(timeout=30, verify=False)
         return self

@@ -112,10 +112,15 @@ def save(model: Any, folder: Path, wide: float = 4.0) -> Path:
         processor(size={"longest_edge": 32}, max_image_size={"longest_edge": 16}).save_pretrained(folder)
         return folder
     tokenizer().save_pretrained(folder)
-    Qwen2VLImageProcessorPil(
-        patch_size=PATCH, merge_size=MERGED, temporal_patch_size=2, min_pixels=PATCH**2 * 4, max_pixels=PATCH**2 * 64
-    ).save_pretrained(folder)
+    save_processor(folder)
     return folder
+
+
+def save_processor(folder: Path) -> None:
+    processor = Qwen2VLImageProcessorPil(
+        patch_size=PATCH, merge_size=MERGED, temporal_patch_size=2, min_pixels=PATCH**2 * 4, max_pixels=PATCH**2 * 64
+    )
+    processor.save_pretrained(folder)
 
 
 def drawn(shape: str, size: tuple[int, int] = (16, 16), color: str = "red", at: tuple[int, int] = (2, 2)) -> bytes:

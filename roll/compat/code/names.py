@@ -17,7 +17,9 @@ _HERE = __name__.rpartition(".")[0]
 _WORKERS, _PROTOCOL = f"{_HERE}.workers", f"{_HERE}.reward_child"
 _BY_TURN = "roll.envs.turn_managers"
 _REWARDS = {
+    "box_iou_reward_worker": ("roll.graders.boxes", "BoxIoURewardWorker"),
     "code_sandbox_reward_worker": ("roll.graders.code_rule", "CodeSandboxRewardWorker"),
+    "count_reward_worker": ("roll.graders.boxes", "CountRewardWorker"),
     "crossthinkqa_rule_reward_worker": ("roll.graders.rules", "CrossThinkQARuleRewardWorker"),
     "environment_reward_worker": ("roll.graders.rules", "EnvironmentRewardWorker"),
     "exact_match_reward_worker": ("roll.graders.rules", "ExactMatchRewardWorker"),

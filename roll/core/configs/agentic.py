@@ -210,6 +210,10 @@ class AgenticConfig(PPOConfig):
     )
 
     @property
+    def images_dir(self) -> str | None:
+        return None if self.actor_train.data_args.images is None else f"{self.run_dir}/images"
+
+    @property
     def group_size(self) -> int:
         return self.train_env_manager.group_size
 

@@ -174,7 +174,8 @@ class DataArguments:
     messages: str = option("messages", "Column with chat messages (a list, or JSON text).")
     ground_truth: str = option("ground_truth", "Column with the reference answer.")
     images: ImageArguments | None = option(
-        None, "RLVR with a model that sees: how rows bring images; null: rows with any are refused."
+        None,
+        "A model that sees: how rows of RLVR bring images; environments and programs may show some. Null: any is refused.",
     )
 
     @property

@@ -21,6 +21,7 @@ from roll.chat.session import Session
 from roll.core.errors import Refused
 from roll.envs.gateway.chat import stop_strings
 from roll.envs.gateway.dialect import TYPES, event, pieces
+from roll.prompts.messages import Show
 
 
 class Messages:
@@ -30,7 +31,7 @@ class Messages:
         most = field_of(body, "max_tokens", int, least=1)
         if most is None:
             raise Refused(400, "max_tokens: Field required", "max_tokens")
-        return _asked(body, most)
+        return _asked(body, most, session.show)
 
     def reply(self, asked: Asked, reply: Reply, session: Session) -> dict[str, Any]:
         ending = {"stop_reason": _ending(reply), "stop_sequence": None}
@@ -70,16 +71,16 @@ class Messages:
         return {"id": reply.call_id, "type": "message", "role": "assistant", "model": asked.model}
 
 
-def counted(body: dict[str, Any]) -> Asked:
+def counted(body: dict[str, Any], session: Session) -> Asked:
     """A request whose tokens are to be counted: it need not say how many may be answered. Raises `Refused`."""
-    return _asked(body, None)
+    return _asked(body, None, session.show)
 
 
-def _asked(body: dict[str, Any], most: int | None) -> Asked:
+def _asked(body: dict[str, Any], most: int | None, show: Show | None) -> Asked:
     system = text_of(body.get("system"))
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     for message in listed(body, "messages"):
-        messages += _messages(message)
+        messages += _messages(message, show)
     if not any(message["role"] != "system" for message in messages):
         raise Refused(400, "messages: at least one message is required", "messages")
     if messages[-1]["role"] == "assistant":
@@ -102,14 +103,14 @@ def _tool(tool: dict[str, Any]) -> Message:
     return function_tool(tool, tool.get("name"), tool.get("input_schema"))
 
 
-def _messages(given: dict[str, Any]) -> list[Message]:
+def _messages(given: dict[str, Any], show: Show | None) -> list[Message]:
     role, content = given.get("role"), given.get("content")
     if role == "system":
         return [{"role": "system", "content": text_of(content)}]
     if role not in ("user", "assistant"):
         raise Refused(400, f"a message's role is user, assistant or system, not {role!r}", "messages")
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else listed(given, "content")
-    return [_answer(blocks)] if role == "assistant" else _told(blocks)
+    return [_answer(blocks)] if role == "assistant" else _told(blocks, show)
 
 
 def _answer(blocks: list[dict[str, Any]]) -> Message:
@@ -124,17 +125,17 @@ def _answer(blocks: list[dict[str, Any]]) -> Message:
     return assistant(text, calls, thinking)
 
 
-def _told(blocks: list[dict[str, Any]]) -> list[Message]:
+def _told(blocks: list[dict[str, Any]], show: Show | None) -> list[Message]:
     """The results of tools are messages of their own; the texts between them are the user's."""
     messages: list[Message] = []
     for block in blocks:
         if block.get("type") == "tool_result":
-            text = text_of(block.get("content"))
+            text = text_of(block.get("content"), show=show)
             messages.append({"role": "tool", "content": text, "tool_call_id": str(block.get("tool_use_id") or "")})
         elif messages and messages[-1]["role"] == "user":
-            messages[-1]["content"] += text_of([block])
+            messages[-1]["content"] += text_of([block], show=show)
         else:
-            messages.append({"role": "user", "content": text_of([block])})
+            messages.append({"role": "user", "content": text_of([block], show=show)})
     return messages
 
 

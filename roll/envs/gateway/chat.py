@@ -31,7 +31,7 @@ class ChatCompletions:
         if body.get("functions"):
             raise Refused(400, "functions are read no longer: send them as tools", "functions")
         limits = [field_of(body, name, int, least=1) for name in ("max_completion_tokens", "max_tokens")]
-        messages = [read_message(message) for message in listed(body, "messages")]
+        messages = [read_message(message, session.show) for message in listed(body, "messages")]
         if not messages:
             raise Refused(400, "messages must not be empty", "messages")
         options = field_of(body, "stream_options", dict) or {}

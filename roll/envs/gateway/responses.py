@@ -22,6 +22,7 @@ from roll.chat.session import Session
 from roll.core.errors import Refused
 from roll.envs.gateway.chat import ChatCompletions
 from roll.envs.gateway.dialect import event, pieces
+from roll.prompts.messages import Show
 
 TEXTS = ("input_text", "output_text", "text", "refusal")
 ELSEWHERE = ("conversation", "prompt")
@@ -46,7 +47,7 @@ class Responses(ChatCompletions):
         if not items:
             raise Refused(400, "input must not be empty", "input")
         for item in items:
-            _add(messages, item)
+            _add(messages, item, session.show)
         return Asked(
             messages=messages,
             tools=[_tool(tool) for tool in listed(body, "tools")],
@@ -106,11 +107,11 @@ def _earlier(body: dict[str, Any], session: Session) -> list[Message]:
     return messages[own:]
 
 
-def _add(messages: list[Message], item: dict[str, Any]) -> None:
+def _add(messages: list[Message], item: dict[str, Any], show: Show | None) -> None:
     """An item behind the messages: what the model has said in one turn, its calls and thinking too, is one message."""
     kind = item.get("type", "message")
     if kind == "function_call_output":
-        text = text_of(item.get("output"), TEXTS)
+        text = text_of(item.get("output"), TEXTS, show)
         messages.append({"role": "tool", "content": text, "tool_call_id": str(item.get("call_id") or "")})
     elif kind == "function_call":
         _extend(messages, "", [tool_call(item.get("call_id"), item.get("name"), item.get("arguments"))], "")
@@ -121,7 +122,7 @@ def _add(messages: list[Message], item: dict[str, Any]) -> None:
         role = ROLES.get(str(item.get("role")))
         if role is None:
             raise Refused(400, f"a message's role is one of {', '.join(ROLES)}, not {item.get('role')!r}", "input")
-        text = text_of(item.get("content"), TEXTS)
+        text = text_of(item.get("content"), TEXTS, show if role == "user" else None)
         if role == "assistant":
             _extend(messages, text, [], "")
         else:

@@ -23,8 +23,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from roll.chat.conversation import Asked, Reply, whole_body
-from roll.chat.exchange import Sent
-from roll.chat.session import Call, Session
+from roll.chat.exchange import Sent, without_images
+from roll.chat.session import LARGEST_BODY, Call, Session
 from roll.core.errors import Refused
 from roll.envs.gateway.anthropic import Messages, counted
 from roll.envs.gateway.chat import ChatCompletions
@@ -68,8 +68,6 @@ class Streamed(Response):
         return b"".join(self._dialect.events(self._asked, reply, self._session))
 
 
-LARGEST_BODY = 64 << 20
-"""Bytes of a request."""
 REMEMBERED = 4096
 """Ended episodes whose keys are still known: a late call hears that it is late."""
 IDLE_S = 600
@@ -252,7 +250,7 @@ async def _asked(dialect: Dialect, request: Request, session: Session) -> Respon
     body, asked = await session.aside(len(text), _read, dialect, text, session)
     repeated = request.headers.get("x-stainless-retry-count", "0") != "0"
     path = request.url.path
-    sent = Sent(path.removeprefix(f"/e/{session.name}"), body)
+    sent = Sent(path.removeprefix(f"/e/{session.name}"), body if session.show is None else without_images(body))
     call = await session.begin(asked, path.encode() + b"\n" + text, repeated, sent)
     if asked.stream:
         return Streamed(dialect, asked, session, call, request)
@@ -266,7 +264,7 @@ async def _asked(dialect: Dialect, request: Request, session: Session) -> Respon
 
 async def _counted(request: Request, session: Session) -> Response:
     text = await _asking_body(request, session)
-    context = await session.context(await session.aside(len(text), lambda: counted(whole_body(text))))
+    context = await session.context(await session.aside(len(text), lambda: counted(whole_body(text), session)))
     return JSONResponse({"input_tokens": len(context.ids)})
 
 

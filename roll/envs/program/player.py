@@ -33,6 +33,7 @@ from roll.envs.program.process import Command, Ending, Starter, base_environment
 from roll.envs.program.scoring import Scorer
 from roll.graders.sandbox.namespaces import NOBODY
 from roll.platform.temp_folder import TempFolder, own_package
+from roll.prompts.messages import Show
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,13 @@ class Programs:
         context: int,
         answer_tokens: Callable[[str], int],
         exchanges: bool = True,
+        show: Show | None = None,
     ) -> None:
         """`context`: most tokens of a sample. `answer_tokens`: tag -> most tokens of an answer. `exchanges`: whether samples say
-        what programs sent and were sent."""
+        what programs sent and were sent. `show`: stores the images that they send; None: the policy reads text."""
         self._envs = {tag: env for tag, env in envs.items() if env.program is not None}
         self._dialogue, self._context, self._answer_tokens = dialogue, context, answer_tokens
-        self._exchanges = exchanges
+        self._exchanges, self._show = exchanges, show
         self._gateway = Gateway(host)
         self._folder: TempFolder | None = None
         self._scorers: dict[str, Scorer] = {}
@@ -83,7 +85,7 @@ class Programs:
         began = time.perf_counter()
         async with self._places.get(task.tag, nullcontext()):
             waited_s = time.perf_counter() - began
-            session = Session(secrets.token_hex(8), self._dialogue, ask, limits, self._exchanges)
+            session = Session(secrets.token_hex(8), self._dialogue, ask, limits, self._exchanges, self._show)
             place: _Place | None = None
             try:
                 place = await self._prepared(env, task, session)

@@ -202,7 +202,10 @@ def _data(config: AgenticConfig) -> Iterator[Problem]:
     data = config.actor_train.data_args
     if data.template == "chatml":
         yield Problem("actor_train.data_args.template", "chatml", "is for prompts of one turn", "native or none")
-    of_episodes = ("template", "chat_template_kwargs")
+    of_episodes = ("template", "chat_template_kwargs", "images")
+    if data.images is not None and data.images.column != default_of(fields(data.images)[0]):
+        message = "episodes come from environments, not from a file"
+        yield Problem("actor_train.data_args.images.column", data.images.column, message, "remove it")
     for item in [item for item in fields(data) if item.name not in of_episodes]:
         if (value := getattr(data, item.name)) != default_of(item):
             yield Problem(

@@ -1,9 +1,10 @@
-"""Rules of prompts with images: what sees them, and everything that does not."""
+"""Rules of prompts and observations with images: what sees them, and everything that does not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.engines import engines_that
 from roll.core.configs.ppo import PPOConfig, set_key
@@ -17,13 +18,13 @@ TRAINERS = ("fsdp2_train", "fsdp2_infer")
 def image_problems(config: PPOConfig) -> Iterator[Problem]:
     shown = {key: data for key, data in _sources(config).items() if data.images is not None}
     for key, data in shown.items():
-        if not isinstance(config, RLVRConfig):
-            message = "is read by RLVR alone: agents, SFT and DPO show text"
+        if not isinstance(config, RLVRConfig | AgenticConfig):
+            message = "is read by RLVR and agents alone: SFT and DPO show text"
             yield Problem(f"{key}.data_args.images", "given", message, "remove it, and rows with images")
         elif data.template != "native":
             message = "shows no images: only the model's own chat template knows their marks"
             yield Problem(f"{key}.data_args.template", data.template, message, "native, or remove data_args.images")
-    if shown and isinstance(config, RLVRConfig):
+    if shown and isinstance(config, RLVRConfig | AgenticConfig):
         yield from _blind(config)
     if not shown:
         for name, role in config.roles().items():
@@ -31,7 +32,7 @@ def image_problems(config: PPOConfig) -> Iterator[Problem]:
                 yield Problem(f"{name}.model_args.freeze_vision", True, "nothing is seen: no data_args.images", "remove it")
 
 
-def _blind(config: RLVRConfig) -> Iterator[Problem]:
+def _blind(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
     """What cannot be told of images, or has not been made to see them."""
     for name, role in config.roles().items():
         chosen, seeing = role.strategy_args.strategy_name, engines_that("images") if name == "actor_infer" else TRAINERS
@@ -48,7 +49,7 @@ def _blind(config: RLVRConfig) -> Iterator[Problem]:
             config.groups_address is not None,
             "processes apart have no folder in common",
         ),
-        ("rollout", "given", config.rollout is not None, "a rollout of your own shows messages of text"),
+        ("rollout", "given", getattr(config, "rollout", None) is not None, "a rollout of your own shows messages of text"),
         ("warm_start", "given", config.warm_start is not None, "rows with answers are text"),
         ("teachers", "given", bool(config.teachers), "a teacher reads text"),
         ("adv_estimator", config.adv_estimator, config.uses_critic, "a critic reads text"),
@@ -61,7 +62,7 @@ def _blind(config: RLVRConfig) -> Iterator[Problem]:
     for key, value, given, why in refused:
         if given:
             yield Problem(key, value, f"does not go with data_args.images: {why}", "leave one of the two out")
-    for domain, reward in config.rewards.items():
+    for domain, reward in config.rewards.items() if isinstance(config, RLVRConfig) else ():
         for name in reward.models:
             message = "does not go with data_args.images: the model that judges reads text"
             yield Problem(f"rewards.{domain}.{name}", "given", message, "a rule, or a service of your own")

@@ -12,6 +12,9 @@ from roll.prompts.image_reader import StoredImage
 from roll.strategies.vision.families import family_of
 from roll.strategies.vision.family import FEATURE
 
+KEPT = 4096
+"""Images whose tokens are kept."""
+
 
 class Expander:
     def __init__(self, model: Path, images: Path) -> None:
@@ -19,6 +22,7 @@ class Expander:
         family = family_of(model)
         if family is None:
             raise ValueError(f"the model of '{model}' reads text")
+        self.mark = family.mark
         self._family, self._folder = family, ImageFolder(images)
         self._tokens: dict[int, tuple[int, ...]] = {}
 
@@ -43,8 +47,10 @@ class Expander:
         return expanded
 
     def _shown(self, image: StoredImage, where: str) -> tuple[int, ...]:
-        """An image's tokens are looked at once, however many rows have it."""
+        """An image's tokens are looked at once, however many rows have it; of many images the newest are kept."""
         if image.number not in self._tokens:
             with boundary(lambda text: PromptFileError(f"{where}: the {image.width} x {image.height} image: {text}")):
                 self._tokens[image.number] = self._family.view(self._folder.open(image.number)).tokens
+            if len(self._tokens) > KEPT:
+                self._tokens.pop(next(iter(self._tokens)), None)
         return self._tokens[image.number]
