@@ -78,7 +78,8 @@ def new_game(settings: Settings) -> TextGame:
     return env
 
 
-def message(settings: Settings, observation: str) -> str:
+def message(settings: Settings, observation: object) -> str:
+    assert isinstance(observation, str), "these games are read"
     text: str = settings.game["agent_template"].format(observation=observation)
     return text
 

@@ -158,9 +158,9 @@ async def _play(to_play: _ToPlay, model: str, seed: int, temperature: float) -> 
         raise ConfigError([Problem("--model", model, message, "eos_token_id: ID in its generation_config.json")])
     sampling = replace(sampling_params(args, answer_tokens, tokens.ends), temperature=temperature)
     engine = HFInferStrategy(model, max_running_requests=1, max_length=context)
-    ask, limits = _asked(engine, tokenizer, sampling, seed), {"context": context, "answer_tokens": answer_tokens}
+    ask = _asked(engine, tokenizer, sampling, seed)
     try:
-        samples = await one_episode("play", env, dialogue, ask, seed=seed, **limits)
+        samples = await one_episode("play", env, dialogue, ask, seed=seed, context=context, answer_tokens=answer_tokens)
     except EpisodeFailed as failure:
         print(f"error: {visible(str(failure))}", file=sys.stderr)
         return 1

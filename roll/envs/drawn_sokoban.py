@@ -31,5 +31,5 @@ class DrawnSokoban(Sokoban):
         seen = "You see the room from above: you are red, boxes are brown and on a target green, targets yellow, walls dark."
         return "\n".join([*rules, seen])
 
-    def render(self) -> NDArray[np.uint8]:  # type: ignore[override]
+    def render(self) -> NDArray[np.uint8]:
         return drawn(draw(self.room, VOCABULARIES["default"]).splitlines(), TILES)

@@ -124,7 +124,7 @@ class FrozenLake(gymnasium.Env[str, Any]):
     def _info(self, reward: float) -> dict[str, Any]:
         return {"state_key": f"{'/'.join(self.map)} {self.player}", "success": reward > 0}
 
-    def render(self) -> NDArray[np.uint8]:  # type: ignore[override]
+    def render(self) -> NDArray[np.uint8]:
         """The lake from above."""
         return drawn(self._rows(VOCABULARY), TILES)
 
