@@ -35,6 +35,7 @@ HONEST = [
     ("[11, 0, 20, 10]", ONE, 0.0),
     ("<answer>[]</answer>", "[]", 1.0),
     ("[]", "[]", 1.0),
+    ("<answer>[0, 0, 10, 10]", ONE, 1.0),  # not closed: no tag
     ("[]", ONE, 0.0),
     (ONE, "[]", 0.0),
 ]
@@ -45,7 +46,7 @@ HOSTILE = [
     "[true, false, 10, 10]",
     "[0, 0, 10, 10", "<answer>[[[[0, 0, 10, 10]]]]</answer>",
     "[null]", "[[0, 0, 10, 10], null]", '[{"bbox_2d": "[0, 0, 10, 10]"}]', "[" * 100_000,
-    "<answer>" + "[]" * 2000 + "</answer>", "[1," * 50_000, "<answer>" * 20_000, "<answer>[0, 0, 10, 10]",
+    "<answer>" + "[]" * 2000 + "</answer>", "[1," * 50_000, "<answer>" * 20_000,
     "[0, 0, 10, 10]</answer><answer>x</answer>",
     "<answer>it is [0, 0, 10, 10]</answer>", "<answer>[0,0,10,10] or [5,5,9,9]</answer>", json.dumps([[0, 0, 10, 10]] * 101),
     "[0, 0, 10, 10] " + "x" * 9000, "[９, ０, 10, 10]", "(0, 0, 10, 10)", "[0,0,10,10].__class__[0]",
@@ -60,7 +61,7 @@ def test_honest_boxes_earn_their_overlap(response, truth, reward):
 
 
 def test_hostile_answers_earn_nothing_and_take_no_time():
-    assert len(HONEST) == 16 and len(HOSTILE) == 32
+    assert len(HONEST) == 17 and len(HOSTILE) == 31
     for response in HOSTILE:
         started = time.process_time()
         result = graded(BoxIoURewardWorker, response, ONE)
