@@ -46,7 +46,7 @@ HOSTILE = [
     "[true, false, 10, 10]",
     "[0, 0, 10, 10", "<answer>[[[[0, 0, 10, 10]]]]</answer>",
     "[null]", "[[0, 0, 10, 10], null]", '[{"bbox_2d": "[0, 0, 10, 10]"}]', "[" * 100_000,
-    "<answer>" + "[]" * 2000 + "</answer>", "[1," * 50_000, "<answer>" * 20_000,
+    "<answer>" + "[]" * 2000 + "</answer>", "[1," * 50_000, "<answer>" * 20_000, "<answer>[0, 0, 10]",
     "[0, 0, 10, 10]</answer><answer>x</answer>",
     "<answer>it is [0, 0, 10, 10]</answer>", "<answer>[0,0,10,10] or [5,5,9,9]</answer>", json.dumps([[0, 0, 10, 10]] * 101),
     "[0, 0, 10, 10] " + "x" * 9000, "[９, ０, 10, 10]", "(0, 0, 10, 10)", "[0,0,10,10].__class__[0]",
@@ -61,7 +61,7 @@ def test_honest_boxes_earn_their_overlap(response, truth, reward):
 
 
 def test_hostile_answers_earn_nothing_and_take_no_time():
-    assert len(HONEST) == 17 and len(HOSTILE) == 31
+    assert len(HONEST) == 17 and len(HOSTILE) == 32
     for response in HOSTILE:
         started = time.process_time()
         result = graded(BoxIoURewardWorker, response, ONE)

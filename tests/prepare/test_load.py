@@ -77,12 +77,19 @@ def test_strictly_what_is_lacking_is_refused_and_nothing_else(path):
         assert (strict.lacking, strict.unknown, strict.defaults) == ([], [], [])
 
 
+def test_files_of_models_that_see_mean_what_they_mean_in_roll():
+    (prompts, _), (agents, _) = (compat(ROLL / kind / "vision.yaml") for kind in ("rlvr", "agentic"))
+    assert prompts.actor_train.model_args.freeze_vision and prompts.actor_train.data_args.images.max_pixels == 262144
+    assert prompts.validation.data_args.images is not None and prompts.actor_train.data_args.template == "native"
+    assert agents.actor_train.data_args.images is not None and not agents.actor_train.model_args.freeze_vision
+    assert agents.custom_envs["Sokoban"].env_type == "sokoban_drawn"
+
+
 @pytest.mark.parametrize("path", sorted((ROLL / "refused").glob("*.yaml")), ids=name_of)
 @pytest.mark.parametrize("compat", [False, True])
 def test_other_pipelines_are_refused_by_name(path, compat):
     (problem,) = problems_of(path.parent, path.stem, compat=compat)
-    named = {"vision_rlvr": "see or hear", "vision_agentic": "see or hear"}
-    named["self_distillation"] = "self-distillation"
+    named = {"hearing": "models that hear", "self_distillation": "self-distillation"}
     assert named.get(path.stem, path.stem.replace("_", " ")) in problem.message
     assert problem.where.startswith(f"{path.name}:")
 

@@ -12,7 +12,6 @@ from roll.compat.roll.rule import (
     MEMORY,
     RUN_FOLDER,
     SPEED,
-    VISION,
     WHOLE_CHECKPOINTS,
     KeyRule,
     Siblings,
@@ -121,7 +120,7 @@ MODEL = (
     *off_or_lacking("<role>.model_args.freeze_module_prefix", (None, ""), "freezing is not there: all weights are trained"),
     *off_or_lacking("<role>.model_args.ulysses_size", (None, 1), "megatron_train's context_parallel_size divides "
                     "sequences; or remove it, and divide gradient_accumulation_steps by it"),
-    *off_or_lacking("<role>.model_args.vision_dp", (None, False), VISION),
+    *off_or_lacking("<role>.model_args.vision_dp", (None, False), "each rank computes the images of its own samples"),
     *off_or_lacking("<role>.model_args.model_config_kwargs", (None, {}), "change config.json in the model's folder instead"),
     KeyRule("critic.model_args.model_type", "without effect", "a critic is that: the model with one number as its head, which "
          "starts at 0 and drops nothing out; a folder's own value head (v_head, score) is read",

@@ -10,7 +10,6 @@ from roll.compat.roll.rule import (
     DEAD_IN_ROLL,
     DROP,
     ENVIRONMENT,
-    VISION,
     KeyRule,
     Siblings,
     Translate,
@@ -96,11 +95,7 @@ DATA = (
             ignored(f"{block}.preprocessing_num_workers", "prompts are read once at the start, by the driver"),
             ignored(f"{block}.cache_path", "nothing is cached"),
             ignored(f"{block}.eval_file_name", DEAD_IN_ROLL),
-            ignored(f"{block}.custom_data_kwargs_func", VISION),
-            *(lacking(f"{block}.{name}", VISION) for name in (
-                "image_folder", "video_folder", "audio_folder", "image_max_pixels", "image_min_pixels", "video_max_pixels",
-                "video_min_pixels", "video_fps", "video_maxlen",
-            )),
+            ignored(f"{block}.custom_data_kwargs_func", "positions of images are the model's own"),
         )
     ),
     value_read_as("actor_train.data_args.domain_interleave_probs", (None,), {}, "read as equal shares"),
@@ -262,8 +257,6 @@ AGENTIC = (
          values="null, GEMRunner, or without ProxyEnvManager", absent=True),
     KeyRule("custom_envs.<name>.agent_runner_cls", "lacking", _OWN_AGENT, values="else", absent=True,
          when=lambda v, b: v is not None and _proxy(b.get("env_manager_cls")) and not _by_gem_runner(b["env_manager_cls"], b)),
-    *(lacking(f"custom_envs.<name>.{name}", VISION) for name in
-      ("pre_step_template", "next_step_template", "reward_template", "user_prompt_format")),
     KeyRule("reward_normalization.method", "alias", "identity: no norm_mean_type and norm_std_type; mean: norm_mean_type: group; "
          "mean_std: both group; asym_clip: as mean_std, ROLL clips nothing either", _method,
          lambda v, b: v in ("identity", "mean", "mean_std", "asym_clip", None), "identity, mean, mean_std, asym_clip"),

@@ -26,23 +26,15 @@ _OTHERS = {
     "self-distillation": ("opsd_mode",),
 }
 _DIFFUSION = ("diffusion_module", "diffusion_deepspeed_train")
-# A model's name as in Qwen2.5-VL-7B-Instruct; a template as in qwen2-vl; a class as in VLTrajEnvManager.
-_VISION_NAME = re.compile(r"(^|[-_/.0-9])(vl|omni)([-_/.]|$)", re.IGNORECASE)
-_VISION_VALUES = {
-    "pretrain": _VISION_NAME,
-    "model_name_or_path": _VISION_NAME,
-    "template": _VISION_NAME,
-    "env_manager_cls": re.compile(r"\.VL\w*EnvManager$"),
-    "render_mode": re.compile(r"rgb_array$"),
-}
-_VISION_KEYS = ("limit_mm_per_prompt", "disable_mm_preprocessor_cache", "image_folder", "video_folder", "audio_folder")
-_SENSES, _DIFFUSION_NAME, _COMPUTER_NAME = "models that see or hear", "diffusion models", "computer use"
+_HEARS = re.compile(r"(^|[-_/.0-9])omni([-_/.]|$)", re.IGNORECASE)
+_HEARING = ("pretrain", "model_name_or_path", "template")
+_SENSES, _DIFFUSION_NAME, _COMPUTER_NAME = "models that hear", "diffusion models", "computer use"
 _COMPUTER = re.compile(r"computer|osworld|android|browser", re.IGNORECASE)
 
 OTHER_PIPELINE = "belongs to a pipeline that is not supported"
 REFUSED = {name: ", ".join(f"`{key}`" for key in keys) for name, keys in _OTHERS.items()} | {
     _DIFFUSION_NAME: ", ".join(f"`{value}`" for value in _DIFFUSION),
-    _SENSES: "a model or template named VL or Omni, a VL env manager, options of images",
+    _SENSES: "a model or template named Omni",
     _COMPUTER_NAME: "the name of an `env_type`",
 }
 """Pipelines of ROLL that are not here, and the keys that identify them."""
@@ -90,30 +82,17 @@ def _has_prompts(mapping: Mapping[str, object]) -> bool:
     return isinstance(data, Mapping) and any(data.get(name) for name in ("file_name", "path"))
 
 
-def _shows_images(mapping: Mapping[str, object]) -> bool:
-    """Whether it is a file of here, which says how a model that sees is shown images."""
-    actor = mapping.get("actor_train")
-    data = actor.get("data_args") if isinstance(actor, Mapping) else None
-    return isinstance(data, Mapping) and data.get("images") is not None
-
-
 def _refused(mapping: Mapping[str, object]) -> Iterator[Problem]:
     for name, keys in _OTHERS.items():
         for key in keys:
             if mapping.get(key):
                 yield _problem(key, mapping[key], name)
-    shown = _shows_images(mapping)
     for key, value in _leaves(mapping, ""):
         name = key.rpartition(".")[2]
         if value in _DIFFUSION:
             yield _problem(key, value, _DIFFUSION_NAME)
-        named = name in _VISION_VALUES and isinstance(value, str) and _VISION_VALUES[name].search(value)
-        if name in _VISION_KEYS or (named and not shown):
+        if name in _HEARING and isinstance(value, str) and _HEARS.search(value):
             yield _problem(key, value, _SENSES)
-        if shown and name == "freeze_module_prefix" and value:
-            yield Problem(
-                key, value, "is not read where images are shown", "model_args.freeze_vision: true, which freezes what sees"
-            )
         if name == "env_type" and isinstance(value, str) and _COMPUTER.search(value):
             yield _problem(key, value, _COMPUTER_NAME)
 
