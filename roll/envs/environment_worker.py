@@ -70,12 +70,11 @@ class EnvironmentWorker:
         dialogue = Dialogue(self._tokenizer, data.template, known, sees)
         self._managers: dict[str, EnvManager] = {}
         for tag, env in config.custom_envs.items():
-            if env.program is not None:
-                continue
-            manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
-            self._managers[tag] = manager_cls(
-                env, dialogue, instructions=instructions[tag], context=context, answer_tokens=config.answer_tokens(tag)
-            )
+            if env.program is None:
+                manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
+                self._managers[tag] = manager_cls(
+                    env, dialogue, instructions=instructions[tag], context=context, answer_tokens=config.answer_tokens(tag)
+                )
         self._dialogue, self._context = dialogue, context
         self._turns = TurnFiles(turns or Path())
         recorded = turns is not None and self._turns.are_kept

@@ -76,17 +76,19 @@ class TextGame:
         self.max_steps = max_steps or (env.spec.max_episode_steps if env.spec is not None else None) or MOST_TURNS
         self._threshold = env.spec.reward_threshold if env.spec is not None else None
         rules = self._own("instructions") if instructions is None else instructions
-        if rules is None:
-            written = docstring(cls := self._class(), named=cls is getattr(self, "maker", None))
-            rules = f"{written}\n" if written else f"Play {self._name}. "
-            seen = "a picture" if self._pictures else described(env.observation_space) if not self._draws else ""
-            rules = (f"{rules}You see: {seen}." if seen else rules).rstrip()
         self._suffix = self.reader.how_to_answer
-        self.instructions = f"{rules}\n{self._suffix}"
+        self.instructions = f"{self._found_rules() if rules is None else rules}\n{self._suffix}"
         self._turns, self._total, self._over = 0, 0.0, True
         self._observation: Any = ""
         self._key = ""
         self._success: bool | None = None
+
+    def _found_rules(self) -> str:
+        """The rules of an environment that has not written them for players."""
+        written = docstring(cls := self._class(), named=cls is getattr(self, "maker", None))
+        rules = f"{written}\n" if written else f"Play {self._name}. "
+        seen = "a picture" if self._pictures else described(self.env.observation_space) if not self._draws else ""
+        return (f"{rules}You see: {seen}." if seen else rules).rstrip()
 
     def _class(self) -> type[Any]:
         game = self.env.unwrapped

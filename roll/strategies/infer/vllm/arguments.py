@@ -175,7 +175,7 @@ def engine_arguments(
     require_installed()
     _refuse_others(given)
     check_quantised(given, model, dtype, "cpu" if cpu else "cuda")
-    given = {**given, **for_a_cpu(given)} if cpu else dict(given)
+    given = _recording({**given, **(for_a_cpu(given) if cpu else {})})
     defaults: dict[str, object] = {"enable_prefix_caching": True, "use_tqdm_on_load": False, "load_format": "safetensors"}
     if cpu:
         defaults |= _cpu_defaults(
@@ -184,10 +184,6 @@ def engine_arguments(
     if lora_rank is not None:
         # vLLM has kernels for these ranks; smaller adapters are filled up with zeros.
         defaults |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": min(r for r in LORA_RANKS if r >= lora_rank)}
-    if given.get(ROUTES):
-        _check_records(given)
-        defaults |= {"additional_config": {**given.get("additional_config", {}), ROUTES: True}}
-        given = {name: value for name, value in given.items() if name != "additional_config"}
     return {
         **defaults,
         **{name: value for name, value in given.items() if name not in (*STRATEGY_KEYS, ROUTES)},
@@ -199,6 +195,14 @@ def engine_arguments(
         "max_num_seqs": max_running_requests,
         **_OURS,
     }
+
+
+def _recording(given: dict[str, Any]) -> dict[str, Any]:
+    """With what the worker has to know to record experts, if it is to."""
+    if not given.get(ROUTES):
+        return given
+    _check_records(given)
+    return {**given, "additional_config": {**given.get("additional_config", {}), ROUTES: True}}
 
 
 def _check_records(given: Mapping[str, Any]) -> None:
