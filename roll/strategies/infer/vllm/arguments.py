@@ -246,7 +246,7 @@ def check_folder(folder: str, given: Mapping[str, Any], dtype: str, device_kind:
     """`ValueError` if vLLM cannot run the Hugging Face model on such a device with these arguments."""
     if device_kind != "cpu" and not given.get("quantization"):
         return
-    if (value := os.environ.get(INVARIANT, "0")) not in ("", "0"):
+    if device_kind == "cpu" and (value := os.environ.get(INVARIANT, "0")) not in ("", "0"):
         raise ValueError(f"{INVARIANT} is {value}: unset it; its operations are Triton's, without which vLLM's CPU engines die")
     from transformers import AutoConfig  # which takes a second
 

@@ -158,8 +158,8 @@ def test_the_batch_invariant_mode_is_refused_on_a_cpu_where_its_first_operation_
         batch_invariant.mean_dim(pytest.importorskip("torch").ones(2, 3), 1)
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     with pytest.raises(ValueError, match="VLLM_BATCH_INVARIANT is 1: unset it; its operations are Triton's"):
-        check_folder("no/folder", "cpu")
-    check_folder("no/folder", "cuda")
+        check_folder("no/folder", {}, "bf16", "cpu")
+    check_folder("no/folder", {}, "bf16", "cuda")
 
 
 @needs_vllm
