@@ -22,12 +22,14 @@ from roll.core.configs.arguments import (
     CurriculumConfig as CurriculumConfig,
     DataArguments as DataArguments,
     GeneratingArguments as GeneratingArguments,
+    ImageArguments as ImageArguments,
     ModelArguments as ModelArguments,
     PassRateConfig as PassRateConfig,
     StrategyArguments as StrategyArguments,
     TrainDataArguments as TrainDataArguments,
     TrainingArguments as TrainingArguments,
 )
+from roll.core.configs.distillation import DistillationConfig as DistillationConfig
 from roll.core.configs.replay import ReplayConfig as ReplayConfig
 from roll.core.configs.losses import (
     CorrectionFilterConfig as CorrectionFilterConfig,

@@ -55,7 +55,7 @@ def test_a_run_is_resumed_with_its_agent_elsewhere_and_other_limits_and_keeps_no
 def test_where_no_rollout_is_written_down_no_request_travels(of_programs, written):
     async def played():
         async with World(lambda number, context: "a", context=5000) as world:
-            playing = programs(of_programs({"rollout_log_per_step": written}), world.dialogue, 5000)
+            playing = programs(of_programs({"rollout_log_per_step": written}), world.dialogue, 5000, None)
             try:
                 return await playing.play(EpisodeTask(uid="u", tag="letters", index=0, env_seed=1), world.ask)
             finally:
