@@ -1,4 +1,7 @@
-"""What an environment of gymnasium draws, as a picture: frames of rgb_array, and observations that are pictures themselves."""
+"""What an environment of gymnasium draws, as a picture: frames of rgb_array, and observations that are pictures themselves.
+
+They are written without Pillow, which an environment's own interpreter need not have.
+"""
 
 from __future__ import annotations
 

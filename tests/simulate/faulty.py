@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 from roll.core.configs.ppo import PPOConfig
 from roll.core.errors import NodeLost
 from roll.core.pipeline.prepared import Prepared
-from roll.core.pipeline.roles import of_trainer
 from roll.core.pipeline.run import Run
 from roll.core.record.callbacks import Callback
 from roll.core.record.checkpoint import Checkpoint, CheckpointStore, resumable
@@ -74,13 +73,16 @@ class FaultyBackend(SimulatedBackend):
         self.links = FaultyLinks(self._costs.message_s)
         self.without_node: set[str] = set()
         """Names of workers that cannot start now."""
+        self._devices: dict[str, set[int]] = {}
+        """Those of each worker."""
 
-    def check_nodes(self, devices: object) -> None:
+    def check_nodes(self, devices: Collection[int]) -> None:
         for name in sorted(self.without_node):
-            if of_trainer(name.rpartition("-")[0]):
+            if self._devices[name].intersection(devices):
                 raise NodeLost(f"the node of {name} is gone")
 
     async def start(self, spec: Any) -> SimulatedHandle:
+        self._devices[spec.name] = {*spec.placement.devices}
         if spec.name in self.without_node:
             raise NodeLost(f"the node of {spec.name} is gone")
         return await super().start(spec)

@@ -152,6 +152,11 @@ def test_an_engine_that_is_lost_while_it_loads_after_the_trainers_restart_is_rep
     assert broken_promises(replace(QUIET, ratio=ratio, faults=faults), memory_folder) == []
 
 
+def test_a_trainer_that_dies_waits_for_the_node_of_the_engine_on_its_devices(memory_folder):
+    deaths = (Fault(32.0, "engine's node goes", 0, 10.0), Fault(40.0, "trainer dies", 0))
+    held(broken_promises, replace(QUIET, engines=3, batch=2, ratio=0.0, shared=True, train_s=6.0, faults=deaths), memory_folder)
+
+
 def test_an_explorer_whose_only_engine_is_lost_while_it_loads_replaces_it_and_does_not_take_the_run_for_over(memory_folder):
     """The second explorer joins after the first version was published, and its engine loads."""
     faults = (Fault(20.0, "explorer joins", 0), Fault(21.5, "engine dies", 1))

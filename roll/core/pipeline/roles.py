@@ -36,7 +36,7 @@ from roll.core.workers.train_spec import Optimisation, TrainSpec
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 """Both names of the variable that torch's allocator reads."""
 QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
-TRAIN_WORKER = "roll.strategies.train.teacher_worker.TeacherWorker"
+TRAIN_WORKER = "roll.core.workers.workers.TrainWorker"
 CRITIC_WORKER = "roll.core.workers.workers.CriticWorker"
 LOG_PROB_WORKER = "roll.core.workers.workers.LogProbWorker"
 INFER_WORKER = "roll.core.workers.workers.InferWorker"

@@ -95,6 +95,14 @@ class AccumulatingStrategy(TrainStrategy, Protocol):
         """Takes the optimiser step of all parts, whose totals are now known."""
 
 
+@runtime_checkable
+class TeachingStrategy(TrainStrategy, Protocol):
+    """A strategy that knows the distribution of each token."""
+
+    def top_log_probs(self, batch: TokenBatch, top: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns what `TrainWorker.teach` does."""
+
+
 class CriticStrategy(Checkpointed, Protocol):
     def values(self, batch: TokenBatch) -> Tensor:
         """[N] float32, the value of the state before each token of this rank's samples: the model's output after reading all

@@ -36,6 +36,7 @@ from roll.core.workers.train_interface import (
     Checkpointed,
     CriticStrategy,
     RankContext,
+    TeachingStrategy,
     TrainStrategy,
 )
 from roll.core.workers.train_spec import TrainSpec, resolve_dtype
@@ -87,6 +88,16 @@ class TrainWorker(CheckpointedWorker):
 
     def log_probs(self, batch: TokenBatch) -> Tensor:
         return self.strategy.log_probs(batch)
+
+    def teach(self, batch: TokenBatch, top: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the log-probs [M] of the masked tokens of this rank's samples, in order, and [M, top] int32 ids and float32
+        log-probs of the most probable tokens in their place; -inf where there are fewer."""
+        if top:
+            assert isinstance(self.strategy, TeachingStrategy), "the rules of teachers see to it"
+            return self.strategy.top_log_probs(batch, top)
+        logprobs = self.strategy.log_probs(batch)[batch.loss_mask]
+        nothing = logprobs.new_zeros(len(logprobs), 0)
+        return logprobs, nothing.int(), nothing
 
     def train(self, batches: Sequence[TokenBatch], loss: LossSpec, totals: Sequence[BatchTotals]) -> list[dict[str, float]]:
         """Takes one optimiser step for each of the batches (this rank's shares)."""

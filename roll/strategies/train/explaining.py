@@ -17,15 +17,15 @@ from roll.core.algorithms.loss import LossSpec, compute_loss
 from roll.core.configs.plain import JsonObject
 from roll.core.data.token_batch import Padded, TokenBatch
 from roll.core.workers.train_interface import BatchTotals
+from roll.core.workers.workers import TrainWorker
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.sharding import local
-from roll.strategies.train.teacher_worker import TeacherWorker
 
 MOST_TOKENS = 4096
 """Tokens of a sample of which the pushes are returned: those that push most."""
 
 
-class ExplainingWorker(TeacherWorker):
+class ExplainingWorker(TrainWorker):
     def explain(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> JsonObject:
         """Returns norm and finiteness of the gradient, and an entry for each sample. Changes neither weights nor gradients."""
         strategy = self.strategy

@@ -37,6 +37,7 @@ from roll.strategies.train.recomputed import recompute_activations
 from roll.strategies.train.scorer import Call, Scorer
 from roll.strategies.train.sharding import Ranks
 from roll.strategies.train.tensor_files import FilesOf, ModelFiles, TensorFiles
+from roll.strategies.train.top_tokens import batch_top
 from roll.strategies.vision.family import copy_processor
 from roll.transports.experts import Fused, published, published_moments
 
@@ -186,6 +187,9 @@ class HFTrainStrategy(ABC):
     # The interface
     def log_probs(self, batch: TokenBatch) -> Tensor:
         return self._per_token(batch, lambda micro, layout: self._scorer.logprobs(self._callable, micro, layout, "none")[0])
+
+    def top_log_probs(self, batch: TokenBatch, top: int) -> tuple[Tensor, Tensor, Tensor]:
+        return batch_top(self, batch, top)
 
     def train_step(self, batch: TokenBatch, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:
         return self._optimise(batch, self._policy_loss(loss, totals), loss.rate_scale)

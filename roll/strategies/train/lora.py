@@ -8,6 +8,7 @@ model's own names, or is the adapters alone (`roll.core.weights.adapter`).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -37,7 +38,13 @@ class Adapters:
             ValueError: `target` fits no linear layer, or one whose weights are tied to the embeddings.
         """
         names = target_names(target)
-        adapters = {"r": rank, "lora_alpha": alpha, "target_modules": names or target, "exclude_modules": TOWERS}
+        sees = any(re.fullmatch(TOWERS, name) for name, _ in model.named_modules())
+        adapters = {
+            "r": rank,
+            "lora_alpha": alpha,
+            "target_modules": names or target,
+            "exclude_modules": TOWERS if sees else None,
+        }
         self.config = LoraConfig(**adapters, task_type="CAUSAL_LM")  # type: ignore[arg-type]
         linear = sorted({name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, nn.Linear)})
         paths = [f".{name}" for name, _ in model.named_modules()]

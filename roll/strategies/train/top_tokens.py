@@ -1,13 +1,19 @@
-"""The most probable tokens of a distribution, and their log-probs: from logits, or from hidden states."""
+"""The most probable tokens of a distribution, and their log-probs: from logits, from hidden states, or for a batch."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from roll.core.data.kept_tokens import KeptSets
+from roll.core.data.token_batch import TokenBatch
 from roll.strategies.train.logprobs import head_parts, part_logits, wide_divisors
+
+if TYPE_CHECKING:
+    from roll.strategies.train.hf_train import HFTrainStrategy
 
 
 @torch.no_grad()
@@ -44,3 +50,18 @@ def head_top(
 def _filled(ids: Tensor, logprobs: Tensor, top: int) -> tuple[Tensor, Tensor]:
     lacking = top - ids.shape[1]
     return pad(ids, (0, lacking)), pad(logprobs.float(), (0, lacking), value=-torch.inf)
+
+
+def batch_top(strategy: HFTrainStrategy, batch: TokenBatch, top: int) -> tuple[Tensor, Tensor, Tensor]:
+    """See `TrainWorker.teach`."""
+    found: dict[int, list[Tensor]] = {}
+    with torch.no_grad(), strategy._cores.computing():
+        for part, micro, layout in strategy._microbatches(batch, strategy._spec.max_tokens_per_microbatch_infer):
+            counts = part.padded.loss_mask.sum(1).tolist()[: len(part.indices)]
+            said = strategy._scorer.top(strategy._callable, micro, layout, top)
+            of_samples = [each[: sum(counts)].cpu().split(counts) for each in said] if counts else [()] * len(said)
+            found |= {i: list(each) for i, each in zip(part.indices, zip(*of_samples, strict=True), strict=True)}
+    strategy._after_inference()
+    empty = [torch.zeros(0), torch.zeros(0, top, dtype=torch.int64), torch.zeros(0, top)]
+    logprobs, ids, most = (torch.cat([empty[n], *(found[i][n] for i in range(len(batch)))]) for n in range(3))
+    return logprobs.float(), ids.int(), most.float()

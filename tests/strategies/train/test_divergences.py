@@ -25,7 +25,6 @@ from roll.core.trainer.batch import shards, totals_of
 from roll.core.workers.train_backends import make_train_strategy
 from roll.core.workers.train_interface import RankContext
 from roll.platform.ports import free_port
-from roll.strategies.train.teacher_worker import top_log_probs
 
 VOCABULARY = 37
 ALONE = {"max_tokens_per_microbatch": 1, "max_tokens_per_microbatch_infer": 1}
@@ -69,7 +68,7 @@ def distributions(folder, batch, kept=None):
 
 def told(batch, folder, top, packed):
     frozen = make_train_strategy(RankContext(), train_spec("fsdp2_infer", folder, dtype="fp32", **packed))
-    logprobs, ids, most = top_log_probs(frozen, batch, top)
+    logprobs, ids, most = frozen.top_log_probs(batch, top)
     return batch.with_(
         teacher_logprobs=torch.zeros(batch.num_tokens).masked_scatter(batch.loss_mask, logprobs),
         teacher_top=TopTokens(batch.loss_mask, ids.long(), most),
@@ -222,12 +221,12 @@ def test_a_head_that_is_not_plain_says_the_same(model_path, teacher, batch):
     loss = LossSpec(pg_variant="reinforce", aggregation="token-mean", divergence=0.3)
     made = [make_train_strategy(RankContext(), fsdp2_spec(model_path, **NO_STEP, **TOGETHER)) for _ in range(2)]
     frozen = make_train_strategy(RankContext(), train_spec("fsdp2_infer", teacher, dtype="fp32", **TOGETHER))
-    parts = top_log_probs(frozen, batch, 8)
+    parts = frozen.top_log_probs(batch, 8)
     for strategy in (made[1], frozen):
         head = strategy._scorer._head._head
         strategy._scorer._head = None
         del head.forward
-    whole = top_log_probs(frozen, batch, 8)
+    whole = frozen.top_log_probs(batch, 8)
     assert torch.equal(parts[1], whole[1])
     torch.testing.assert_close(parts[2], whole[2], rtol=0, atol=2e-6)
     lesson = batch.with_(teacher_top=TopTokens(batch.loss_mask, parts[1].long(), parts[2]))
