@@ -20,19 +20,6 @@ from roll.strategies.vision.sight import Sight
 FAMILIES = [*tiny_vision.MODELS]
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("images")
-    tiny_vision.stored(folder, *PICTURES)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    made = tiny_vision.MODELS.items()
-    return {name: tiny_vision.save(make(seed=3), tmp_path_factory.mktemp(name.replace(".", "_"))) for name, make in made}
-
-
 def engine_of(folder: Path, images: Path, slots: int = 3, **options: Any) -> SlotEngine:
     model = model_folder.load_model(folder, torch.float32, "sdpa")
     sight = Sight.of(model, folder, str(images))

@@ -23,19 +23,6 @@ from roll.strategies import model_folder
 FAMILIES = [*tiny_vision.MODELS]
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("images")
-    tiny_vision.stored(folder, *PICTURES)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    made = tiny_vision.MODELS.items()
-    return {name: tiny_vision.save(make(seed=3), tmp_path_factory.mktemp(name.replace(".", "_"))) for name, make in made}
-
-
 def gradients(strategy: Any, batch: TokenBatch) -> dict[str, Tensor]:
     """Of one step, in float64, by parameter; the weights stay."""
     kept: dict[str, Tensor] = {}
