@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from roll.core.algorithms.expected_left import ENGINES_NOISE, LEAST, expected, fix_of, weight_of
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.derived import Derived, derive
 from roll.core.configs.engines import engine_of, engines_that
@@ -22,6 +21,7 @@ from roll.core.configs.staleness import deepest_pipeline
 from roll.core.configs.worker import TEACHERS
 from roll.plan import turn_bytes
 from roll.plan.counts import Quantity, RolePlan, quantities, role_plans
+from roll.plan.expected_left import ENGINES_NOISE, LEAST, expected, fix_of, weight_of
 from roll.plan.formulas import LossFormula, loss_formula
 from roll.plan.memory import Model, Part
 from roll.plan.memory_plan import DeviceMemory, RoleMemories, RoleMemory, device_memory, host_memory

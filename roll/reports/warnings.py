@@ -13,12 +13,12 @@ from math import isfinite
 from typing import Any
 
 from roll.core.algorithms.correction import ESS
-from roll.core.algorithms.expected_left import LEAST, fix_of
 from roll.core.algorithms.loss import LossSpec
 from roll.core.algorithms.loss_metrics import LEFT, LENGTHS
 from roll.core.configs.ppo import PPOConfig
 from roll.core.record.callbacks import Callback, MetricsRow, Summary
 from roll.core.record.run_progress import RunProgress
+from roll.plan.expected_left import LEAST, fix_of
 from roll.reports.learning_curve import STALENESS_MAX
 from roll.reports.table import Row, Table
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from roll.core.algorithms.correction import Correction, Filter, ImportanceWeight
-from roll.core.algorithms.expected_left import expected, fix_of, weight_of
 from roll.core.algorithms.loss import LossSpec, compute_loss
 from roll.core.algorithms.loss_metrics import LEFT, gradient_left, reduce_metrics
 from roll.core.configs.losses import CorrectionFilterConfig, ISWeightConfig, PolicyLossArgs, TrainInferCorrectionConfig
 from roll.core.data.token_batch import Padded
+from roll.plan.expected_left import expected, fix_of, weight_of
 from roll.reports.table import Table
 from roll.reports.warnings import vanishing_gradient
 
