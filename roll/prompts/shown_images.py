@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -14,12 +15,15 @@ from roll.prompts.image_reader import ImageReader
 
 MEDIA = ("image/png", "image/jpeg", "image/jpg", "image/webp", "image/gif", "image/bmp", "image/tiff")
 _MEDIA = re.compile(r"data:([^;,]*)")
+KNOWN = 4096
+"""Images that are not decoded again when they are shown again, as the frames of a game are."""
 
 
 class ShownImages:
     def __init__(self, args: ImageArguments, folder: ImageFolder | None) -> None:
         """`folder`: None where images are looked at, and stored nowhere."""
         self._reader = ImageReader(args, folder)
+        self._known: dict[bytes, str] = {}
 
     def __call__(self, part: Mapping[str, Any]) -> str:
         """The mark of the image in a part. Raises `ValueError`; nothing is fetched, and no path is read."""
@@ -29,6 +33,14 @@ class ShownImages:
             raise ValueError(f"an image is a data URL (data:image/png;base64,...), nothing is fetched; not {_short(url)}")
         if found[1] not in MEDIA:
             raise ValueError(f"an image of type {_short(found[1])} is not read: {', '.join(MEDIA)}")
+        digest = hashlib.sha256(url.encode()).digest()
+        if digest not in self._known:
+            if len(self._known) == KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[digest] = self._mark(url)
+        return self._known[digest]
+
+    def _mark(self, url: str) -> str:
         try:
             return mark(self._reader.read(url, None, "a part of the message").name)
         except PromptFileError as error:

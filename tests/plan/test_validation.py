@@ -28,6 +28,8 @@ GOOD = {
     "rewards": {"math": {"worker_cls": "my.Math", "tag_included": ["gsm8k", "aime"]}, "code": {"worker_cls": "my.Code"}},
 }
 
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 4}
+
 
 def merged(base, changes):
     out = dict(base)
@@ -141,6 +143,17 @@ def filtered(**config):
             "actor_train.router_replay.mode",
             "sglang is not asked here which experts it computed a token with",
         ),
+        (
+            {
+                "keep_sampling_mask": True,
+                "actor_infer": {
+                    "strategy_args": {"strategy_name": "vllm", "strategy_config": {"speculative_config": DRAFTS}},
+                    "generating_args": {"top_k": 5},
+                },
+            },
+            "actor_infer.strategy_args.strategy_config.speculative_config",
+            "keep_sampling_mask needs a report of each token",
+        ),
         *[
             (
                 {
@@ -153,6 +166,7 @@ def filtered(**config):
             for argument, value, message in (
                 ("pipeline_parallel_size", 2, "no process of such an engine has them"),
                 ("enable_prefix_caching", False, "by the blocks of the prefix cache"),
+                ("speculative_config", DRAFTS, "router_replay.mode needs a report of each token"),
                 ("enable_return_routed_experts", False, "the engine has to report its experts"),
             )
         ],

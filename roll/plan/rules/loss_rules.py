@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.core.configs.arguments import EngineArguments
+from roll.core.configs.arguments import DRAFTS, EngineArguments
 from roll.core.configs.derived import old_logprobs_recomputed, replays_routing, scores_ahead
 from roll.core.configs.dotted_path import DOTTED_PATH
 from roll.core.configs.engines import engine_of, engines_that
@@ -20,7 +20,7 @@ RECIPES = {"dapo": "ppo, with pg_clip: [0.2, 0.28] and loss_agg_mode: token-mean
 
 
 def loss_problems(config: PPOConfig) -> Iterator[Problem]:
-    for rule in (_policy_loss, _clipping, _sampling_mask, _router_replay, _correction, _kl, _log_probs, _critic):
+    for rule in (_policy_loss, _clipping, _sampling_mask, _drafts, _router_replay, _correction, _kl, _log_probs, _critic):
         yield from rule(config)
 
 
@@ -50,6 +50,19 @@ def _sampling_mask(config: PPOConfig) -> Iterator[Problem]:
         able = " or ".join(engines_that("sampling_mask"))
         fix = f"actor_infer.strategy_args.strategy_name: {able}, or actor_infer.generating_args with top_p: 1 and top_k: 0"
         yield Problem("keep_sampling_mask", True, message, fix)
+
+
+def _drafts(config: PPOConfig) -> Iterator[Problem]:
+    if not config.actor_infer.strategy_args.drafts:
+        return
+    kept = config.keep_sampling_mask and config.actor_infer.generating_args.truncates
+    for taken, key, fix in (
+        (kept, "keep_sampling_mask", "keep_sampling_mask: false, or top_p: 1 and top_k: 0"),
+        (replays_routing(config), "actor_train.router_replay.mode", "router_replay.mode: disable"),
+    ):
+        if taken:
+            message = f"{key} needs a report of each token, which verified drafts have not"
+            yield Problem(f"actor_infer.strategy_args.strategy_config.{DRAFTS}", "set", message, f"leave it out, or {fix}")
 
 
 def _router_replay(config: PPOConfig) -> Iterator[Problem]:

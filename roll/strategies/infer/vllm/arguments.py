@@ -12,13 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from roll.core.configs.arguments import CACHE_BYTES, EngineArguments, cpu_cache_tokens
+from roll.core.configs.arguments import CACHE_BYTES, DRAFTS, EngineArguments, cpu_cache_tokens
 from roll.core.configs.engines import CACHE_GIB
 from roll.core.configs.problems import Problem
 from roll.core.configs.sizes import BYTES, TORCH_NAMES
 from roll.platform.interpreters import inspect_interpreter
 from roll.strategies.infer import engine_argument
 from roll.strategies.infer.engine_argument import EXACT_LOGPROBS
+from roll.strategies.infer.vllm.drafts import check_drafts
 from roll.strategies.infer.vllm.quantised import check_quantised, check_quantization, quantization_of
 
 SERIES = "0.32"
@@ -42,7 +43,7 @@ INVARIANT = "VLLM_BATCH_INVARIANT"
 ROUTES = "enable_return_routed_experts"
 """The argument of an engine that records which experts computed a token."""
 
-_DRAFTS = f"{EXACT_LOGPROBS}; drafted tokens have others"
+_DRAFTS = "write speculative_config"
 OURS: dict[str, str] = {
     "model": "the model is model_name_or_path of its block, or pretrain",
     "model_weights": "the model is model_name_or_path of its block, or pretrain",
@@ -62,7 +63,6 @@ OURS: dict[str, str] = {
     "worker_extension_cls": "it is how weight updates reach the engine",
     "weight_transfer_config": "weight updates come through worker_extension_cls",
     "logits_processors": EXACT_LOGPROBS,
-    "speculative_config": _DRAFTS,
     "spec_method": _DRAFTS,
     "spec_model": _DRAFTS,
     "spec_tokens": _DRAFTS,
@@ -135,6 +135,8 @@ def check_argument(python: str | None, name: str, value: object) -> None:
     engine_argument.check_argument(name, value, argument_names(python), STRATEGY_KEYS, OURS, "the installed vllm")
     if name == "quantization":
         check_quantization(value)
+    if name == DRAFTS and value is not None:
+        check_drafts(value)
 
 
 @cache

@@ -45,11 +45,13 @@ class PolicySampler(Sampler):  # type: ignore[misc]
         return super().forward(logits, sampling_metadata, *args, **kwargs)
 
     def compute_logprobs(self, logits: Tensor) -> Tensor:
-        """[n, vocabulary] float32, called by `forward` before the logits are changed in place."""
+        """[n, vocabulary] float32, called by `forward` before the logits are changed in place, and by what verifies drafts, with
+        equally many rows for each request."""
         logits = logits.float()
-        if self._temperature is not None:
-            greedy = self._temperature < 1e-5  # vLLM's own bound
-            logits = logits / torch.where(greedy, 1.0, self._temperature)[:, None]
+        if (temperature := self._temperature) is not None:
+            greedy = temperature < 1e-5  # vLLM's own bound
+            each = torch.where(greedy, 1.0, temperature).repeat_interleave(len(logits) // len(temperature))
+            logits = logits / each[:, None]
         self._logprobs = logits.log_softmax(-1)
         return self._logprobs
 

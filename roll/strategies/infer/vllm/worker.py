@@ -20,6 +20,7 @@ from vllm.v1.sample.sampler import Sampler
 from roll.strategies.infer.vllm.process import OWNER
 from roll.strategies.infer.vllm.routes import record_when_ready, recorded
 from roll.strategies.infer.vllm.sampler import PolicySampler, attach_sets
+from roll.strategies.infer.vllm.verifier import verify_with
 
 
 class PolicyWorker:
@@ -32,6 +33,7 @@ class PolicyWorker:
         if type(sampler) is not Sampler:
             raise RuntimeError(f"the model runner's sampler is {type(sampler)}: its log-probs are not known")
         self.model_runner.sampler = PolicySampler(self.model_runner)
+        verify_with(self.model_runner.sampler, self.model_runner)
         attach_sets(self.model_runner)
         if torch.cpu._is_amx_tile_supported():
             # vLLM's bfloat16 attention uses AMX without having asked the kernel for it: an illegal instruction.
