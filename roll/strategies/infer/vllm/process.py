@@ -66,7 +66,7 @@ def engine_environment(
         "VLLM_USE_V2_MODEL_RUNNER": "0",  # vLLM's other sampler reports log-probs without the temperature
     }
     if threads is not None:
-        env["OMP_NUM_THREADS"] = str(threads)
+        env |= dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), str(threads))  # drafts come from numba, which sets both
     if set(devices) == {"cpu"}:
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # engines would all be bound to the first cores
         if EngineArguments(dict(arguments)).devices_per_engine == 1:
