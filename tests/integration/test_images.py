@@ -68,6 +68,58 @@ def test_a_run_of_each_family(family: str, lab: Any, make_config: Any, with_imag
     model_folder.check_sight(trained, True)
 
 
+ZERO = {
+    "actor_train.strategy_args": {
+        "strategy_name": "deepspeed_train",
+        "strategy_config": {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}},
+    },
+    "reference.strategy_args.strategy_name": "deepspeed_infer",
+    "reference.device_mapping": "0",
+    "use_kl_loss": True,
+    "kl_loss_coef": 0.01,
+}
+CRITIC = {
+    "adv_estimator": "gae",
+    "critic.device_mapping": "0",
+    "critic.training_args.learning_rate": 0.01,
+    "actor_infer.generating_args.eos_token_id": 1,
+}
+
+
+@pytest.mark.slow
+def test_a_run_on_zero_with_a_reference(lab: Any, make_config: Any, with_images: dict[str, Any]) -> None:
+    """In processes of their own; FSDP2 goes on from the checkpoint."""
+    from roll.platform.ray_backend import RayBackend
+
+    changes = {**with_images, "old_logprobs": "recompute"}
+    run = lab.start(make_config({**changes, **ZERO}, max_steps=2, save_steps=2), RayBackend(lab.inventory))
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    first, second = run.steps()
+    assert max(row["actor/engine_mismatch_max"] for row in (first, second)) <= 1e-4
+    assert abs(first["actor/kl_loss"]) <= 1e-6 < second["actor/kl_loss"], "the reference is the policy, until it is trained"
+    checkpoint = run.run_dir / "checkpoints" / "step-2"
+    model_folder.check_weights(checkpoint / "trainer" / "model")
+    model_folder.check_sight(checkpoint / "trainer" / "model", True)
+    again = lab.run_local(make_config(changes, exp_name="on", max_steps=3, resume_from_checkpoint=str(checkpoint)))
+    assert again.summary["status"] == "finished", again.summary["reason"]
+    assert [row["actor/engine_mismatch_max"] <= 1e-4 for row in again.steps()] == [True]
+
+
+def test_a_run_with_a_critic_that_sees(lab: Any, make_config: Any, with_images: dict[str, Any]) -> None:
+    """A resumed run takes its critic's folder, in which the part that sees was trained, too."""
+    config = make_config({**with_images, **CRITIC}, max_steps=2, save_steps=2)
+    run = lab.run(config)
+    assert all(row["critic/value_loss"] > 0 for row in run.steps())
+    checkpoint = run.run_dir / "checkpoints" / "step-2"
+    folder = checkpoint / "critic" / "model"
+    model_folder.check_sight(folder, True)
+    before, after = load_file(Path(config.pretrain) / "model.safetensors"), load_file(folder / "model.safetensors")
+    assert any(name.startswith("visual.") and not after[name].equal(before[name]) for name in after)
+    changes = {**with_images, **CRITIC, "critic.model_args.model_name_or_path": str(folder)}
+    again = lab.run_local(make_config(changes, exp_name="on", max_steps=3, resume_from_checkpoint=str(checkpoint)))
+    assert again.summary["status"] == "finished", again.summary["reason"]
+
+
 def test_what_is_trained_leaves_a_folder_that_transformers_reads(lab: Any, make_config: Any, with_images: dict[str, Any]) -> None:
     frozen = {**with_images, "actor_train.model_args": {"freeze_vision": True}}
     runs = [lab.run(make_config(changes, exp_name=name, save_steps=2)) for name, changes in (("a", with_images), ("b", frozen))]
@@ -121,14 +173,12 @@ def test_models_and_images_have_to_fit(lab: Any, make_config: Any, with_images: 
 BLIND: dict[str, tuple[dict[str, Any], str]] = {
     "vllm": ({"actor_infer.strategy_args": {"strategy_name": "vllm"}}, "actor_infer.strategy_args.strategy_name"),
     "sglang": ({"actor_infer.strategy_args": {"strategy_name": "sglang"}}, "actor_infer.strategy_args.strategy_name"),
-    "deepspeed": ({"actor_train.strategy_args": {"strategy_name": "deepspeed_train"}}, "actor_train.strategy_args.strategy_name"),
     "megatron": ({"actor_train.strategy_args": {"strategy_name": "megatron_train"}}, "actor_train.strategy_args.strategy_name"),
     "explorer": ({"mode": "explore", "groups_database": "sqlite:////tmp/none.db"}, "mode"),
     "database": ({"groups_database": "sqlite:////tmp/none.db"}, "groups_database"),
     "rollout": ({"rollout": {"function": "a.b"}}, "rollout"),
     "warm start": ({"warm_start": {"steps": 1, "data_args": {"file_name": "x.jsonl"}}}, "warm_start"),
     "teacher": ({"teachers": {"one": {"model_args": {"model_name_or_path": "x"}, "device_mapping": "0"}}}, "teachers"),
-    "critic": ({"adv_estimator": "gae", "critic": {"device_mapping": "0"}}, "adv_estimator"),
     "adapters": ({"actor_train.model_args": {"lora_target": "q_proj"}}, "actor_train.model_args.lora_update"),
     "judge": ({"rewards.shapes.judge": {"model_name_or_path": "x", "device_mapping": "0"}}, "rewards.shapes.judge"),
     "chatml": ({"actor_train.data_args.template": "chatml"}, "actor_train.data_args.template"),
@@ -162,3 +212,8 @@ def test_a_file_may_name_a_model_that_sees() -> None:
     assert pipeline_of(mapping) == "rlvr"
     with pytest.raises(ConfigError, match="models that hear"):
         pipeline_of({**mapping, "pretrain": "Qwen/Qwen2.5-Omni-7B"})
+
+
+def test_a_second_run_of_the_same_name_has_its_images(lab: Any, make_config: Any, with_images: dict[str, Any]) -> None:
+    lab.run(make_config(with_images, max_steps=1))
+    lab.run(make_config(with_images, max_steps=1))
