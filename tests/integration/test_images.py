@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_vision
+import yaml
 from PIL import Image
 from safetensors.torch import load_file
 
+from roll.cli.main import main as roll
 from roll.compat.roll.pipelines import pipeline_of
+from roll.core.configs.plain import to_mapping
 from roll.core.configs.problems import ConfigError
+from roll.prepare.training_flow import AsyncTrainingFlow
 from roll.strategies import model_folder
 
 SHAPES = ("circle", "square", "star", "line")
@@ -120,6 +128,41 @@ def test_a_run_with_a_critic_that_sees(lab: Any, make_config: Any, with_images: 
     assert again.summary["status"] == "finished", again.summary["reason"]
 
 
+def test_a_teacher_sees(lab: Any, make_config: Any, with_images: dict[str, Any], tmp_path: Path) -> None:
+    """Its log-probs are the engine's as long as the policy is what the teacher is."""
+    taught = {
+        "adv_estimator": "on_policy_distillation",
+        "actor_train.pg_variant": "reinforce",
+        "teachers.own.device_mapping": "0",
+    }
+    shutil.copytree(with_images["pretrain"], tmp_path / "teacher")
+    taught |= {"teachers.own.model_args.model_name_or_path": str(tmp_path / "teacher")}
+    first, second = lab.run(
+        make_config({**with_images, **taught, "actor_train.training_args.learning_rate": 1e-12}, max_steps=2)
+    ).steps()
+    assert abs(first["teacher/kl"]) <= 1e-5 and abs(second["teacher/kl"]) <= 1e-5
+
+
+@pytest.mark.parametrize("role", ["critic", "reference"])
+def test_models_that_see_otherwise_are_refused(
+    role: str, lab: Any, make_config: Any, with_images: dict[str, Any], tmp_path: Path
+) -> None:
+    """The ids have a place for each feature that the policy's processor makes."""
+    for name, make in (("other", tiny_vision.qwen2_5_vl), ("family", tiny_vision.smolvlm)):
+        tiny_vision.save(make(), tmp_path / name)
+    processor = tmp_path / "other" / "preprocessor_config.json"
+    sizes = json.loads(processor.read_text())["size"] | {"longest_edge": 64}
+    processor.write_text(json.dumps(json.loads(processor.read_text()) | {"size": sizes}))
+    changes = {
+        **with_images,
+        **(CRITIC if role == "critic" else {"use_kl_loss": True, "kl_loss_coef": 0.01, "reference.device_mapping": "0"}),
+    }
+    for name in ("other", "family"):
+        with pytest.raises(ConfigError, match=r"takes other places|are another text|embeddings have") as refused:
+            lab.run_local(make_config({**changes, f"{role}.model_args.model_name_or_path": str(tmp_path / name)}))
+        assert f"{role}.model_args.model_name_or_path" in str(refused.value), name
+
+
 def test_what_is_trained_leaves_a_folder_that_transformers_reads(lab: Any, make_config: Any, with_images: dict[str, Any]) -> None:
     frozen = {**with_images, "actor_train.model_args": {"freeze_vision": True}}
     runs = [lab.run(make_config(changes, exp_name=name, save_steps=2)) for name, changes in (("a", with_images), ("b", frozen))]
@@ -174,11 +217,9 @@ BLIND: dict[str, tuple[dict[str, Any], str]] = {
     "vllm": ({"actor_infer.strategy_args": {"strategy_name": "vllm"}}, "actor_infer.strategy_args.strategy_name"),
     "sglang": ({"actor_infer.strategy_args": {"strategy_name": "sglang"}}, "actor_infer.strategy_args.strategy_name"),
     "megatron": ({"actor_train.strategy_args": {"strategy_name": "megatron_train"}}, "actor_train.strategy_args.strategy_name"),
-    "explorer": ({"mode": "explore", "groups_database": "sqlite:////tmp/none.db"}, "mode"),
-    "database": ({"groups_database": "sqlite:////tmp/none.db"}, "groups_database"),
     "rollout": ({"rollout": {"function": "a.b"}}, "rollout"),
     "warm start": ({"warm_start": {"steps": 1, "data_args": {"file_name": "x.jsonl"}}}, "warm_start"),
-    "teacher": ({"teachers": {"one": {"model_args": {"model_name_or_path": "x"}, "device_mapping": "0"}}}, "teachers"),
+    "teacher": ({"teachers": {"one": {"endpoint": "http://127.0.0.1:1/v1"}}}, "teachers"),
     "adapters": ({"actor_train.model_args": {"lora_target": "q_proj"}}, "actor_train.model_args.lora_update"),
     "judge": ({"rewards.shapes.judge": {"model_name_or_path": "x", "device_mapping": "0"}}, "rewards.shapes.judge"),
     "chatml": ({"actor_train.data_args.template": "chatml"}, "actor_train.data_args.template"),
@@ -214,6 +255,30 @@ def test_a_file_may_name_a_model_that_sees() -> None:
         pipeline_of({**mapping, "pretrain": "Qwen/Qwen2.5-Omni-7B"})
 
 
-def test_a_second_run_of_the_same_name_has_its_images(lab: Any, make_config: Any, with_images: dict[str, Any]) -> None:
-    lab.run(make_config(with_images, max_steps=1))
-    lab.run(make_config(with_images, max_steps=1))
+def test_a_second_run_of_the_same_name_has_its_images(make_config: Any, with_images: dict[str, Any]) -> None:
+    """They are read before the first is moved aside."""
+    for _ in range(2):
+        assert AsyncTrainingFlow(make_config(with_images, max_steps=1), local=True).run()["status"] == "finished"
+
+
+@pytest.mark.slow
+def test_processes_apart_and_a_replay_show_what_one_of_them_has_read(
+    make_config: Any, with_images: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The explorer reads the rows; the trainer's log-probs are its engine's at lag 0."""
+    recorded = {"rollout_log_per_step": "all", "deterministic": "training", "async_generation_ratio": 0, "save_steps": 2}
+    config = make_config({**with_images, **recorded, "old_logprobs": "recompute"}, max_steps=4)
+    (tmp_path / "apart.yaml").write_text(yaml.safe_dump(to_mapping(config)))
+    command = [sys.executable, "-m", "roll.cli.main", "train", "rlvr", "--config_path", str(tmp_path), "--config_name", "apart"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    halves = [
+        subprocess.Popen([*command, "--local", *mode], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+        for mode in (["mode=train"], ["mode=explore", "explorer_name=one"])
+    ]
+    assert [half.wait(timeout=120) for half in halves] == [0, 0]
+    shared = Path(config.run_dir)
+    assert len(list((shared / "images" / "numbers").iterdir())) == 17 and not (shared / "explorers/one/images").exists()
+    steps = [json.loads(line) for line in (shared / "metrics.jsonl").read_text().splitlines()]
+    assert max(row["actor/engine_mismatch_max"] for row in steps if "actor/engine_mismatch_max" in row) <= 1e-4
+    assert roll(["replay", config.run_dir, "--local", "--from", "3"]) == 0
+    assert "weights: equal after 2 of 2 steps" in capsys.readouterr().out
