@@ -23,6 +23,7 @@ from roll.compat.roll.pipelines import pipeline_of
 from roll.core.configs.plain import to_mapping
 from roll.core.configs.problems import ConfigError
 from roll.prepare.training_flow import AsyncTrainingFlow
+from roll.prompts.image_marks import names_in
 from roll.strategies import model_folder
 
 SHAPES = ("circle", "square", "star", "line")
@@ -61,6 +62,8 @@ def test_a_run_on_images_learns_from_what_its_engine_saw(lab: Any, make_config: 
     run = lab.run(make_config(changes, max_steps=2))
     assert all(row["actor/engine_mismatch_max"] <= 1e-4 for row in run.steps()), "log-probs"
     files = [path for path in (run.run_dir / "images").iterdir() if path.is_file()]
+    named = [names_in(row["prompt"]) for row in run.trained_samples()]
+    assert named and all(1 <= len(names) <= 2 and set(names) <= {path.name for path in files} for names in named)
     assert len(files) == 17 and len(list((run.run_dir / "images" / "numbers").iterdir())) == 17
     assert max(len(line) for line in (run.run_dir / "samples.jsonl").read_text().splitlines()) < 2000
 
