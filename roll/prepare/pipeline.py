@@ -43,6 +43,7 @@ from roll.platform.watchdog import Watchdog
 from roll.prepare.common_folders import not_common
 from roll.prepare.outline import in_words_of, misplaced, outline
 from roll.prompts.hub import with_fetched_models
+from roll.prompts.image_folder import ImageFolder
 from roll.prompts.paths import absolute, as_written
 from roll.reports.printed_summary import print_summary
 
@@ -285,6 +286,8 @@ def _room(prepared: Prepared) -> Iterator[None]:
     aside = archive_previous(run_dir) if config.mode != "train" and not prepared.continues else None
     if aside is not None:
         print(f"the earlier run of this name was moved to {aside}")
+        if config.images_dir is not None:  # those of this one's rows are there already
+            ImageFolder(Path(config.images_dir)).take_in(aside / "images")
     begun = not prepared.continues and (run_dir / "config.yaml").exists()
     if begun and config.mode == "train" and config.resume_from_checkpoint is False:
         message = f"{run_dir} holds a run that has begun, and explorers may be at work on it"

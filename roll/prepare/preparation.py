@@ -44,6 +44,7 @@ from roll.prepare.beginning import beginning
 from roll.prepare.check import with_sharing_here
 from roll.prepare.observers import RunObservers, is_watched
 from roll.prompts.chat_template import set_variables
+from roll.prompts.image_folder import ImageFolder
 from roll.reports.receivers import receivers_of
 from roll.reports.spans import INSTALL, check_installed
 from roll.strategies.infer.installed_engine import engine_package, engine_problems
@@ -114,6 +115,10 @@ class Preparation:
         )
         resumed = ("resume_from_checkpoint", config.resume_from_checkpoint)
         fix = "another checkpoint, or another exp_name"
+        if self.checkpoint is not None and not self.checkpoint.is_of(self.run_dir):
+            collect(*resumed, partial(self._show, self.checkpoint.path.parents[1]), fix)
+        if config.mode == "replay" and config.replay.run is not None:
+            collect("replay.run", config.replay.run, partial(self._show, Path(config.replay.run)), "another exp_name")
         self._identity: RunIdentity | None = collect(*resumed, partial(standing, config, self.checkpoint), fix)
         if self.checkpoint is not None and config.trains:
             model, base = config.actor_train.model_args, config.model_folder(config.actor_train)
@@ -123,6 +128,11 @@ class Preparation:
             fix = "name complete checkpoints, runs that have some, or pretrain"
             found = collect("bench_checkpoints", config.bench_checkpoints, partial(evaluated_models, config), fix)
             self._evaluated = found or ()
+
+    def _show(self, run_dir: Path) -> None:
+        """What groups of another run name is shown in this one."""
+        if self.config.images_dir is not None:
+            ImageFolder(Path(self.config.images_dir)).take_in(run_dir / "images")
 
     def _check_models(self, device_kind: str) -> None:
         config, collect = self.config, self.collect

@@ -48,6 +48,20 @@ class ImageFolder:
             self._write(self.path / name, content)
         return self.number_of(name), name
 
+    def take_in(self, other: Path) -> None:
+        """Has the images of another folder, too, as links. Raises `ValueError` where a number is another image's there."""
+        for path in sorted(each for pattern in ("[!.]*.*", "numbers/[!.]*") for each in other.glob(pattern)):
+            target = self.path / path.relative_to(other)
+            if target.exists():
+                if path.parent != other and target.read_text() != path.read_text():
+                    raise ValueError(f"{path} and {target} give one number to two images")
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path, target)
+            except OSError:  # they lie on two file systems
+                self._write(target, path.read_bytes())
+
     def has(self, name: str) -> bool:
         return (self.path / name).exists()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from roll.prompts.messages import IMAGE
@@ -33,6 +33,17 @@ def pieces(text: str, known: Callable[[str], bool]) -> Iterator[tuple[str, str]]
         else:
             before += piece
     yield before, ""
+
+
+def names_in(text: str) -> list[str]:
+    """Of the images that it marks, whether they are there or not."""
+    return [piece[len("\u27e6image ") : -1] for piece in _MARK.findall(text)]
+
+
+def marked(text: str, sign: str, names: Sequence[str]) -> str:
+    """The text with the mark of an image in the place of each `sign`, as many as there are names."""
+    first, *more = text.split(sign, len(names))
+    return first + "".join(mark(name) + piece for name, piece in zip(names, more, strict=False))
 
 
 def image_part(content: bytes, kind: str = "png") -> dict[str, Any]:

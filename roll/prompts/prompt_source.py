@@ -19,7 +19,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from roll.core.data.untrusted import described
 from roll.core.errors import PromptFileError
 from roll.prompts.chat_template import Renderer, conversation, encode
 from roll.prompts.hints import Hint
+from roll.prompts.image_marks import marked
 from roll.prompts.image_reader import StoredImage
 from roll.prompts.prompt_file import PromptRow
 from roll.prompts.stored_rows import ANSWERS, Positions, RowFile, TokenizedRow, digest
@@ -59,6 +60,13 @@ class LeftOut(dict[str, int]):
         return ", ".join(said) + do
 
 
+class Expands(Protocol):
+    mark: int
+    """The token that stands for an image."""
+
+    def __call__(self, ids: Sequence[int], images: Sequence[StoredImage], where: str) -> list[int]: ...
+
+
 def tokenize_prompts(
     rows: Iterable[PromptRow],
     tokenizer: PreTrainedTokenizerBase,
@@ -68,7 +76,7 @@ def tokenize_prompts(
     with_conversation: Collection[str] = (),
     folder: Path | None = None,
     known: int | None = None,
-    expand: Callable[[Sequence[int], Sequence[StoredImage], str], list[int]] | None = None,
+    expand: Expands | None = None,
     hints: Mapping[str, Hint] = MappingProxyType({}),
 ) -> tuple[RowFile, LeftOut]:
     """Returns the usable rows, in order, and the counts of the others. `with_conversation`: domains whose rewards read the
@@ -87,7 +95,7 @@ def tokenize_prompts(
                 if known is not None and max(input_ids, default=0) >= known:
                     raise PromptFileError(*_unknown_token(row, max(input_ids), known, tokenizer))
                 if expand is not None:
-                    input_ids = expand(input_ids, row.images, row.where)
+                    input_ids, text = expand(input_ids, row.images, row.where), _named(text, row, expand.mark, tokenizer)
                 if not input_ids or not any(str(each["content"]).strip() for each in asked if each["role"] != "system"):
                     skipped["empty"] = skipped.get("empty", 0) + 1
                 elif len(input_ids) > prompt_length:
@@ -99,6 +107,11 @@ def tokenize_prompts(
                     usable.add(TokenizedRow(row.id, domain, row.tag, text, input_ids, row.ground_truth, row.extra, told, ids))
                     skipped.hinted = max(skipped.hinted, len(ids or ()))
     return usable, skipped
+
+
+def _named(text: str, row: PromptRow, token: int, tokenizer: PreTrainedTokenizerBase) -> str:
+    """With the names of its images where they stand. `token`: stands for an image."""
+    return marked(text, str(tokenizer.convert_ids_to_tokens(token)), [image.name for image in row.images])
 
 
 def _hinted(

@@ -21,6 +21,8 @@ from roll.core.configs.worker import TEACHERS
 from roll.core.weights.folder_files import CONFIG, Stored, beginning, beyond_context, read_json, stored_tensors, weight_files
 from roll.prompts.hub import cached, is_hub_name
 from roll.strategies.folder_tokens import PADDING, FolderTokens, folder_tokens
+from roll.strategies.vision.families import family_of, sees
+from roll.strategies.vision.family import PROCESSOR
 
 CLASSIFIER = "reward_model"
 ANSWER = "\u27e6answer\u27e7"
@@ -108,7 +110,10 @@ class Models:
         names = sorted((token, name) for name, token in self._of(self._models[0]).names.items())
         digest = hashlib.blake2b(json.dumps(names).encode(), digest_size=6).hexdigest()
         ends = self.ends if sampling.end_ids is None else sampling.end_ids
-        return {"tokenizer of pretrain": f"{len(names):,} tokens ({digest})", "tokens that end an answer": sorted(ends)}
+        shared: dict[str, object] = {"tokenizer of pretrain": f"{len(names):,} tokens ({digest})"}
+        shared["tokens that end an answer"] = sorted(ends)
+        family = family_of(Path(self._models[0].folder))
+        return shared if family is None else {**shared, "images of pretrain": family.places}
 
     def check(self) -> Fit:
         """Yields what does not fit. Raises `OSError`, `ValueError` for a folder that cannot be read."""
@@ -121,6 +126,7 @@ class Models:
                 self._ends(each, self._of(each), key, args)
         for each in once(self._policy())[1:]:
             self._same_tokens(each)
+            self._same_places(each)
             if each.role in _SHARE or not each.role:
                 self._same_shapes(each)
         return self.fit
@@ -249,6 +255,17 @@ class Models:
                 "the tokenizer does not have, either, would end the run"
             )
             self._warn(model.key, model.folder, message)
+
+    def _same_places(self, model: UsedModel) -> None:
+        """An image has as many places in the policy's ids as it has features to this one."""
+        first = self._policy()[0].folder
+        if not (sees(Path(first)) and sees(Path(model.folder))):
+            return
+        ours, theirs = (family_of(Path(folder)) for folder in (first, model.folder))
+        if ours is not None and theirs is not None and ours.places != theirs.places:
+            message = f"an image takes other places among its tokens than in {first}, whose ids it is given"
+            fix = f"a model with the {PROCESSOR} of {first}"
+            self.fit.problems.append(Problem(model.key, model.folder, message, fix))
 
     def _same_shapes(self, model: UsedModel) -> None:
         """Weights of the one are given to the other."""

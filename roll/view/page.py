@@ -130,7 +130,8 @@ def report(runs: Runs, groups: int) -> bytes:
     data = json.dumps(collected(runs, groups), separators=(",", ":"), allow_nan=False)
     style, chart, script = assets()
     allowed = " ".join(f"'{_hash(each)}'" for each in (chart, script))
-    policy = f"default-src 'none'; script-src {allowed}; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; script-src {allowed}; style-src '{_hash(style)}'; img-src data:; "
+    policy += "base-uri 'none'; form-action 'none'"
     head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
     head += '<meta name="viewport" content="width=device-width, initial-scale=1"><title>roll</title>'
     safe = data.replace("<", "\\u003c")  # no text of a run can end the element

@@ -180,7 +180,18 @@ class RunReader:
                 self._pieces = pieces(self.folder, text(self.config.get("pretrain")))
             found = content(self.samples, group, self._pieces)
         phases = self.lanes.phases(group.group_id) if group.group_id is not None else []
-        return found | {"phases": phases}
+        return found | {"phases": phases, "images": self._seen(found)}
+
+    def _seen(self, found: Mapping[str, Any]) -> dict[str, str]:
+        """Thumbnails of what is named in the texts of a group's content."""
+        texts = [found["prompt"]]
+        for sample in found["samples"]:
+            texts += [sample.get("prompt", ""), *(turn["observation"] for turn in sample["turns"])]
+        if not any("\u27e6image " in each for each in texts):
+            return {}
+        from roll.view.thumbnails import thumbnails
+
+        return thumbnails(self.folder, texts)
 
     def newest(self) -> dict[str, object] | None:
         """A rollout of the last step that wrote some down; None before that."""

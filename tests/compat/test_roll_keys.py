@@ -379,6 +379,12 @@ def test_classes_and_environments_of_roll_that_are_not_here():
     assert made.mapping["custom_envs"]["A"]["env_manager_cls"] == "roll.pipeline.agentic.env_manager.vl.VL"
 
 
+def test_what_boxes_earn_in_roll_is_told_to_be_another_reward():
+    detection = "roll.pipeline.rlvr.rewards.detection_reward_worker.DetectionRewardWorker"
+    (note,) = rlvr({"rewards": {"boxes": {"worker_cls": detection}}}).lacking
+    assert note.key == "rewards.boxes.worker_cls" and "BoxIoURewardWorker" in note.message
+
+
 def test_a_classifier_of_rolls_is_the_reward_model_of_its_domain():
     written = {
         "worker_cls": "roll.pipeline.base_worker.RewardWorker",

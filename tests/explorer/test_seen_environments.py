@@ -16,6 +16,7 @@ from roll.core.data.sample import LOGPROBS, TOKENS, VersionSpan
 from roll.core.explorer.group_play import GroupTask
 from roll.core.workers.infer_interface import SamplingParams
 from roll.envs.environment_worker import EnvironmentWorker
+from roll.prepare.agentic_run import prepare
 from roll.prompts.image_folder import ImageFolder, images_in
 
 LAKE = {
@@ -74,6 +75,16 @@ def test_a_run_is_trained_on_what_its_agents_saw(lab, seeing, manager):
     assert max(len({turn["observation"] for turn in sample["trajectory"]["turns"]}) for sample in run.trained_samples()) > (
         1 if "Traj" in manager else 0
     ), "several images in one sample"
+
+
+def test_a_run_that_goes_on_from_another_has_the_frames_of_its_groups(lab, seeing):
+    """Before a worker starts: nobody plays groups again that a checkpoint holds."""
+    first = lab.run(seeing(max_steps=1, save_steps=1))
+    checkpoint = first.run_dir / "checkpoints" / "step-1"
+    prepared = prepare(seeing(exp_name="other", resume_from_checkpoint=str(checkpoint)), lab.inventory)
+    old, new = (ImageFolder(folder / "images") for folder in (first.run_dir, prepared.run_dir))
+    frames = [path.name for path in old.path.iterdir() if path.is_file()]
+    assert len(frames) > 1 and [new.name_of(old.number_of(name)) for name in frames] == frames
 
 
 REFUSED = {

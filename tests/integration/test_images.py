@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_vision
+import yaml
 from PIL import Image
 from safetensors.torch import load_file
 
+from roll.cli.main import main as roll
 from roll.compat.roll.pipelines import pipeline_of
+from roll.core.configs.plain import to_mapping
 from roll.core.configs.problems import ConfigError
+from roll.prepare.training_flow import AsyncTrainingFlow
+from roll.prompts.image_marks import names_in
 from roll.strategies import model_folder
 
 SHAPES = ("circle", "square", "star", "line")
@@ -53,6 +62,8 @@ def test_a_run_on_images_learns_from_what_its_engine_saw(lab: Any, make_config: 
     run = lab.run(make_config(changes, max_steps=2))
     assert all(row["actor/engine_mismatch_max"] <= 1e-4 for row in run.steps()), "log-probs"
     files = [path for path in (run.run_dir / "images").iterdir() if path.is_file()]
+    named = [names_in(row["prompt"]) for row in run.trained_samples()]
+    assert named and all(1 <= len(names) <= 2 and set(names) <= {path.name for path in files} for names in named)
     assert len(files) == 17 and len(list((run.run_dir / "images" / "numbers").iterdir())) == 17
     assert max(len(line) for line in (run.run_dir / "samples.jsonl").read_text().splitlines()) < 2000
 
@@ -66,6 +77,93 @@ def test_a_run_of_each_family(family: str, lab: Any, make_config: Any, with_imag
     trained = run.run_dir / "checkpoints" / "step-2" / "trainer" / "model"
     model_folder.check_weights(trained)
     model_folder.check_sight(trained, True)
+
+
+ZERO = {
+    "actor_train.strategy_args": {
+        "strategy_name": "deepspeed_train",
+        "strategy_config": {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}},
+    },
+    "reference.strategy_args.strategy_name": "deepspeed_infer",
+    "reference.device_mapping": "0",
+    "use_kl_loss": True,
+    "kl_loss_coef": 0.01,
+}
+CRITIC = {
+    "adv_estimator": "gae",
+    "critic.device_mapping": "0",
+    "critic.training_args.learning_rate": 0.01,
+    "actor_infer.generating_args.eos_token_id": 1,
+}
+
+
+@pytest.mark.slow
+def test_a_run_on_zero_with_a_reference(lab: Any, make_config: Any, with_images: dict[str, Any]) -> None:
+    """In processes of their own; FSDP2 goes on from the checkpoint."""
+    from roll.platform.ray_backend import RayBackend
+
+    changes = {**with_images, "old_logprobs": "recompute"}
+    run = lab.start(make_config({**changes, **ZERO}, max_steps=2, save_steps=2), RayBackend(lab.inventory))
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    first, second = run.steps()
+    assert max(row["actor/engine_mismatch_max"] for row in (first, second)) <= 1e-4
+    assert abs(first["actor/kl_loss"]) <= 1e-6 < second["actor/kl_loss"], "the reference is the policy, until it is trained"
+    checkpoint = run.run_dir / "checkpoints" / "step-2"
+    model_folder.check_weights(checkpoint / "trainer" / "model")
+    model_folder.check_sight(checkpoint / "trainer" / "model", True)
+    again = lab.run_local(make_config(changes, exp_name="on", max_steps=3, resume_from_checkpoint=str(checkpoint)))
+    assert again.summary["status"] == "finished", again.summary["reason"]
+    assert [row["actor/engine_mismatch_max"] <= 1e-4 for row in again.steps()] == [True]
+
+
+def test_a_run_with_a_critic_that_sees(lab: Any, make_config: Any, with_images: dict[str, Any]) -> None:
+    """A resumed run takes its critic's folder, in which the part that sees was trained, too."""
+    config = make_config({**with_images, **CRITIC}, max_steps=2, save_steps=2)
+    run = lab.run(config)
+    assert all(row["critic/value_loss"] > 0 for row in run.steps())
+    checkpoint = run.run_dir / "checkpoints" / "step-2"
+    folder = checkpoint / "critic" / "model"
+    model_folder.check_sight(folder, True)
+    before, after = load_file(Path(config.pretrain) / "model.safetensors"), load_file(folder / "model.safetensors")
+    assert any(name.startswith("visual.") and not after[name].equal(before[name]) for name in after)
+    changes = {**with_images, **CRITIC, "critic.model_args.model_name_or_path": str(folder)}
+    again = lab.run_local(make_config(changes, exp_name="on", max_steps=3, resume_from_checkpoint=str(checkpoint)))
+    assert again.summary["status"] == "finished", again.summary["reason"]
+
+
+def test_a_teacher_sees(lab: Any, make_config: Any, with_images: dict[str, Any], tmp_path: Path) -> None:
+    """Its log-probs are the engine's as long as the policy is what the teacher is."""
+    taught = {
+        "adv_estimator": "on_policy_distillation",
+        "actor_train.pg_variant": "reinforce",
+        "teachers.own.device_mapping": "0",
+    }
+    shutil.copytree(with_images["pretrain"], tmp_path / "teacher")
+    taught |= {"teachers.own.model_args.model_name_or_path": str(tmp_path / "teacher")}
+    first, second = lab.run(
+        make_config({**with_images, **taught, "actor_train.training_args.learning_rate": 1e-12}, max_steps=2)
+    ).steps()
+    assert abs(first["teacher/kl"]) <= 1e-5 and abs(second["teacher/kl"]) <= 1e-5
+
+
+@pytest.mark.parametrize("role", ["critic", "reference"])
+def test_models_that_see_otherwise_are_refused(
+    role: str, lab: Any, make_config: Any, with_images: dict[str, Any], tmp_path: Path
+) -> None:
+    """The ids have a place for each feature that the policy's processor makes."""
+    for name, make in (("other", tiny_vision.qwen2_5_vl), ("family", tiny_vision.smolvlm)):
+        tiny_vision.save(make(), tmp_path / name)
+    processor = tmp_path / "other" / "preprocessor_config.json"
+    sizes = json.loads(processor.read_text())["size"] | {"longest_edge": 64}
+    processor.write_text(json.dumps(json.loads(processor.read_text()) | {"size": sizes}))
+    changes = {
+        **with_images,
+        **(CRITIC if role == "critic" else {"use_kl_loss": True, "kl_loss_coef": 0.01, "reference.device_mapping": "0"}),
+    }
+    for name in ("other", "family"):
+        with pytest.raises(ConfigError, match=r"takes other places|are another text|embeddings have") as refused:
+            lab.run_local(make_config({**changes, f"{role}.model_args.model_name_or_path": str(tmp_path / name)}))
+        assert f"{role}.model_args.model_name_or_path" in str(refused.value), name
 
 
 def test_what_is_trained_leaves_a_folder_that_transformers_reads(lab: Any, make_config: Any, with_images: dict[str, Any]) -> None:
@@ -121,14 +219,10 @@ def test_models_and_images_have_to_fit(lab: Any, make_config: Any, with_images: 
 BLIND: dict[str, tuple[dict[str, Any], str]] = {
     "vllm": ({"actor_infer.strategy_args": {"strategy_name": "vllm"}}, "actor_infer.strategy_args.strategy_name"),
     "sglang": ({"actor_infer.strategy_args": {"strategy_name": "sglang"}}, "actor_infer.strategy_args.strategy_name"),
-    "deepspeed": ({"actor_train.strategy_args": {"strategy_name": "deepspeed_train"}}, "actor_train.strategy_args.strategy_name"),
     "megatron": ({"actor_train.strategy_args": {"strategy_name": "megatron_train"}}, "actor_train.strategy_args.strategy_name"),
-    "explorer": ({"mode": "explore", "groups_database": "sqlite:////tmp/none.db"}, "mode"),
-    "database": ({"groups_database": "sqlite:////tmp/none.db"}, "groups_database"),
     "rollout": ({"rollout": {"function": "a.b"}}, "rollout"),
     "warm start": ({"warm_start": {"steps": 1, "data_args": {"file_name": "x.jsonl"}}}, "warm_start"),
-    "teacher": ({"teachers": {"one": {"model_args": {"model_name_or_path": "x"}, "device_mapping": "0"}}}, "teachers"),
-    "critic": ({"adv_estimator": "gae", "critic": {"device_mapping": "0"}}, "adv_estimator"),
+    "teacher": ({"teachers": {"one": {"endpoint": "http://127.0.0.1:1/v1"}}}, "teachers"),
     "adapters": ({"actor_train.model_args": {"lora_target": "q_proj"}}, "actor_train.model_args.lora_update"),
     "judge": ({"rewards.shapes.judge": {"model_name_or_path": "x", "device_mapping": "0"}}, "rewards.shapes.judge"),
     "chatml": ({"actor_train.data_args.template": "chatml"}, "actor_train.data_args.template"),
@@ -162,3 +256,32 @@ def test_a_file_may_name_a_model_that_sees() -> None:
     assert pipeline_of(mapping) == "rlvr"
     with pytest.raises(ConfigError, match="models that hear"):
         pipeline_of({**mapping, "pretrain": "Qwen/Qwen2.5-Omni-7B"})
+
+
+def test_a_second_run_of_the_same_name_has_its_images(make_config: Any, with_images: dict[str, Any]) -> None:
+    """They are read before the first is moved aside."""
+    for _ in range(2):
+        assert AsyncTrainingFlow(make_config(with_images, max_steps=1), local=True).run()["status"] == "finished"
+
+
+@pytest.mark.slow
+def test_processes_apart_and_a_replay_show_what_one_of_them_has_read(
+    make_config: Any, with_images: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The explorer reads the rows; the trainer's log-probs are its engine's at lag 0."""
+    recorded = {"rollout_log_per_step": "all", "deterministic": "training", "async_generation_ratio": 0, "save_steps": 2}
+    config = make_config({**with_images, **recorded, "old_logprobs": "recompute"}, max_steps=4)
+    (tmp_path / "apart.yaml").write_text(yaml.safe_dump(to_mapping(config)))
+    command = [sys.executable, "-m", "roll.cli.main", "train", "rlvr", "--config_path", str(tmp_path), "--config_name", "apart"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    halves = [
+        subprocess.Popen([*command, "--local", *mode], cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+        for mode in (["mode=train"], ["mode=explore", "explorer_name=one"])
+    ]
+    assert [half.wait(timeout=120) for half in halves] == [0, 0]
+    shared = Path(config.run_dir)
+    assert len(list((shared / "images" / "numbers").iterdir())) == 17 and not (shared / "explorers/one/images").exists()
+    steps = [json.loads(line) for line in (shared / "metrics.jsonl").read_text().splitlines()]
+    assert max(row["actor/engine_mismatch_max"] for row in steps if "actor/engine_mismatch_max" in row) <= 1e-4
+    assert roll(["replay", config.run_dir, "--local", "--from", "3"]) == 0
+    assert "weights: equal after 2 of 2 steps" in capsys.readouterr().out

@@ -10,11 +10,11 @@ import tiny_vision
 import torch
 from tiny_vision import IDS, drawn
 from torch import Tensor
-from train_specs import fsdp2_spec
+from train_specs import train_spec
 
 from roll.core.algorithms.loss import LossSpec
 from roll.core.data.token_batch import TokenBatch
-from roll.core.workers.train_backends import make_train_strategy
+from roll.core.workers.train_backends import make_critic, make_train_strategy
 from roll.core.workers.train_interface import RankContext
 from roll.strategies import model_folder
 from roll.strategies.vision.sight import Sight
@@ -75,10 +75,13 @@ def batch_of(folder: Path, images: Path, seed: int = 0) -> TokenBatch:
     )
 
 
-def strategy_of(folder: Path, images: Path, rank: int = 0, ranks: int = 1, **options: Any) -> Any:
-    return make_train_strategy(
-        RankContext(rank=rank, world_size=ranks), fsdp2_spec(folder, images=str(images), **NO_STEP, **options)
-    )
+def strategy_of(folder: Path, images: Path, rank: int = 0, ranks: int = 1, name: str = "fsdp2_train", **options: Any) -> Any:
+    spec = train_spec(name, folder, images=str(images), **{**NO_STEP, **options})
+    return make_train_strategy(RankContext(rank=rank, world_size=ranks), spec)
+
+
+def critic_of(folder: Path, images: Path, **options: Any) -> Any:
+    return make_critic(RankContext(), train_spec("fsdp2_train", folder, images=str(images), **NO_STEP, **options))
 
 
 def distance(some: dict[str, Tensor], other: dict[str, Tensor]) -> float:

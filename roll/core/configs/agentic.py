@@ -211,7 +211,7 @@ class AgenticConfig(PPOConfig):
 
     @property
     def images_dir(self) -> str | None:
-        return None if self.actor_train.data_args.images is None else f"{self.run_dir}/images"
+        return None if self.actor_train.data_args.images is None else f"{self.shared_dir}/images"
 
     @property
     def group_size(self) -> int:

@@ -336,7 +336,7 @@ class BaseConfig:
 
     @property
     def images_dir(self) -> str | None:
-        """The folder of the images that prompts have; None without any."""
+        """The folder of the images of all processes of the run; None without any."""
         return None
 
     @property

@@ -154,7 +154,7 @@ class RLVRConfig(PPOConfig):
     @property
     def images_dir(self) -> str | None:
         sources = [self.actor_train.data_args, *(each.data_args for each in self.validations.values())]
-        return f"{self.run_dir}/images" if any(data.images is not None for data in sources) else None
+        return f"{self.shared_dir}/images" if any(data.images is not None for data in sources) else None
 
     @property
     def validation_sampling(self) -> dict[str, GeneratingArguments]:

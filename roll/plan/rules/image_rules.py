@@ -11,7 +11,7 @@ from roll.core.configs.ppo import PPOConfig, set_key
 from roll.core.configs.problems import Problem
 from roll.core.configs.rlvr import RLVRConfig
 
-TRAINERS = ("fsdp2_train", "fsdp2_infer")
+TRAINERS = ("fsdp2_train", "fsdp2_infer", "deepspeed_train", "deepspeed_infer")
 """Back ends that train on images, or score them."""
 
 
@@ -42,17 +42,14 @@ def _blind(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
     adapters = config.actor_train.model_args
     updates = adapters.lora_update if adapters.lora_target is not None else "merged"
     refused = (
-        ("mode", config.mode, config.mode != "both", "one process reads them and shows them to engines and trainer"),
-        (
-            "groups_database",
-            config.groups_database,
-            config.groups_address is not None,
-            "processes apart have no folder in common",
-        ),
         ("rollout", "given", getattr(config, "rollout", None) is not None, "a rollout of your own shows messages of text"),
         ("warm_start", "given", config.warm_start is not None, "rows with answers are text"),
-        ("teachers", "given", bool(config.teachers), "a teacher reads text"),
-        ("adv_estimator", config.adv_estimator, config.uses_critic, "a critic reads text"),
+        (
+            "teachers",
+            "given",
+            any(teacher.endpoint or teacher.hint_key for teacher in config.teachers.values()),
+            "hints, and what a served one (endpoint) is sent, are text",
+        ),
         ("actor_train.router_replay.mode", "R3", config.actor_train.router_replay.mode == "R3", "no mixture of experts sees"),
         (
             *("actor_train.model_args.lora_update", updates, updates != "merged"),

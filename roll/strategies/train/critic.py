@@ -17,6 +17,7 @@ from roll.strategies.train.hf_train import HFTrainStrategy
 from roll.strategies.train.layout import Layout
 from roll.strategies.train.tensor_files import FilesOf
 from roll.strategies.train.value_head import load_value_model, write_value_model
+from roll.strategies.vision.family import copy_processor
 
 
 class ValueModel(HFTrainStrategy):
@@ -44,6 +45,7 @@ class ValueModel(HFTrainStrategy):
 
     def _write_model(self, path: Path, weights: dict[str, Tensor], files_of: FilesOf) -> None:
         write_value_model(path, self._hollow, self._tokenizer, weights, files_of)
+        copy_processor(Path(self._spec.model_path), path)
 
 
 class FSDP2Critic(ValueModel, FSDP2Strategy):

@@ -19,6 +19,8 @@ from transformers import AutoImageProcessor, PreTrainedModel
 from roll.core.errors import boundary
 
 PROCESSOR = "preprocessor_config.json"
+SIZES = ("do_resize", "size", "patch_size", "merge_size", "do_image_splitting", "max_image_size")
+"""Options of a processor by which an image becomes so many features."""
 FEATURE = -1
 """In the tokens of a view: a place that one feature of the image takes."""
 
@@ -91,6 +93,12 @@ class Family(ABC):
     @abstractmethod
     def tower(self, model: PreTrainedModel) -> list[Any]:
         """The modules that see, of which a text needs none."""
+
+    @property
+    def places(self) -> str:
+        """Says which places an image takes among tokens, whatever its size. Those who are given the same ids have the same."""
+        sizes = {name: str(getattr(self.processor, name, None)) for name in SIZES}
+        return f"token {self.mark}, {sizes}, {self.view(self.blank).tokens}"
 
     @property
     @abstractmethod

@@ -31,13 +31,14 @@ export class Group {
     this.mode.value = link().get("colour") ?? "version";
     const facts = [["step", group.step], ["group", group.group_id], ["status", group.status + (group.reason ? `: ${group.reason}` : "")], ["domain", group.domain], ["prompt", group.uid], ["rollouts", group.rollouts]];
     this.strips = [];
+    this.images = group.images;
     this.last = null;
     this.scale = largest(group.samples);
     fill(this.node,
       el("p", { class: "bar" }, back, el("button", { title: "[", onclick: () => this.step(-1) }, "‹ group"), el("button", { title: "]", onclick: () => this.step(1) }, "group ›"), this.mode, this.legend),
       el("p", {}, facts.map(([label, value]) => el("span", { class: "tag" }, `${label} `, el("bdi", {}, figure(value))))),
       group.phases.length > 0 && el("p", { class: "soft" }, group.phases.map(([what, at], i) => `${what} ${duration((group.phases[i + 1]?.[1] ?? at) - at)}`).slice(0, -1).join(", ")),
-      el("h3", {}, "Prompt"), long(group.prompt), group.ground_truth && [el("h3", {}, "Ground truth"), long(group.ground_truth)],
+      el("h3", {}, "Prompt"), long(group.prompt, group.images), group.ground_truth && [el("h3", {}, "Ground truth"), long(group.ground_truth)],
       group.samples.length < group.count && el("p", { class: "soft" }, `the first ${group.samples.length} of ${group.count}`),
       el("div", { class: "samples" }, group.samples.map((sample, i) => this.sample(sample, i))), this.pointed, el("h3", {}, "The same prompt elsewhere"), this.elsewhere);
     this.all = group.samples.map((sample) => sample.tokens);
@@ -54,8 +55,8 @@ export class Group {
     return el("article", {},
       el("header", {}, el("b", {}, sample.turn === null ? `${sample.index ?? i}` : `${sample.index ?? i}, turn ${sample.turn + 1} of ${sample.num_turns}`), el("span", { class: "reward" }, `reward ${figure(sample.reward)}`), el("span", { class: "soft" }, el("bdi", {}, sample.finish_reason), `, ${figure(sample.tokens.ids.length)} tokens`, sample.advantage !== null && `, advantage ${figure(sample.advantage)}`)),
       parts.length > 0 && el("p", {}, parts),
-      sample.prompt !== undefined && [el("h4", {}, "Prompt of this turn"), long(sample.prompt)],
-      sample.turns.length > 0 && el("ol", { class: "turns" }, sample.turns.map(turn)),
+      sample.prompt !== undefined && [el("h4", {}, "Prompt of this turn"), long(sample.prompt, this.images)],
+      sample.turns.length > 0 && el("ol", { class: "turns" }, sample.turns.map((one) => turn(one, this.images))),
       el("h4", {}, "Tokens"), strip.holder,
       el("details", {}, el("summary", {}, "Response as text"), long(sample.response)));
   }
@@ -92,8 +93,8 @@ export class Group {
   }
 }
 
-function turn(one) {
-  return el("li", {}, el("pre", { class: "soft" }, el("bdi", {}, one.observation)), el("pre", {}, el("bdi", {}, one.action)), el("p", {}, el("span", { class: "tag" }, `reward ${figure(one.reward)}`), el("span", { class: "tag" }, `${figure(one.tokens)} tokens`), !one.valid && el("span", { class: "tag bad" }, "not valid"), one.valid && !one.effective && el("span", { class: "tag warn" }, "without effect")), one.exchange && exchange(one.exchange));
+function turn(one, images) {
+  return el("li", {}, el("pre", { class: "soft" }, el("bdi", {}, seen(one.observation, images))), el("pre", {}, el("bdi", {}, one.action)), el("p", {}, el("span", { class: "tag" }, `reward ${figure(one.reward)}`), el("span", { class: "tag" }, `${figure(one.tokens)} tokens`), !one.valid && el("span", { class: "tag bad" }, "not valid"), one.valid && !one.effective && el("span", { class: "tag warn" }, "without effect")), one.exchange && exchange(one.exchange));
 }
 
 // What a program sent for the answer, and what it was sent.
@@ -101,9 +102,15 @@ function exchange({ path, repeats, request, answer }) {
   return el("details", { class: "exchange" }, el("summary", {}, "request ", el("code", {}, el("bdi", {}, path))), repeats && el("p", { class: "soft" }, el("bdi", {}, repeats)), el("h4", {}, "Sent"), long(request), el("h4", {}, "Answered"), long(answer));
 }
 
+// A text with thumbnails in the place of the images that it names; those that are not there stay names.
+function seen(text, images = {}) {
+  const show = (name) => (Object.hasOwn(images, name) ? el("img", { src: images[name], alt: name, title: name }) : `⟦image ${name}⟧`);
+  return text.split(/⟦image ([0-9a-f]{64}\.(?:png|jpg|webp))⟧/).map((piece, i) => (i % 2 ? show(piece) : piece));
+}
+
 // A text that may be huge: its beginning, and the rest when it is asked for.
-function long(text) {
-  const body = el("bdi", {}, text.slice(0, SHORT));
+function long(text, images) {
+  const body = el("bdi", {}, seen(text.slice(0, SHORT), images));
   const rest = text.length - SHORT;
-  return el("div", {}, el("pre", {}, body), rest > 0 && el("button", { onclick: (event) => { fill(body, text); event.target.remove(); } }, `${figure(rest)} more characters`));
+  return el("div", {}, el("pre", {}, body), rest > 0 && el("button", { onclick: (event) => { fill(body, seen(text, images)); event.target.remove(); } }, `${figure(rest)} more characters`));
 }

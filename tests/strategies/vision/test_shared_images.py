@@ -10,11 +10,25 @@ import tiny_vision
 import torch
 from programs import Programs
 from safetensors.torch import load_file
-from tiny_vision import IDS
+from saving import save, saved
+from tiny_vision import IDS, drawn
 from torch import Tensor
-from vision_batches import ALONE, LOSS, PICTURES, TOGETHER, batch_of, distance, of, prompts, sight_of, strategy_of
+from vision_batches import (
+    ALONE,
+    LOSS,
+    PICTURES,
+    TOGETHER,
+    batch_of,
+    critic_of,
+    distance,
+    of,
+    prompts,
+    sight_of,
+    strategy_of,
+)
 
 from roll.core.algorithms.loss import prepare_batch
+from roll.core.algorithms.value_loss import ValueLossSpec
 from roll.core.data.token_batch import TokenBatch
 from roll.core.workers.train_interface import BatchTotals
 from roll.platform.ports import free_port
@@ -123,17 +137,48 @@ def test_adapters_are_those_of_the_part_that_writes(folders: dict[str, Path], im
     assert gradients(strategy, batch_of(folders["qwen2.5-vl"], images)).keys() == set(trained)
 
 
-def test_two_ranks_compute_what_one_does(programs: Programs, folders: dict[str, Path], images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["qwen2.5-vl", "smolvlm"])
+def test_a_critic_sees(family: str, folders: dict[str, Path], images: Path, tmp_path: Path) -> None:
+    """It learns from images that samples share, and its folder judges each alone by them."""
+    folder, batch = folders[family], batch_of(folders[family], images)
+    together, alone = (critic_of(folder, images, **options) for options in (TOGETHER, ALONE))
+    batch.values, batch.returns = torch.zeros(batch.num_tokens), torch.rand(batch.num_tokens) * batch.loss_mask
+    for _ in range(2):  # the first moves the head, without which nothing is passed on
+        together.train_values(batch, ValueLossSpec(), BatchTotals(int(batch.loss_mask.sum()), len(batch)))
+    save(together, tmp_path)
+    alone.load(tmp_path)
+    values = together.values(batch)
+    torch.testing.assert_close(values, alone.values(batch), atol=1e-5, rtol=0)
+    weights, written = load_file(folder / "model.safetensors"), load_file(tmp_path / "model" / "model.safetensors")
+    assert any("vis" in name and not written[name].equal(weights[name]) for name in written)
+    a, b, *_ = tiny_vision.stored(images, drawn("circle"), drawn("star", color="blue"))
+    batch.tokens = torch.where(batch.tokens == a, b, batch.tokens)
+    assert (together.values(batch) - values).abs().max() > 1e-4, "another image of the same size"
+
+
+LAYOUTS = {
+    "fsdp2": ("qwen2.5-vl", ["plain", "cut", "frozen", "recomputed"]),
+    "zero": ("qwen2.5-vl", ["zero0", "zero1", "zero2-cut", "zero3", "zero3-cut", "zero3-frozen", "zero3-recomputed"]),
+    "tiles": ("smolvlm", ["plain", "zero1", "zero3-cut"]),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_two_ranks_compute_what_one_does(
+    name: str, programs: Programs, folders: dict[str, Path], images: Path, tmp_path: Path
+) -> None:
     """With images on both ranks, with texts alone on one, and with nothing on one. In float32: rounding alone makes 1e-6 of the
-    gradient's length."""
-    folder, port = folders["qwen2.5-vl"], free_port()
+    gradient's length. What is saved is the model as it was, for whoever loads it."""
+    family, layouts = LAYOUTS[name]
+    folder, port = folders[family], free_port()
     batch = batch_of(folder, images)
     program = Path(__file__).with_name("vision_rank_program.py")
-    programs.run(program, *((folder, images, tmp_path, rank, port) for rank in range(2)))
+    programs.run(program, *((folder, images, tmp_path, rank, port, *layouts) for rank in range(2)))
     ranks = [load_file(tmp_path / f"rank-{rank}.safetensors") for rank in range(2)]
     totals = BatchTotals(int(batch.loss_mask.sum()), len(batch))
-    for name, frozen in (("plain", False), ("cut", False), ("frozen", True), ("recomputed", False)):
-        one = strategy_of(folder, images, freeze_vision=frozen, **TOGETHER)
+    weights = load_file(folder / "model.safetensors")
+    for name in layouts:
+        one = strategy_of(folder, images, freeze_vision="frozen" in name, **TOGETHER)
         kept: dict[str, Tensor] = {}
         one._step = lambda one=one, kept=kept: float(bool(kept.update(of(one)))) + 1.0
         one.train_step(prepare_batch(batch, LOSS), LOSS, totals)
@@ -144,3 +189,5 @@ def test_two_ranks_compute_what_one_does(programs: Programs, folders: dict[str, 
                 assert distance(gradient, kept) <= 3e-6, prefix
             logprobs = torch.cat([found[f"{prefix}logprobs"] for found in ranks])
             assert len(logprobs) == batch.num_tokens and logprobs.isfinite().all()
+        model_folder.check_sight(tmp_path / name / "model", True)
+        torch.testing.assert_close(saved(tmp_path / name / "model", "model"), weights, atol=1e-20, rtol=0)
