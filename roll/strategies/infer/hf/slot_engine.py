@@ -25,6 +25,7 @@ from roll.core.weights.bucket import WeightManifest
 from roll.core.workers.infer_interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.core.workers.response_text import Tokenizer
 from roll.platform.process_setup import warn_if_not_deterministic
+from roll.strategies.infer.hf.decode_graphs import Capture
 from roll.strategies.infer.hf.kept_rows import Beginning, KeptRows
 from roll.strategies.infer.hf.philox import uniforms
 from roll.strategies.infer.hf.sampling import BatchSampling, sample
@@ -42,7 +43,9 @@ class SlotEngine:
     """Takes the model over: its parameters' memory is exchanged by `activate`.
 
     `deterministic`: every forward is made for one request alone, and a resumed request replays its earlier tokens one by one,
-    so a seeded result is, bitwise, a function of weights, prompt and seed. Slower by about the number of running requests."""
+    so a seeded result is, bitwise, a function of weights, prompt and seed. Slower by about the number of running requests.
+
+    `capture`: makes graphs of decode steps, unless the engine is deterministic."""
 
     def __init__(
         self,
@@ -56,15 +59,16 @@ class SlotEngine:
         version: int = 0,
         adapters: AdapterSource | None = None,
         sight: Sight | None = None,
+        capture: Capture | None = None,
     ) -> None:
         if max_running_requests < 1 or max_length < 2:
             raise ValueError(f"{max_running_requests=} must be at least 1 and {max_length=} at least 2")
-        self.slots = max_running_requests
-        self.deterministic = deterministic
+        self.slots, self.deterministic = max_running_requests, deterministic
         if deterministic:
             warn_if_not_deterministic()
-        self.shadow = ShadowWeights(model, adapters)
-        self._model = SlotModel(model, max_running_requests, max_length, sight)
+        capture = None if deterministic else capture
+        self.shadow = ShadowWeights(model, adapters, in_place=capture is not None)
+        self._model = SlotModel(model, max_running_requests, max_length, sight, capture)
         self._bounds = RequestBounds(self._model.vocab_size, max_length, tokenizer is not None, sight is not None)
         self._tokenizer = tokenizer
         self._seeds = random.Random(seed)
@@ -80,11 +84,9 @@ class SlotEngine:
         self._sampling: BatchSampling | None = None
         """Parameters of all running rows; None when the rows have changed."""
         self._finished: list[GenerateResult] = []
-        self._asleep = False
-        self._queue_held = False
+        self._asleep = self._queue_held = False
         self._stats = EngineStats(version=version)
-        self._busy = BusyTime()
-        self._step_ended = 0.0
+        self._busy, self._step_ended = BusyTime(), 0.0
 
     @property
     def drained(self) -> bool:
@@ -154,7 +156,7 @@ class SlotEngine:
             raise ValueError(f"cannot sleep with {running} requests running: abort them first")
         self._asleep = True
         self._begin_anew()
-        self._model.cache.free()
+        self._model.free()
         self.shadow.free()
         if self._model.device.type == "cuda":
             torch.cuda.empty_cache()
