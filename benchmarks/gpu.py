@@ -3,8 +3,8 @@
 Every side runs in a process of its own, after the one before has given the device back. A training step is forward, backward and
 AdamW over `--sequences` samples of `--length` tokens, all trained but the first of each, and log-probs of the same samples are
 measured beside it; generation is `--requests` at once, of 24 prompt and `--response` sampled tokens. All are the median of
-`--steps`, after two that warm up, in which what is to be compiled is. `torch` and `torch-compiled` are plain torch (ceiling.py):
-what share of the latter's tokens/s a trainer reaches stands in a column.
+`--steps`, after two that warm up, in which what is to be compiled is, and graphs are captured; `hf_infer-eager` has none.
+`torch` and `torch-compiled` are plain torch (ceiling.py): what share of the latter's tokens/s a trainer reaches is a column.
 
 `--load groups`: groups of 8 begin with a prompt of `--prompt` tokens. `--load tails`: the same, and responses of 256 tokens to
 what is left of `--length`, most of them short. Tokens/s count the samples' tokens, however many are computed. `--profile` tells
@@ -20,7 +20,7 @@ appendix B; recomputation for gradient checkpointing is not counted, nor is the 
 Memory is the peak that torch allocated; that of vllm, whose process is another, is what the device lost to it: mostly the KV
 cache, as large as `--vllm_share` allows.
 
-    python benchmarks/gpu.py [--sides torch torch-compiled fsdp2 deepspeed megatron hf_infer vllm] [--size 500M | 1.5B | 7B]
+    python benchmarks/gpu.py [--sides torch torch-compiled fsdp2 deepspeed megatron hf_infer vllm ...] [--size 500M | 1.5B | 7B]
 
 7B trains on no device of 80 GB: name the engines for it.
 """
@@ -65,7 +65,9 @@ VLLM_PYTHON = Path(__file__).parents[1] / ".venv-vllm/bin/python"
 """Where docs_roll/engines.md puts it."""
 TRAINERS = {"fsdp2": "torch", "deepspeed": "deepspeed", "megatron": "megatron"}
 """Side -> the package it needs."""
-ENGINES = ("hf_infer", "vllm")
+ENGINES = ("hf_infer", "hf_infer-eager", "vllm")
+AIMS = {("500M", 128): 25_000, ("500M", 512): 60_000}
+"""Tokens/s of hf_infer on an H200, not measured: 128 requests took 36 ms a token step without graphs."""
 SIDES = [*CEILINGS, *TRAINERS, *ENGINES]
 WARM_UP = 2
 GROUP, SHORTEST = 8, 256
@@ -230,38 +232,38 @@ def random_batch(sequences: int, length: int, vocabulary: int, seed: int = 0) ->
     )
 
 
-async def measure_generation(side: str, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
+async def measure_generation(side: str, count: int, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
     torch.cuda.init()
     free_before, _ = torch.cuda.mem_get_info()
-    own: dict[str, Any] = {"device": args.device}
+    own: dict[str, Any] = {"device": args.device, "graphs": side == "hf_infer"}
     if side == "vllm":
         interpreter = {} if args.vllm_python == sys.executable else {"python": args.vllm_python}
         own = {"devices": [args.device], "engine_args": {"gpu_memory_utilization": args.vllm_share, **interpreter}}
     longest = PROMPT + args.response
-    options = {"model_path": folder, "max_running_requests": args.requests, "max_length": longest, "dtype": "bfloat16", **own}
-    engine = make_infer_strategy(side, options)
-    prompts = make_prompts(args.requests, SIZES[args.size]["vocab_size"])
+    options = {"model_path": folder, "max_running_requests": count, "max_length": longest, "dtype": "bfloat16", **own}
+    engine = make_infer_strategy(side.removesuffix("-eager"), options)
+    prompts = make_prompts(count, SIZES[args.size]["vocab_size"])
     spent = []
     for _ in range(WARM_UP + args.steps):
         began = time.perf_counter()
-        await asyncio.gather(*map(engine.generate, requests(prompts, [args.response] * args.requests)))
+        await asyncio.gather(*map(engine.generate, requests(prompts, [args.response] * count)))
         spent.append(time.perf_counter() - began)
     lost = free_before - torch.cuda.mem_get_info()[0]
     peak = lost if side == "vllm" else torch.cuda.max_memory_allocated()
     await engine.close()
-    rate = args.requests * args.response / statistics.median(spent[WARM_UP:])
-    return Row(side, rate, counts.generation(PROMPT, args.response), peak)
+    rate = count * args.response / statistics.median(spent[WARM_UP:])
+    return Row(f"{side}, {count}", rate, counts.generation(PROMPT, args.response), peak)
 
 
-def measure(side: str, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
+def measure(side: str, count: int, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
     if side in (*TRAINERS, *CEILINGS):
         return measure_training(side, folder, args, counts)
-    return asyncio.run(measure_generation(side, folder, args, counts))
+    return asyncio.run(measure_generation(side, count, folder, args, counts))
 
 
-def in_new_process(side: str, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
+def in_new_process(side: str, count: int, folder: str, args: argparse.Namespace, counts: Arithmetic) -> Row:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(measure, side, folder, args, counts).result()
+        return pool.submit(measure, side, count, folder, args, counts).result()
 
 
 def missing(side: str, vllm_python: str) -> str | None:
@@ -301,7 +303,7 @@ def parse() -> argparse.Namespace:
     training.add_argument("--gradient_checkpointing", action="store_true")
     training.add_argument("--zero_stage", type=int, choices=(0, 1, 2, 3), default=2, help="of deepspeed")
     generation = parser.add_argument_group("generation")
-    generation.add_argument("--requests", type=positive, default=128)
+    generation.add_argument("--requests", nargs="+", type=positive, default=[128, 512], help="at once; an engine for each")
     generation.add_argument("--response", type=positive, default=512)
     generation.add_argument("--vllm_python", default=str(VLLM_PYTHON), help="the interpreter that has vllm for GPUs")
     generation.add_argument("--vllm_share", type=float, default=0.5, help="gpu_memory_utilization of vllm")
@@ -333,7 +335,7 @@ def show(row: Row, peak: float | None, ceiling: float | None) -> None:
         f"{row.tokens_per_s / ceiling:.2f}" if training and ceiling else "-",
     ]
     columns = " ".join(f"{share:>12}" for share in shares)
-    print(f"{row.side:15} {row.tokens_per_s:12,.0f} {columns} {row.peak_bytes / 2**30:10.2f}", flush=True)
+    print(f"{row.side:20} {row.tokens_per_s:12,.0f} {columns} {row.peak_bytes / 2**30:10.2f}", flush=True)
     for line in told(row.profile) if row.profile else ():
         print(line)
 
@@ -348,14 +350,17 @@ def main() -> None:
     known = f"{peak / 1e12:.0f} TFLOP/s in bf16" if peak else "peak not known: name it with --peak_tflops"
     print(f"{name} ({known}), torch {torch.__version__}, {counts.parameters / 1e6:.0f} M parameters")
     heads = " ".join(f"{head:>12}" for head in ("MFU", "log-probs/s", "their MFU", "of compiled"))
-    print(f"{'side':15} {'tokens/s':>12} {heads} {'peak GiB':>10}")
+    print(f"{'side':20} {'tokens/s':>12} {heads} {'peak GiB':>10}")
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         save(model, folder)
         del model
         for side in args.sides:
-            rows.append(in_new_process(side, folder, args, counts))
-            show(rows[-1], peak, next((row.tokens_per_s for row in rows if row.side == CEILINGS[1]), None))
+            for count in args.requests if side in ENGINES else (0,):
+                rows.append(in_new_process(side, count, folder, args, counts))
+                show(rows[-1], peak, next((row.tokens_per_s for row in rows if row.side == CEILINGS[1]), None))
+                if side == "hf_infer" and (args.size, count) in AIMS:
+                    print(f"{'  aim (H200)':20} {AIMS[args.size, count]:12,}")
     found = [asdict(row) | {"mfu": row.mfu(peak) if peak else None} for row in rows]
     results = {
         "device": name,

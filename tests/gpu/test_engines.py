@@ -264,6 +264,27 @@ def test_each_version_is_quantised_as_it_arrives(
     served.close()
 
 
+def test_token_steps_of_hf_infer_are_graphs_also_under_new_weights(
+    infer_lab: SimpleNamespace, device: str, model_path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each that was captured gave the hidden states of the step without it, no step had to go without, and when the cache has its
+    size none is captured again."""
+    captured = []
+    with caplog.at_level("INFO", logger="roll.strategies.infer.hf.decode_graphs"):
+        served = serve("hf_infer", infer_lab, device, model_path)
+        for version in range(3):
+            if version:
+                served.run(served.update("interrupt"))
+            requests = make_requests(infer_lab, SLOTS, 100, prefix=f"graphs{version}")
+            results = served.generate(requests)
+            assert {span.version for result in results for span in result.versions} == {version}
+            assert mean_error(served, requests, results) <= BF16_MEAN
+            captured.append(len(caplog.records))
+        served.close()
+    said = [record.getMessage() for record in caplog.records]
+    assert captured[0] > 0 and captured[1] == captured[2] and all(" are one graph " in message for message in said), said
+
+
 def test_float32_of_hf_infer_is_that_of_the_cpu(infer_lab: SimpleNamespace, device: str, model_path: str) -> None:
     served = serve("hf_infer", infer_lab, device, model_path, dtype="float32")
     requests = make_requests(infer_lab, 12, 60)

@@ -14,7 +14,7 @@ from roll.core.data.token_batch import TokenBatch
 from roll.plan import memory
 from roll.plan.model_shape import shape_of
 from roll.prepare.fitting import read_model_folder
-from roll.strategies.infer.hf.slot_model import SlotCache
+from roll.strategies.infer.hf.slot_cache import SlotCache
 from roll.strategies.train.logprobs import head_logprobs
 from roll.strategies.train.scorer import Scorer
 

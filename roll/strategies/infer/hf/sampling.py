@@ -126,13 +126,3 @@ def truncate(probs: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     before = running - ordered
     ordered = ordered.masked_fill((before >= top_p * running[:, -1:]) & (before > 0), 0.0)
     return torch.zeros_like(probs).scatter_(1, index, ordered)
-
-
-def draw_uniforms(count: int, generator: torch.Generator) -> list[float]:
-    """`count` numbers of [0, 1) with 53 random bits each, from a CPU generator."""
-    return torch.rand(count, dtype=torch.float64, generator=generator).tolist()
-
-
-def seeded_uniforms(seed: int, count: int) -> list[float]:
-    """The numbers of a request with a seed: number i belongs to response token i."""
-    return draw_uniforms(count, torch.Generator().manual_seed(seed))

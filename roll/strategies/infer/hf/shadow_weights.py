@@ -1,4 +1,5 @@
-"""The second set of parameters an engine keeps: new weights are copied into it while the old ones generate, then swapped in.
+"""The second set of parameters an engine keeps: new weights are copied into it while the old ones generate, then swapped in, or
+copied again where graphs read the model's own memory.
 
 Invariant: the model never holds a mixture of versions. `flip` swaps every parameter or none, and only if exactly
 what the manifest names was received and it covers the model. Of adapters (`weights.adapter`) it swaps the layers that have
@@ -22,8 +23,10 @@ from roll.transports.experts import published
 class ShadowWeights:
     """Thread-safe: buckets may arrive on any thread while another one generates; `flip` belongs to the generating thread."""
 
-    def __init__(self, model: nn.Module, source: AdapterSource | None = None) -> None:
-        """`source`: of the adapters that updates are; None: updates are whole weights."""
+    def __init__(self, model: nn.Module, source: AdapterSource | None = None, in_place: bool = False) -> None:
+        """`source`: of the adapters that updates are; None: updates are whole weights. `in_place`: the model's weights keep
+        their memory."""
+        self._in_place = in_place
         self._rank = source.rank if source else 0
         self._base = BaseWeights(Path(source.base)) if source else None
         self._adapters: dict[str, Tensor] = {}
@@ -78,13 +81,16 @@ class ShadowWeights:
             self._received.keep(bucket, None)
 
     def flip(self, manifest: WeightManifest) -> None:
-        """Swaps the received weights with the model's (pointers only); the old memory becomes the next shadow.
+        """Swaps the received weights with the model's (pointers only, unless `in_place`); the old memory becomes the next shadow.
 
         `ValueError`, and nothing is swapped, unless exactly the manifest's weights were received, intact, and cover the model."""
         with self._lock:
             changed = self._check(manifest)
             for canonical in changed:
                 target = self._targets[canonical]
+                if self._in_place:
+                    target.data.copy_(self._shadow[canonical])
+                    continue
                 self._shadow[canonical], target.data = target.data, self._shadow[canonical]
             self._adapted = changed if is_adapter(manifest.names) else set()
             self._received.clear()

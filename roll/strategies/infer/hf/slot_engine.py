@@ -8,6 +8,7 @@ logits of exactly one policy version, with which it is stamped. An engine belong
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -24,8 +25,10 @@ from roll.core.weights.bucket import WeightManifest
 from roll.core.workers.infer_interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.core.workers.response_text import Tokenizer
 from roll.platform.process_setup import warn_if_not_deterministic
+from roll.strategies.infer.hf.decode_graphs import Capture
 from roll.strategies.infer.hf.kept_rows import Beginning, KeptRows
-from roll.strategies.infer.hf.sampling import BatchSampling, draw_uniforms, sample, seeded_uniforms
+from roll.strategies.infer.hf.philox import uniforms
+from roll.strategies.infer.hf.sampling import BatchSampling, sample
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.strategies.infer.hf.slot_model import SlotModel
 from roll.strategies.infer.hf.slot_row import WHOLE, ContextKey, Row, split
@@ -40,7 +43,9 @@ class SlotEngine:
     """Takes the model over: its parameters' memory is exchanged by `activate`.
 
     `deterministic`: every forward is made for one request alone, and a resumed request replays its earlier tokens one by one,
-    so a seeded result is, bitwise, a function of weights, prompt and seed. Slower by about the number of running requests."""
+    so a seeded result is, bitwise, a function of weights, prompt and seed. Slower by about the number of running requests.
+
+    `capture`: makes graphs of decode steps, unless the engine is deterministic."""
 
     def __init__(
         self,
@@ -54,18 +59,20 @@ class SlotEngine:
         version: int = 0,
         adapters: AdapterSource | None = None,
         sight: Sight | None = None,
+        capture: Capture | None = None,
     ) -> None:
         if max_running_requests < 1 or max_length < 2:
             raise ValueError(f"{max_running_requests=} must be at least 1 and {max_length=} at least 2")
-        self.slots = max_running_requests
-        self.deterministic = deterministic
+        self.slots, self.deterministic = max_running_requests, deterministic
         if deterministic:
             warn_if_not_deterministic()
-        self.shadow = ShadowWeights(model, adapters)
-        self._model = SlotModel(model, max_running_requests, max_length, sight)
+        capture = None if deterministic else capture
+        self.shadow = ShadowWeights(model, adapters, in_place=capture is not None)
+        self._model = SlotModel(model, max_running_requests, max_length, sight, capture)
         self._bounds = RequestBounds(self._model.vocab_size, max_length, tokenizer is not None, sight is not None)
         self._tokenizer = tokenizer
-        self._generator = torch.Generator().manual_seed(seed)
+        self._seeds = random.Random(seed)
+        """For requests that bring none."""
         self._rows: list[Row] = []
         """The running requests; row `i` owns slot `i`."""
         self._interrupted: deque[Row] = deque()
@@ -77,11 +84,9 @@ class SlotEngine:
         self._sampling: BatchSampling | None = None
         """Parameters of all running rows; None when the rows have changed."""
         self._finished: list[GenerateResult] = []
-        self._asleep = False
-        self._queue_held = False
+        self._asleep = self._queue_held = False
         self._stats = EngineStats(version=version)
-        self._busy = BusyTime()
-        self._step_ended = 0.0
+        self._busy, self._step_ended = BusyTime(), 0.0
 
     @property
     def drained(self) -> bool:
@@ -100,7 +105,7 @@ class SlotEngine:
 
     def submit(self, request: GenerateRequest) -> None:
         """Queues a request. `ValueError` if it can never be run or its id is in use."""
-        joining = Row.of(request, self._bounds.tokens_left(request), self._tokenizer)
+        joining = Row.of(request, self._bounds.tokens_left(request), self._tokenizer, self._seeds.getrandbits(64))
         others = {row.request_id for row in (*self._rows, *self._interrupted)} | {done.request_id for done in self._finished}
         if request.request_id in others or request.request_id in self._queue:
             raise ValueError(f"request {request.request_id!r} is running or queued already")
@@ -151,7 +156,7 @@ class SlotEngine:
             raise ValueError(f"cannot sleep with {running} requests running: abort them first")
         self._asleep = True
         self._begin_anew()
-        self._model.cache.free()
+        self._model.free()
         self.shadow.free()
         if self._model.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -203,16 +208,9 @@ class SlotEngine:
                 self._interrupted.popleft()
             else:
                 self._queue.remove(row.request_id)
-                row.uniforms = self._draw(row)
             row.joined_as = key
             joining.append(row)
         return joining
-
-    def _draw(self, row: Row) -> list[float]:
-        params = row.request.sampling
-        if params.seed is None:
-            return draw_uniforms(row.limit, self._generator)
-        return seeded_uniforms(params.seed, params.max_new_tokens)[len(row.request.partial_ids) :]
 
     def _prefill(self, joining: list[Row]) -> None:
         """Gives the rows slots, fills these and samples one token each. Equal contexts are computed once and copied; of a context
@@ -293,17 +291,18 @@ class SlotEngine:
 
     def _sample(self, first: int, logits: Tensor) -> None:
         """Samples the next token of the rows from `first` on, given logits [n, vocabulary]; those that end with it leave."""
-        rows, device = self._rows[first:], self._model.device
-        uniforms = torch.tensor([row.uniforms[len(row.tokens)] for row in rows], dtype=torch.float64, device=device)
+        rows = self._rows[first:]
+        drawn = uniforms([row.seed for row in rows], [row.position for row in rows])
+        numbers = torch.from_numpy(drawn).to(self._model.device)
         if self.deterministic:
-            alone = [sample(logits[i : i + 1], self._parameters([row]), uniforms[i : i + 1]) for i, row in enumerate(rows)]
+            alone = [sample(logits[i : i + 1], self._parameters([row]), numbers[i : i + 1]) for i, row in enumerate(rows)]
             tokens, logprobs = (torch.cat(parts) for parts in zip(*((each.tokens, each.logprobs) for each in alone), strict=True))
             kept = {i: each.kept[0] for i, each in enumerate(alone) if each.kept}
         elif first:
-            tokens, logprobs, kept = sample(logits, self._parameters(rows), uniforms)
+            tokens, logprobs, kept = sample(logits, self._parameters(rows), numbers)
         else:
             self._sampling = self._sampling or self._parameters(rows)
-            tokens, logprobs, kept = sample(logits, self._sampling, uniforms)
+            tokens, logprobs, kept = sample(logits, self._sampling, numbers)
         values = logprobs.tolist()
         version = self._stats.version
         if not math.isfinite(sum(values)):

@@ -34,8 +34,8 @@ class Row:
     """Tokens this call may sample; not positive if there is nothing left to do."""
     stop_ids: frozenset[int]
     matcher: StopStringMatcher | None
-    uniforms: list[float] = field(default_factory=list)
-    """One number of [0, 1) for each token of this call; drawn on admission."""
+    seed: int
+    """Of 64 bits: with a token's position in the response it gives the number that the token is drawn by."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     kept: list[Ints] = field(default_factory=list)
@@ -52,12 +52,14 @@ class Row:
     """No other row may begin with these: some are of other weights, or their experts are not known."""
 
     @classmethod
-    def of(cls, request: GenerateRequest, limit: int, tokenizer: Tokenizer | None) -> Row:
+    def of(cls, request: GenerateRequest, limit: int, tokenizer: Tokenizer | None, seed: int) -> Row:
+        """`seed`: if the request brings none."""
         params = request.sampling
         matcher = None
         if tokenizer is not None and params.stop_strings:
             matcher = StopStringMatcher(tokenizer, params.stop_strings, request.partial_ids)
-        return cls(request, limit, frozenset(params.stop_token_ids), matcher)
+        given = seed if params.seed is None else params.seed
+        return cls(request, limit, frozenset(params.stop_token_ids), matcher, given % 2**64)
 
     @property
     def request_id(self) -> str:
@@ -67,6 +69,11 @@ class Row:
     def response(self) -> tuple[int, ...]:
         """All response tokens, those of earlier calls included."""
         return (*self.request.partial_ids, *self.tokens)
+
+    @property
+    def position(self) -> int:
+        """Of the next token in the response."""
+        return len(self.request.partial_ids) + len(self.tokens)
 
     @property
     def context(self) -> ContextKey:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from roll.core.data.transfer import to_device
+from roll.strategies.infer.hf.slot_cache import SlotCache
 from roll.strategies.vision.sight import Sight
-
-if TYPE_CHECKING:
-    from roll.strategies.infer.hf.slot_model import SlotCache
 
 
 class SlotSight:

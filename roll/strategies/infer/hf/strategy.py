@@ -27,6 +27,7 @@ from roll.core.weights.bucket import Bucket, WeightManifest
 from roll.core.workers.infer_interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.core.workers.response_text import Tokenizer
 from roll.platform.cores import Cores, one_thread
+from roll.strategies.infer.hf.decode_graphs import CudaCapture
 from roll.strategies.infer.hf.slot_engine import SlotEngine
 from roll.strategies.model_folder import load_model, load_tokenizer
 from roll.strategies.vision.sight import Sight
@@ -35,7 +36,10 @@ T = TypeVar("T")
 
 
 class HFInferStrategy:
-    """Implements `InferStrategy`. Methods may be called from any event loop."""
+    """Implements `InferStrategy`. Methods may be called from any event loop.
+
+    `deterministic`: see `SlotEngine`. `version`: the policy version of the folder's weights. `adapters`: weight updates are
+    adapters, merged here with their base. `images`: the folder of the run's. `graphs`: on a GPU decode steps are CUDA graphs."""
 
     def __init__(
         self,
@@ -53,14 +57,13 @@ class HFInferStrategy:
         version: int = 0,
         adapters: AdapterSource | None = None,
         images: str | None = None,
+        graphs: bool = True,
     ) -> None:
         """Loads a Hugging Face folder (safetensors only) and starts the engine.
 
         `max_length` bounds prompt + response tokens of a request. `threads`: torch CPU threads of the engine; torch keeps this
         number per thread but also takes it as the default of threads that have not used torch yet. `borrows_cores`: it may have
-        more while other workers wait. `seed` serves the requests
-        that bring none. `deterministic`: see `SlotEngine`. `version`: the policy version of the folder's weights.
-        `adapters`: weight updates are adapters, merged here with their base. `images`: the folder of the run's."""
+        more while other workers wait. `seed` serves the requests that bring none."""
 
         def engine() -> SlotEngine:
             model: Any = load_model(Path(model_path), getattr(torch, dtype), attn_implementation).to(device)
@@ -74,6 +77,7 @@ class HFInferStrategy:
                 version=version,
                 adapters=adapters,
                 sight=Sight.of(model, Path(model_path), images),
+                capture=CudaCapture(model.device) if graphs and model.device.type == "cuda" else None,
             )
 
         self._start(engine, threads, borrows_cores)

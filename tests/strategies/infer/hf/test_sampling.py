@@ -10,14 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.core.workers.infer_interface import SamplingParams
-from roll.strategies.infer.hf.sampling import BatchSampling, inverse_cdf, running_sum, sample, seeded_uniforms, truncate
+from roll.strategies.infer.hf.philox import uniforms
+from roll.strategies.infer.hf.sampling import BatchSampling, inverse_cdf, running_sum, sample, truncate
 
 CPU = torch.device("cpu")
 
 
-def draw(logits: torch.Tensor, params: list[SamplingParams], uniforms: list[float]) -> tuple[list[int], list[float]]:
+def draw(logits: torch.Tensor, params: list[SamplingParams], numbers: list[float]) -> tuple[list[int], list[float]]:
     batch = BatchSampling.of(params, logits.shape[1], CPU)
-    tokens, logprobs, _ = sample(logits, batch, torch.tensor(uniforms, dtype=torch.float64))
+    tokens, logprobs, _ = sample(logits, batch, torch.tensor(numbers, dtype=torch.float64))
     return tokens.tolist(), logprobs.tolist()
 
 
@@ -39,8 +40,8 @@ def test_inverse_cdf_brackets_the_number_and_never_picks_an_impossible_token(wei
 def test_sampled_frequencies_are_the_softmax() -> None:
     n, temperature = 20_000, 0.7
     logits = torch.tensor([0.3, -1.0, 2.0, 0.0, -30.0])
-    uniforms = seeded_uniforms(0, n)
-    tokens, _ = draw(logits.expand(n, -1), [SamplingParams(temperature=temperature)] * n, uniforms)
+    numbers = uniforms([0] * n, range(n)).tolist()
+    tokens, _ = draw(logits.expand(n, -1), [SamplingParams(temperature=temperature)] * n, numbers)
     expected = (logits / temperature).softmax(-1)
     observed = torch.bincount(torch.tensor(tokens), minlength=5) / n
     tolerance = 4 * (expected * (1 - expected) / n).sqrt() + 1e-4  # four standard errors
@@ -91,8 +92,8 @@ def test_who_asks_for_the_kept_tokens_gets_them_and_log_probs_over_them(cut: dic
         SamplingParams(temperature=0, with_kept=True, **cut),
     ]
     logits = torch.randn(1, 11, generator=torch.Generator().manual_seed(2)).expand(4, -1)
-    uniforms = torch.full((4,), 0.4, dtype=torch.float64)
-    tokens, logprobs, kept = sample(logits, BatchSampling.of(params, 11, CPU), uniforms)
+    numbers = torch.full((4,), 0.4, dtype=torch.float64)
+    tokens, logprobs, kept = sample(logits, BatchSampling.of(params, 11, CPU), numbers)
     assert kept.keys() == {0} and tokens[0] == tokens[1]
     scaled = logits[0] / 0.6
     top_k, top_p = torch.tensor([[cut.get("top_k", 11)]]), torch.tensor([[cut.get("top_p", 1.0)]], dtype=torch.float64)
@@ -111,15 +112,11 @@ def test_a_row_does_not_depend_on_its_company() -> None:
         SamplingParams(temperature=1.3, top_k=3),
     ]
     logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(3)) * 3
-    uniforms = seeded_uniforms(4, 5)
-    together = draw(logits, params, uniforms)
+    numbers = uniforms([4] * 5, range(5)).tolist()
+    together = draw(logits, params, numbers)
     for i in range(5):
-        alone = draw(logits[i : i + 1], params[i : i + 1], uniforms[i : i + 1])
+        alone = draw(logits[i : i + 1], params[i : i + 1], numbers[i : i + 1])
         assert (together[0][i], together[1][i]) == (alone[0][0], alone[1][0])
-
-
-def test_number_i_of_a_seed_does_not_depend_on_how_many_are_drawn() -> None:
-    assert seeded_uniforms(5, 100)[:7] == seeded_uniforms(5, 7)
 
 
 def test_the_sum_that_accelerators_repeat_is_the_sum() -> None:
