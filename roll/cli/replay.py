@@ -137,9 +137,6 @@ def loaded(run_dir: Path, changes: Sequence[str]) -> tuple[Config, LoadReport]:
     if not isinstance(config, RLVRConfig | AgenticConfig):
         message = f"is a {config.kind} run on rows: its seed decides every step"
         raise ConfigError([Problem("RUN", str(run_dir), message, "start it again, in another output_dir")])
-    if config.warm_start is not None:
-        message = "begins with a warm start, and steps of such runs are not recorded"
-        raise ConfigError([Problem("RUN", str(run_dir), message, "a run that has rollouts alone")])
     return config, report
 
 

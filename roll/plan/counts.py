@@ -11,6 +11,7 @@ from typing import Any
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.backend_arguments import MegatronConfig
 from roll.core.configs.derived import Derived
+from roll.core.configs.engines import ENGINES
 from roll.core.configs.ppo import MAIN_SET, PPOConfig
 from roll.core.configs.worker import ScoringConfig, TrainingRole, WorkerConfig
 from roll.core.data.microbatches import Forest
@@ -203,7 +204,7 @@ def role_plans(config: PPOConfig) -> list[RolePlan]:
                 pipeline=pipeline,
                 context=context,
                 data=data,
-                arithmetic=_arithmetic(name, role.world_size, tensor, pipeline, context, data),
+                arithmetic=_arithmetic(role.strategy_args.strategy_name, role.world_size, tensor, pipeline, context, data),
                 shares_with=config.on_devices_of(name, at_once=False),
                 overlaps=config.on_devices_of(name, at_once=True),
             )
@@ -221,8 +222,8 @@ def _size(role: WorkerConfig, names: tuple[str, ...]) -> int:
     return 1
 
 
-def _arithmetic(role: str, devices: int, tensor: int, pipeline: int, context: int, data: int) -> str:
-    kind = "data-parallel" if role != "actor_infer" else "engine" if data == 1 else "engines"
+def _arithmetic(strategy: str, devices: int, tensor: int, pipeline: int, context: int, data: int) -> str:
+    kind = "data-parallel" if strategy not in ENGINES else "engine" if data == 1 else "engines"
     factors = [(tensor, "tensor"), (pipeline, "pipeline"), (context, "context"), (data, kind)]
     shown = [f"{size} {name}" for size, name in factors if size > 1 or name == kind]
     return f"{devices} device{'s' if devices > 1 else ''} = {' × '.join(shown)}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from roll.core.configs.arguments import CACHE_BYTES, EngineArguments, FSDP2Config, cpu_cache_tokens
 from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
 from roll.core.configs.derived import Derived, adapter_updates, element_bytes, optimizer_batch_size
-from roll.core.configs.engines import engine_of
+from roll.core.configs.engines import ENGINES, engine_of
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.sizes import MIB, WINDOW
 from roll.core.configs.worker import ActorTrainConfig, CriticConfig, ScoringConfig, TrainedConfig, WorkerConfig
@@ -153,7 +153,7 @@ class RoleMemories:
     def _of_model(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
         if isinstance(worker, ActorTrainConfig | CriticConfig):
             return self._trained(role, worker, with_adapters(model, worker), element)
-        if isinstance(worker, ScoringConfig):
+        if isinstance(worker, ScoringConfig) and role.strategy not in ENGINES:
             return self._frozen(role, worker, model, element)
         return self._engine(role, worker, model, element)
 

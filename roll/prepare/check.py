@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from roll.core.configs.arguments import CACHE_BYTES, StrategyArguments
 from roll.core.configs.derived import element_bytes
-from roll.core.configs.engines import engine_of
+from roll.core.configs.engines import ENGINES, engine_of
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Problem
 from roll.core.configs.rlvr import RLVRConfig
@@ -145,8 +145,9 @@ def _precision_here(config: PPOConfig, machine: Machine) -> Iterator[str]:
 
 def engines(config: PPOConfig) -> Iterator[tuple[str, StrategyArguments]]:
     """Key and value of the `strategy_args` of each engine."""
-    if "actor_infer" in config.roles():
-        yield "actor_infer.strategy_args", config.actor_infer.strategy_args
+    for name, role in config.roles().items():
+        if role.strategy_args.strategy_name in ENGINES:
+            yield f"{name}.strategy_args", role.strategy_args
     for domain, reward in config.reward_configs.items():
         for name, model in reward.models.items():
             yield f"rewards.{domain}.{name}.strategy_args", model.strategy_args

@@ -38,6 +38,7 @@ from roll.core.weights.folder_files import CONFIG
 from roll.core.workers.infer_interface import sampling_params
 from roll.plan.rules.addresses import FREE, listening_at
 from roll.plan.rules.doubts import doubts
+from roll.plan.rules.teacher_rules import engine_teachers
 from roll.plan.rules.validation import check_config
 from roll.platform.ports import check_listening
 from roll.prepare.beginning import beginning
@@ -95,7 +96,8 @@ class Preparation:
 
     def _check_variant_and_engine(self) -> None:
         config, collect = self.config, self.collect
-        collect.add(engine_problems("actor_infer.strategy_args", config.actor_infer.strategy_args))
+        for name, role in {"actor_infer": config.actor_infer, **engine_teachers(config)}.items():
+            collect.add(engine_problems(f"{name}.strategy_args", role.strategy_args))
         collect.add(backend_problems(config))
         collect(
             "actor_train.pg_variant",

@@ -97,6 +97,9 @@ def generating(config: C) -> C:
     if not isinstance(config, RLVRConfig) or config.rollout is not None:
         kind = "rollouts of your own" if isinstance(config, RLVRConfig) else "episodes"
         raise ConfigError([Problem("--all", MISSING_VALUE, f"{kind} have requests whose seeds are not recorded", only)])
+    if config.warm_start is not None:
+        message = "the run begins with rows of a file, which no engine has written"
+        raise ConfigError([Problem("--all", MISSING_VALUE, message, only)])
     engine = replace(config.actor_infer, device_mapping=[config.actor_infer.devices[0]])
     return replace(config, actor_infer=engine, replay=replace(config.replay, generate=True))
 
@@ -108,6 +111,9 @@ BACK_END = "fsdp2_train"
 def explaining(config: C, step: int) -> C:
     """A replay that takes the gradient of a step apart, on one rank. Raises `ConfigError`."""
     trained = config.actor_train
+    if step <= config.warm_steps:
+        why = f"the first {config.warm_steps} steps train rows of a file by their likelihood, which has no advantages"
+        raise ConfigError([Problem("--step", step, why, f"--step {config.warm_steps + 1}, or a later one")])
     message, key = f"a gradient is taken apart by the built-in worker of {BACK_END}", "actor_train.worker_cls"
     if trained.worker_cls is not None:
         raise ConfigError([Problem(key, str(trained.worker_cls), message, f"--change {key}=null")])

@@ -36,7 +36,6 @@ from roll.core.flow.stage import AnyStage, Stage
 from roll.core.groups.filters import GroupFilter, mean_filter, own_filter, std_filter
 from roll.core.groups.tasks import NoTasks
 from roll.core.pipeline.prepared import Prepared
-from roll.core.pipeline.roles import reward_specs
 from roll.core.pipeline.run import Run
 from roll.core.pipeline.state import new_admission
 from roll.core.record.ledger import Ledger
@@ -57,9 +56,10 @@ from roll.graders.references import (
 )
 from roll.prepare.pipeline import Pipeline
 from roll.prepare.preparation import Preparation
+from roll.prepare.reward_specs import reward_specs
 from roll.prepare.row_sets import folder_of_rows, with_rows_first
 from roll.prompts.chat_template import encode
-from roll.prompts.hints import beyond_teachers, hints_of
+from roll.prompts.hints import beyond_engines, beyond_teachers, hints_of
 from roll.prompts.prompt_file import announced, read_rows
 from roll.prompts.prompt_source import PromptSource, tokenize_prompts
 from roll.prompts.stored_rows import RowFile, StoredRows, TokenizedRow
@@ -234,7 +234,9 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
         hints = hints_of(config, data.ground_truth) if role == "actor_train" else {}
         given = (rows, tokenizer, data.template, length, domains, told, folder, known)
         usable, skipped = tokenize_prompts(*given, expand=expand, hints=hints)
-        shared.warnings += beyond_teachers(config, skipped.hinted + derived.max_new_tokens) if skipped.hinted else []
+        if skipped.hinted:
+            shared.warnings += beyond_teachers(config, skipped.hinted + derived.max_new_tokens)
+            collect.add(beyond_engines(config, skipped.hinted + derived.max_new_tokens))
         why, count = skipped.told(length), sum(skipped.values())
         if not len(usable):
             raise PromptFileError(f"none of {count} prompts can be used: {why}", "a larger prompt_length, or shorter prompts")

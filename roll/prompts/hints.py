@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from roll.core.configs.engines import ENGINES
 from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.problems import Problem
 from roll.core.configs.worker import TEACHERS
 from roll.core.errors import PromptFileError
 from roll.core.weights.folder_files import CONFIG, beyond_context, read_json
@@ -58,6 +60,17 @@ def hints_of(config: PPOConfig, truth: str) -> Mapping[str, Hint]:
         if teacher is not None and teacher.hint_key is not None:
             found[tag] = Hint(role, teacher.hint_key, teacher.hint_template, teacher.hint_key == truth)
     return found
+
+
+def beyond_engines(config: PPOConfig, tokens: int) -> list[Problem]:
+    """Returns what is wrong where a teacher's engine takes shorter texts. `tokens`: as of `beyond_teachers`."""
+    roles, longest = config.roles(), config.lengths().sequence
+    told = [name for name, teacher in config.teachers.items() if teacher.hint_key is not None]
+    engines = [name for name in told if (role := roles.get(f"{TEACHERS}{name}")) and role.strategy_args.strategy_name in ENGINES]
+    message = f"prompt, hint and response may have {tokens:,} tokens, and its engine takes texts of sequence_length {longest:,}"
+    fix = f"sequence_length: {tokens}, or strategy_name: fsdp2_infer"
+    over = engines if tokens > longest else []
+    return [Problem(f"{TEACHERS}{name}.hint_key", config.teachers[name].hint_key, message, fix) for name in over]
 
 
 def beyond_teachers(config: PPOConfig, tokens: int) -> list[str]:

@@ -23,7 +23,9 @@ from roll.reports.table import Row, Table
 
 CUT, WITHOUT_SIGNAL = "tokens/response_length/clip", "rewards/groups_without_signal"
 STEP_S, WAIT_S = "time/step_s", "time/wait_for_batch_s"
-NAMES = (REWARD, ACCURACY, SCORE, ERRORS, ROLLOUTS, CUT, LEAST_VALID, WITHOUT_SIGNAL, STEP_S, WAIT_S)
+LOSS = "val/loss"
+"""Of rows that are evaluated as they stand: nothing is sampled."""
+NAMES = (REWARD, ACCURACY, SCORE, LOSS, ERRORS, ROLLOUTS, CUT, LEAST_VALID, WITHOUT_SIGNAL, STEP_S, WAIT_S)
 """The metrics that are looked at."""
 FEW_VALID = 0.05
 """Share of valid actions below which an agent has not understood its task."""
@@ -190,7 +192,8 @@ def _of_validations(curve: Callable[[str], Curve], name: str, label: str) -> Ver
     judged = dict(zip(*curve(ROLLOUTS), strict=True)).get(steps[-1], 0.0) or 100.0
     scale = max(1.0, *map(abs, values))
     share = min(max((values[0] + values[-1]) / 2 / scale, 0.0), 1.0)
-    noise = scale * sqrt(2 * max(share * (1 - share), 1 / judged) / judged)
+    sampled = not len(curve(LOSS).steps)
+    noise = scale * sqrt(2 * max(share * (1 - share), 1 / judged) / judged) * sampled
     return _judged(label, values[0], values[-1], noise, steps[-1] - steps[0])
 
 

@@ -46,7 +46,8 @@ def calibrated(run: Path, config: PPOConfig) -> Costs:
     ranks, places = len(config.actor_train.devices), derive(config).requests_per_engine
     try:
         rows, summary = step_rows(run), json.loads((run / "summary.json").read_text())
-        groups = [row for row in _rows(run / "groups.jsonl") if row.get("tokens")]
+        rows = [row for row in rows if row["step"] > config.warm_steps]
+        groups = [row for row in _rows(run / "groups.jsonl") if row.get("tokens") and row["step"] > config.warm_steps]
         events = [event for file in sorted((run / "trace").glob("*.json.gz")) for event in _events(file)]
         if len(rows) < 3 or not groups:
             raise ValueError(f"it has trained {len(rows)} steps, and 3 say little enough")

@@ -13,13 +13,14 @@ import asyncio
 import contextlib
 import io
 import logging
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.derived import derive
+from roll.core.configs.plain import JsonObject
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Collector, ConfigError, Problem
 from roll.core.configs.rlvr import RLVRConfig
@@ -37,15 +38,19 @@ from roll.core.record.run_identity import standing
 from roll.core.record.validation import ValidationSet
 from roll.core.workers.infer_interface import sampling_params
 from roll.plan.rules.validation import check_config
+from roll.plan.rules.warm_start_rules import ROWS
 from roll.prepare import agentic_run, rlvr_run
 from roll.prepare.agentic_run import AgenticPrepared, AgenticRun
 from roll.prepare.observers import RunObservers
 from roll.prepare.rlvr_run import RLVRPrepared, RLVRRun
+from roll.prompts.stored_rows import ANSWERS
 from roll.simulate.backend import SimulatedBackend
 from roll.simulate.costs import Costs
 from roll.simulate.episodes import Numbers, ScriptedEnvironmentWorker, unscripted
 from roll.simulate.virtual_loop import run_virtually
 from roll.simulate.workers import ScriptedInferWorker, ScriptedRewardWorker, ScriptedTrainWorker
+from roll.topologies.rows.warm_start import RowsFirst
+from roll.topologies.teaching.lessons import teaching
 
 if TYPE_CHECKING:
     from roll.topologies.sql.database import OpenDatabase
@@ -80,6 +85,23 @@ class ScriptedTasks(EpisodeSource):
     def next(self) -> Prompt:
         prompt = super().next()
         return replace(prompt, input_ids=[prompt.row["env_seed"] % 2**31] * self._grains)
+
+
+class ScriptedRows(EpisodeSource):
+    """Rows of a warm start, numbered, each as long as a prompt and a response are on average."""
+
+    def __init__(self, seed: int, prompt_grains: int, response_grains: int) -> None:
+        super().__init__({ROWS: 1.0}, {ROWS: ""}, seed)
+        self._prompt, self._answer = prompt_grains, response_grains
+
+    def next(self) -> Prompt:
+        prompt = super().next()
+        answer = [0] * self._answer, [True] * self._answer, ""
+        uid = prompt.uid.removeprefix("train/")
+        return replace(prompt, uid=uid, domain=ROWS, input_ids=[0] * self._prompt, row={ANSWERS: [answer]})
+
+    def cursor(self, outstanding: Sequence[Prompt] = ()) -> JsonObject:
+        return super().cursor(outstanding) | {"data": {}}
 
 
 Config: TypeAlias = RLVRConfig | AgenticConfig
@@ -148,6 +170,7 @@ class Simulation:
             onlookers=observers.onlookers,
             identity=standing(config, None),
             contract=config.contract(),
+            teaching=teaching(config),
             **own,
         )
 
@@ -166,6 +189,14 @@ class Simulation:
         return ScriptedTrainWorker(spec.name, costs, self.grain, unseen)
 
     def _tasks(self) -> TaskSource:
+        config, tasks = self.config, self._rolled_out()
+        if not config.warm_steps:
+            return tasks
+        answer = round(self.costs.response_tokens.mean / self.grain)
+        rows = ScriptedRows(config.seed, self._grains, max(1, answer))
+        return RowsFirst(rows, tasks, config.warm_steps * config.groups_per_step)
+
+    def _rolled_out(self) -> TaskSource:
         config = self.config
         if not config.has_engines:
             return NoTasks(config.seed)
@@ -232,10 +263,13 @@ def simulated(config: PPOConfig, folder: Path) -> Config:
         problems.append(Problem("flow.stages", len(config.flow.stages), "own stages take real time", "none"))
     if isinstance(config, RLVRConfig) and config.rollout is not None:
         problems.append(Problem("rollout", config.rollout.function, "rollouts of your own take real time", "none"))
+    for name, teacher in config.teachers.items():
+        if teacher.endpoint is not None:
+            message = "how long a server outside takes is not known"
+            problems.append(Problem(f"teachers.{name}.endpoint", teacher.endpoint, message, "a model on devices"))
     if problems:
         raise ConfigError(problems)
     chosen: dict[str, Any] = {"output_dir": str(folder), "groups_database": None, "resume_from_checkpoint": "auto", **CHOSEN}
-    chosen |= {"warm_start": None, "max_steps": config.max_steps - config.warm_steps}  # rows are not read
     # Nobody goes on from a checkpoint, and nobody hangs: thousands of workers are not asked whether they live.
     chosen |= {"save_steps": NEVER, "heartbeat_timeout": 0.0, "engine_health_interval_s": float(NEVER)}
     config = replace(config, **chosen)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from base64 import b64decode, b64encode
+from pathlib import Path
 
 import pytest
 from mortal_workers import MortalBackend
@@ -14,11 +15,12 @@ from roll.core.configs.problems import ConfigError
 from roll.core.distributed.devices import Inventory
 from roll.core.record.manifest import read_manifest
 from roll.platform.local_backend import LocalBackend
-from roll.prepare.replayed import beginning_of, generating, replayed
+from roll.prepare.replayed import beginning_of, explaining, generating, replayed
 from roll.prepare.rlvr_run import RLVRRun, prepare
 from roll.topologies.packing import packed, unpacked
 from roll.topologies.replay.recording import Recording
 
+SOLVED = "solved.jsonl"
 THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
 RECORDED = {
     "async_generation_ratio": 1.5,
@@ -62,6 +64,7 @@ CASES = {
     "versions are published every second step": {"async_generation_ratio": 2, "weight_push_interval": 2},
     "groups in a database": {"groups_database": "sqlite:///groups.db"},
     "greedy baselines": {"adv_estimator": "remax", "actor_train.pg_variant": "reinforce"},
+    "rows first": {"warm_start": {"steps": 3, "learning_rate": 0.01, "data_args": {"file_name": SOLVED, "template": "none"}}},
 }
 
 
@@ -94,6 +97,7 @@ def assert_equal(run, replay, steps, checkpoints):
 @pytest.mark.parametrize("case", CASES)
 def test_every_step_leads_to_the_same_weights(lab, make_config, case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path(SOLVED).write_text("".join(f'{{"prompt": "{i}+{i}=", "response": "{2 * i}"}}\n' for i in range(20)))
     config = make_config({**RECORDED, **CASES[case]})
     run = lab.start(config, LocalBackend(), THREE_SLOTS)
     assert run.summary["status"] == "finished", run.summary["reason"]
@@ -101,6 +105,15 @@ def test_every_step_leads_to_the_same_weights(lab, make_config, case, tmp_path, 
     assert_equal(run, again(lab, config, run), steps, [2, 4])
     begins = 0 if config.actor_log_prob is not None else 2  # its step 3 is scored with version 1
     assert_equal(run, again(lab, config, run, first=3, name="later"), [step for step in steps if step > begins], [4])
+
+
+def test_what_rows_do_not_have_is_refused_by_name(lab, make_config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = make_config({**RECORDED, **CASES["rows first"]})
+    with pytest.raises(ConfigError, match=r"--all = .*rows of a file, which no engine has written"):
+        generating(config)
+    with pytest.raises(ConfigError, match=r"--step = 3: the first 3 steps train rows of a file .*fix: --step 4"):
+        explaining(config, 3)
 
 
 def test_experts_are_those_that_the_engine_chose(lab, make_config, material, tmp_path):

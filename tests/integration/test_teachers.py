@@ -1,12 +1,13 @@
 """On-policy distillation: frozen teachers score the policy's own samples, and their log-probs become advantages."""
 
 import json
+import sys
 
 import pytest
 import torch
 from mortal_workers import MortalBackend
 from prompt_logprobs_server import PromptLogprobsServer
-from tiny_models import symbol_tokenizer, tiny_qwen2
+from tiny_models import FOR_VLLM, symbol_tokenizer, tiny_qwen2
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from roll.core.configs.problems import ConfigError
@@ -19,6 +20,9 @@ SYMBOLS = ["<pad>", "<eos>", *"0123456789+-=abcdefghijklmnopqrst"]
 FAST = {"actor_train.training_args.per_device_train_batch_size": 64, "actor_train.training_args.learning_rate": 0.02}
 BOTH_TAGS = {"rollout_batch_size": 8, "num_return_sequences_in_group": 2, "rollout_log_per_step": "all"}
 PURE = {"adv_estimator": "on_policy_distillation", "actor_train.pg_variant": "reinforce", "rollout_log_per_step": "all"}
+
+
+ENGINE = {"teachers.big.strategy_args.strategy_name": "vllm"}
 
 
 def write_teacher(folder, seed, symbols=SYMBOLS, rows=None, **changes):
@@ -250,6 +254,30 @@ def test_a_divergence_of_groups_that_are_trained_as_they_arrive_is_the_same(lab,
         assert one["actor_train/grad_norm"] == pytest.approx(other["actor_train/grad_norm"], rel=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("vllm")
+def test_a_teacher_that_vllm_serves_teaches_as_the_same_model_on_a_training_back_end(lab, make_config, tmp_path):
+    """One step ahead of the trainer, on devices of its own. Log-probs of the two differ by rounding."""
+    pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
+    folder = write_teacher(tmp_path / "teacher", 3, **FOR_VLLM | {"num_attention_heads": 2})
+    changes = PURE | taught_by(folder, device="2") | {"max_steps": 3, "async_generation_ratio": 1, "rpc_timeout": 200.0}
+    changes |= diverging("reverse_kl", 8) | {"actor_infer.generating_args.temperature": 0.8}
+    elsewhere = ENGINE | {"teachers.big.strategy_args.strategy_config": {"python": sys.executable}}
+    runs = [
+        lab.start(make_config(changes | {"exp_name": name} | each), LocalBackend(), THREE_SLOTS)
+        for name, each in (("trainers", {}), ("engines", elsewhere))
+    ]
+    for run in runs:
+        assert run.summary["status"] == "finished", run.summary["reason"]
+        first = [row for row in run.trained_samples() if row["step"] == 1]
+        assert run.steps()[0]["teacher/kl"] == pytest.approx(divergence(first, folder, 0.8), abs=1e-4)
+        assert [step["teacher/token_share"] for step in run.steps()] == [1, 1, 1]
+    one, other = (run.steps()[0] for run in runs)
+    assert one["actor/divergence"] == pytest.approx(other["actor/divergence"], rel=1e-3)
+    assert one["actor_train/grad_norm"] == pytest.approx(other["actor_train/grad_norm"], rel=1e-3)
+
+
 @pytest.fixture
 def endpoint(folders):
     server = PromptLogprobsServer(AutoModelForCausalLM.from_pretrained(folders[0]), SYMBOLS)
@@ -347,6 +375,23 @@ def test_groups_that_are_trained_as_they_arrive_are_taught_alike(lab, make_confi
         ({"teachers.big.model_args.model_name_or_path": None}, "teachers.big.model_args.model_name_or_path", "it starts from"),
         ({"teachers.big.model_args.lora_target": "all-linear"}, "teachers.big.model_args.lora_target", "without adapters"),
         ({"teachers.big.strategy_args.strategy_name": "hf_infer"}, "strategy_name", "does not fit teachers.big"),
+        ({"teachers.big.strategy_args.strategy_name": "sglang"}, "strategy_name", "fsdp2_infer or deepspeed_infer"),
+        (ENGINE, "teachers.big.device_mapping", "actor_train would take turns with it, and it keeps its memory"),
+        (
+            ENGINE | {"teachers.big.device_mapping": "2", "actor_infer.generating_args.top_k": 3},
+            "teachers.big.strategy_args.strategy_name",
+            "of the whole vocabulary",
+        ),
+        (
+            ENGINE | {"teachers.big.device_mapping": "2", "teachers.big.strategy_args.strategy_config": {"load_format": "dummy"}},
+            "teachers.big.strategy_args.strategy_config.load_format",
+            "random for ever",
+        ),
+        (
+            ENGINE | {"teachers.big.device_mapping": "2"},
+            "teachers.big.strategy_args.strategy_name",
+            "supports heads of size 32, 64",
+        ),
         ({"teachers.big.tag_included": ["even", "odd", "od"]}, "teachers.big.tag_included", "no prompt has this tag"),
         ({"teachers.big.tag_included": ["even"]}, "adv_estimator", "no teacher teaches the tag odd"),
         ({"teachers.big.opd_kl_coef": 0.0}, "teachers.big.opd_kl_coef", "teaches nothing"),

@@ -47,6 +47,14 @@ def test_a_verdict_names_what_matters_most(seen, line):
     assert verdict(seen).line.startswith(line)
 
 
+@pytest.mark.parametrize(("losses", "kind"), [((3.781, 3.044), "learning"), ((3.0, 3.1), "worse"), ((3.0, 2.999), "no gain")])
+def test_rows_are_evaluated_as_they_stand_so_that_their_number_brings_no_noise(losses, kind):
+    curves = Curves()
+    for step, loss in enumerate(losses):
+        curves.add(step, {"time/step_s": 1.0, "val/loss": loss, "val/score/mean": -loss, "val/rollouts": 6})
+    assert verdict(curves.curve).kind == kind
+
+
 MANY = {"trained": 960, "dropped": {"equal_rewards": 2179, "redundant": 500}}
 
 

@@ -10,7 +10,10 @@ import pytest
 from fault_schedules import config_of
 from test_faults import QUIET
 
+from roll.core.configs.arguments import DataArguments, ModelArguments, StrategyArguments
 from roll.core.configs.problems import ConfigError
+from roll.core.configs.rows import WarmStartConfig
+from roll.core.configs.worker import TeacherConfig
 from roll.core.data.sample import PER_TOKEN, Prompt, Sample, VersionSpan
 from roll.simulate.calibration import calibrated, message_s
 from roll.simulate.costs import Costs, Spread, with_figures
@@ -23,8 +26,9 @@ COSTS = Costs(tokens_per_s=((1.0, 10.0), (8.0, 80.0)), response_tokens=Spread(TO
 PLAIN = replace(QUIET, engines=2, trainers=1, steps=12, batch=BATCH, eval_steps=1000, save_steps=1000, latency_s=0.0)
 
 
-def predicted(folder, costs=COSTS, side_by_side=64, **changes):
-    config = config_of(replace(PLAIN, **changes), folder)
+def predicted(folder, costs=COSTS, side_by_side=64, more=None, **changes):
+    """`more`: keys of the configuration that are changed."""
+    config = replace(config_of(replace(PLAIN, **changes), folder), **more or {})
     (reward,) = config.rewards.values()
     unfiltered = replace(reward, max_concurrency=side_by_side, query_filter_config=type(reward.query_filter_config)())
     config = replace(config, rewards={"sums": unfiltered}, max_running_requests=64, validation=None, val_batch_size=None)
@@ -52,6 +56,30 @@ def test_one_step_ahead_two_batches_are_under_way_or_training_is_what_takes_long
     training, _, _ = predicted(memory_folder / "b", replace(COSTS, train_s=6.0), ratio=1.0)
     assert training.step_s == pytest.approx(6.0, rel=0.01) and training.idle["actor_train"] == pytest.approx(0, abs=0.01)
     assert training.staleness == 1 and training.buffered > 0 and training.buffer_mb > 0
+
+
+@pytest.mark.parametrize("strategy", ["fsdp2_infer", "vllm"])
+def test_a_teacher_on_devices_of_its_own_takes_its_time_before_a_step_or_beside_the_one_before(memory_folder, strategy):
+    model, served = ModelArguments(model_name_or_path="no/teacher"), StrategyArguments(strategy_name=strategy)
+    teacher = TeacherConfig(model_args=model, strategy_args=served, device_mapping=[3])
+    more, costs = {"teachers": {"big": teacher}, "num_gpus_per_node": 4}, replace(COSTS, score_s=1.5)
+    alone, _, _ = predicted(memory_folder / "a", costs, more=more, ratio=0.0)
+    assert alone.step_s == pytest.approx(2 + 1 + 1.5 + 2, rel=0.01)
+    assert alone.idle["teachers.big"] == pytest.approx(1 - 1.5 / 6.5, abs=0.01)
+    ahead, _, _ = predicted(memory_folder / "b", replace(costs, train_s=6.0), more=more, ratio=1.0)
+    assert ahead.step_s == pytest.approx(6.0, rel=0.01)
+    with pytest.raises(ConfigError, match="how long a server outside takes is not known"):
+        predicted(memory_folder, more={"teachers": {"big": TeacherConfig(endpoint="http://10.0.0.7:8000/v1")}})
+
+
+def test_steps_of_a_warm_start_train_their_rows_and_generate_nothing(memory_folder):
+    warm = WarmStartConfig(steps=4, data_args=DataArguments(file_name="no/rows.jsonl"))
+    _, run_dir, _ = predicted(memory_folder, more={"warm_start": warm}, ratio=1.0)
+    metrics = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    steps = [row["time/step_s"] for row in metrics if "time/step_s" in row]
+    assert steps[:4] == pytest.approx([2.0] * 4, rel=0.01)
+    groups = [json.loads(line) for line in (run_dir / "groups.jsonl").read_text().splitlines()]
+    assert sum(row["prompt_uid"].startswith("warm_start/") for row in groups) == 4 * BATCH
 
 
 def test_twice_the_trainers_train_the_tokens_in_half_the_time(memory_folder):

@@ -13,6 +13,8 @@ class EngineTraits:
     """Dotted path of its `InferStrategy`."""
     scorer: str = ""
     """Dotted path of its `Scorer`; empty: it serves no classifier."""
+    teacher: str = ""
+    """Dotted path of its `Teacher`; empty: it says no log-probs of texts that it is given."""
     package: str = ""
     """Dotted path of the module that knows its installation and its arguments (`EnginePackage`); empty: the engine is this
     project's own, and runs in its worker's process."""
@@ -65,6 +67,7 @@ ENGINES: dict[str, EngineTraits] = {
     "vllm": EngineTraits(
         strategy="roll.strategies.infer.vllm.strategy.VLLMInferStrategy",
         scorer="roll.strategies.infer.vllm.scorer.VLLMScorer",
+        teacher="roll.strategies.infer.vllm.teacher.VLLMTeacher",
         package="roll.strategies.infer.vllm.arguments",
         hosted=True,
         sampling_mask=True,

@@ -183,7 +183,7 @@ class PPOConfig(BaseConfig, ABC):
     @property
     def warm_steps(self) -> int:
         """Returns the number of steps that train rows of files before the first rollouts."""
-        return self.warm_start.steps if self.warm_start is not None and self.mode == "both" else 0
+        return self.warm_start.steps if self.warm_start is not None and self.mode in ("both", "replay") else 0
 
     @property
     def pg_variant(self) -> str:

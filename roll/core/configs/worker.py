@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 from roll.core.configs.arguments import (
     AttentionName,
     DataArguments,
+    EngineArguments,
     GeneratingArguments,
     ModelArguments,
     StrategyArguments,
@@ -49,6 +50,8 @@ class WorkerConfig:
     def data_parallel_size(self) -> int:
         """Number of parts of a batch: one per worker, unless several workers divide a model among them."""
         options = self.strategy_args.options
+        if isinstance(options, EngineArguments):
+            return self.world_size // options.devices_per_engine
         return options.data_parallel_size(self.world_size) if isinstance(options, MegatronConfig) else self.world_size
 
     @property
@@ -57,7 +60,7 @@ class WorkerConfig:
         options, size = self.strategy_args.options, self.world_size
         if isinstance(options, MegatronConfig):
             return tuple(options.data_parallel_rank(rank, size) for rank in range(size))
-        return tuple(range(size))
+        return tuple(range(self.data_parallel_size))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping, 
 from functools import partial
 from pathlib import Path
 
+from roll.core.configs.arguments import EngineArguments
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.sizes import duration
-from roll.core.configs.worker import ActorInferConfig
+from roll.core.configs.worker import ActorInferConfig, TeacherConfig
 from roll.core.distributed.backend import Backend, WorkerSpec
 from roll.core.distributed.clock import monotonic
 from roll.core.distributed.cluster import Cluster
@@ -91,6 +92,8 @@ def _specs(config: PPOConfig, prepared: Prepared, inventory: Inventory, backend:
     for role, worker in sorted(config.roles().items(), key=lambda each: each[0] != "actor_infer"):
         if isinstance(worker, ActorInferConfig):
             specs[role] = roles.infer_specs(config, derived, model, version, inventory, backend, adapters)
+        elif isinstance(worker, TeacherConfig) and isinstance(worker.strategy_args.options, EngineArguments):
+            specs[role] = roles.teaching_specs(role, config, derived, worker, inventory, backend)
         else:
             specs[role] = roles.train_specs(role, config, derived, worker, config.model_folder(worker), inventory, backend)
     return specs

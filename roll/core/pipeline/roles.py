@@ -4,7 +4,7 @@ environment variables."""
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import Any
 
 from roll.core.algorithms.correction import Correction, Filter, ImportanceWeight
@@ -14,20 +14,19 @@ from roll.core.configs.backend_arguments import MegatronConfig
 from roll.core.configs.derived import Derived, needed_arguments
 from roll.core.configs.losses import TrainInferCorrectionConfig
 from roll.core.configs.ppo import PPOConfig
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.sizes import TORCH_NAMES, compute_dtype
 from roll.core.configs.worker import (
     TEACHERS,
     ActorLogProbConfig,
     CriticConfig,
     JudgingModelConfig,
-    RewardModelConfig,
+    TeacherConfig,
     TrainedConfig,
     TrainingRole,
     WorkerConfig,
 )
 from roll.core.distributed.backend import Backend, WorkerSpec
-from roll.core.distributed.devices import Inventory, Placement, place, place_on_cpus
+from roll.core.distributed.devices import Inventory, Placement, place
 from roll.core.weights.adapter import AdapterSource
 from roll.core.workers.infer_interface import NO_VERSION
 from roll.core.workers.train_interface import RankContext
@@ -40,7 +39,7 @@ TRAIN_WORKER = "roll.core.workers.workers.TrainWorker"
 CRITIC_WORKER = "roll.core.workers.workers.CriticWorker"
 LOG_PROB_WORKER = "roll.core.workers.workers.LogProbWorker"
 INFER_WORKER = "roll.core.workers.workers.InferWorker"
-REWARD_WORKER = "roll.core.rewards.host.RewardHost"
+ENGINE_TEACHER = "roll.topologies.teaching.engine_teacher.EngineTeacher"
 
 
 def of_trainer(role: str) -> bool:
@@ -84,7 +83,7 @@ def _correction(config: TrainInferCorrectionConfig) -> Correction:
 def train_spec(config: PPOConfig, derived: Derived, worker: TrainingRole, model_path: str) -> TrainSpec:
     """Returns the specification of every rank of the role. `model_path`: the default for a role that names none of its own."""
     model, backend = worker.model_args, worker.strategy_args.options
-    assert not isinstance(backend, (HFInferConfig, EngineArguments)), "check_config lets no engine train"
+    assert not isinstance(backend, (HFInferConfig, EngineArguments)), "no engine trains; one that teaches has teaching_specs"
     optimisation = None
     if isinstance(worker, TrainedConfig):
         optimisation = Optimisation(
@@ -207,21 +206,30 @@ def infer_specs(
     return specs
 
 
-def judging_specs(
-    config: PPOConfig, model: JudgingModelConfig, requests: int, inventory: Inventory, backend: Backend
+def teaching_specs(
+    role: str, config: PPOConfig, derived: Derived, worker: TeacherConfig, inventory: Inventory, backend: Backend
+) -> list[WorkerSpec]:
+    """Returns one worker per engine that says the log-probs of what the policy has sampled."""
+    given = {"model_path": config.model_folder(worker), "max_running_requests": derived.requests_per_engine}
+    given |= {"max_length": derived.sequence_length, "max_tokens": worker.max_tokens_per_microbatch_in_infer}
+    given |= {"top": config.distillation.top, "temperature": config.actor_infer.generating_args.temperature}
+    engines = engines_on(config, worker, worker.model_args, given, inventory, backend)
+    return [WorkerSpec(f"{role}-{at.rank}", worker.worker_cls or ENGINE_TEACHER, at, engine) for at, engine in engines]
+
+
+def engines_on(
+    config: PPOConfig,
+    on: JudgingModelConfig | TeacherConfig,
+    model: ModelArguments | JudgingModelConfig,
+    given: Mapping[str, Any],
+    inventory: Inventory,
+    backend: Backend,
 ) -> list[tuple[Placement, dict[str, Any]]]:
-    """Returns, for each engine of a judging model, its placement and the options of `make_infer_strategy` or `make_scorer`.
-    `requests`: the number that it serves immediately."""
-    chosen = model.strategy_args.options
-    per_engine = chosen.devices_per_engine if isinstance(chosen, EngineArguments) else 1
-    engines = []
-    for placement in place(model.devices, inventory, per_engine):
-        options = {"model_path": model.model_name_or_path, "max_running_requests": requests, "max_length": model.max_length}
-        options |= _engine_options(config, model.strategy_args, model, placement, inventory, backend)
-        if isinstance(model, RewardModelConfig):
-            options["max_tokens"] = model.max_tokens_per_microbatch_in_infer
-        engines.append((placement, {"name": model.strategy_args.strategy_name, "options": options}))
-    return engines
+    """Returns, for each engine, its placement, and its name and options. `given`: options of all."""
+    per_engine = chosen.devices_per_engine if isinstance(chosen := on.strategy_args.options, EngineArguments) else 1
+    places = place(on.devices, inventory, per_engine)
+    options = [{**given, **_engine_options(config, on.strategy_args, model, each, inventory, backend)} for each in places]
+    return [(each, {"name": on.strategy_args.strategy_name, "options": of}) for each, of in zip(places, options, strict=True)]
 
 
 def _engine_options(
@@ -253,20 +261,3 @@ def _torch_devices(placement: Placement, inventory: Inventory, backend: Backend)
     # An isolated worker sees its own devices only, counted from 0.
     seen = range(len(placement.local_devices)) if backend.isolated else placement.local_devices
     return [f"cuda:{index}" for index in seen]
-
-
-def reward_specs(
-    domain: str, config: RLVRConfig, longest_response: int, inventory: Inventory, backend: Backend
-) -> list[WorkerSpec]:
-    """Returns reward workers on CPUs, or one with each engine of the model that judges."""
-    reward = config.rewards[domain]
-    engines: list[tuple[Placement, dict[str, Any] | None]]
-    engines = [(placement, None) for placement in place_on_cpus(reward.world_size, inventory)]
-    for model in reward.models.values():
-        engines = [*judging_specs(config, model, reward.max_concurrency, inventory, backend)]
-    specs = []
-    for placement, engine in engines:
-        of_worker = asdict(reward) | {"engine": engine, "policy": config.model_folder(config.actor_train)}
-        kwargs = {"config": of_worker, "shaping": reward.shaping, "longest_response": longest_response}
-        specs.append(WorkerSpec(f"rewards.{domain}-{placement.rank}", REWARD_WORKER, placement, kwargs))
-    return specs

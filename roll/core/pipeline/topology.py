@@ -301,9 +301,8 @@ class SingleDriver(WithTrainer):
 
 
 def topology_of(config: PPOConfig) -> type[Topology]:
-    found: type[Topology] = import_object(
-        TOPOLOGIES["rows" if config.from_rows else "warm_start" if config.warm_steps else config.mode]
-    )
+    warms = config.warm_steps and config.mode == "both"
+    found: type[Topology] = import_object(TOPOLOGIES["rows" if config.from_rows else "warm_start" if warms else config.mode])
     return found
 
 

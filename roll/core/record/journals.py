@@ -50,7 +50,7 @@ class Journals:
         logged, most_bytes = config.rollout_log_per_step, round(config.rollout_log_limit_gb * 1e9)
         self.samples = SampleLog(run_dir, logged, config.seed, most_bytes)
         self.batches = BatchLog()
-        records = logged == "all" and config.trains and config.mode != "replay" and not (config.from_rows or config.warm_steps)
+        records = logged == "all" and config.trains and config.mode != "replay" and not config.from_rows
         if records or journal_parts(run_dir / BATCHES):
             self.batches = import_object(WRITTEN)(run_dir, records, most_bytes)
         self.metrics = MetricsLog(run_dir)

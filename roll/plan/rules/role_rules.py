@@ -16,17 +16,24 @@ from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig,
 from roll.core.configs.derived import adapter_obstacle, adapter_updates, needed_arguments
 from roll.core.configs.device_mapping import MAX_DEVICES
 from roll.core.configs.dotted_path import DOTTED_PATH
-from roll.core.configs.engines import ENGINES
+from roll.core.configs.engines import ENGINES, engines_that
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import MISSING_VALUE, Problem
-from roll.core.configs.worker import JudgingModelConfig, RoleConfig, ScoringConfig, TrainedConfig, WorkerConfig
+from roll.core.configs.worker import (
+    JudgingModelConfig,
+    RoleConfig,
+    ScoringConfig,
+    TeacherConfig,
+    TrainedConfig,
+    WorkerConfig,
+)
 
 _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
     "actor_train": TRAINING_STRATEGIES,
     "actor_infer": tuple(ENGINES),
     "critic": TRAINING_STRATEGIES,
 }
-"""The others score for the trainer: `FROZEN_STRATEGIES`."""
+"""The others score for the trainer: `FROZEN_STRATEGIES`, and of teachers the engines that can."""
 LORA_STRATEGIES = ("fsdp2_train", "deepspeed_train")
 
 
@@ -77,6 +84,7 @@ def device_problems(config: PPOConfig, device_count: int) -> Iterator[Problem]:
 def role_problems(config: PPOConfig) -> Iterator[Problem]:
     for name, role in config.configured_roles().items():
         wanted, strategy = _STRATEGIES_OF_ROLE.get(name, FROZEN_STRATEGIES), role.strategy_args.strategy_name
+        wanted += engines_that("teacher") if isinstance(role, TeacherConfig) else ()
         if strategy not in wanted:
             yield Problem(f"{name}.strategy_args.strategy_name", strategy, f"does not fit {name}", " or ".join(wanted))
         elif isinstance(role.strategy_args.options, DeepSpeedConfig):
@@ -99,7 +107,8 @@ def role_problems(config: PPOConfig) -> Iterator[Problem]:
             )
         if role.worker_cls is not None and not DOTTED_PATH.fullmatch(role.worker_cls):
             yield Problem(f"{name}.worker_cls", role.worker_cls, "is not a dotted path", "my_package.my_module.MyWorker")
-    yield from _engine(config)
+    for name, role in config.roles().items():
+        yield from _engine(config, name, role)
     yield from _adapter_updates(config)
 
 
@@ -137,15 +146,14 @@ def _adapter_updates(config: PPOConfig) -> Iterator[Problem]:
         yield Problem("actor_train.model_args.lora_update", "adapter", reason, "auto or merged")
 
 
-def _engine(config: PPOConfig) -> Iterator[Problem]:
-    role = config.actor_infer
-    if "actor_infer" not in config.roles():
-        return
+def _engine(config: PPOConfig, name: str, role: WorkerConfig) -> Iterator[Problem]:
     options = role.strategy_args.options
     if not isinstance(options, EngineArguments):
         return
-    block = "actor_infer.strategy_args.strategy_config"
-    if options.starts_empty and adapter_updates(config)[0]:
+    block, samples = f"{name}.strategy_args.strategy_config", name == "actor_infer"
+    if options.starts_empty and not samples:
+        yield Problem(f"{block}.load_format", "dummy", "its weights would be random for ever", "remove it")
+    elif options.starts_empty and adapter_updates(config)[0]:
         message = "weight updates are adapters alone (lora_update), whose base the engines read from the model folder"
         yield Problem(f"{block}.load_format", "dummy", message, "auto, or actor_train.model_args.lora_update: merged")
     sizes = {name: options.given.get(name, 1) for name in (*PARALLEL_SIZES, REPLICAS)}
@@ -155,16 +163,16 @@ def _engine(config: PPOConfig) -> Iterator[Problem]:
     if wrong:
         return
     devices = role.world_size
-    for key, (message, otherwise) in needed_arguments(config, accelerators=True).items():
+    for key, (message, otherwise) in needed_arguments(config, accelerators=True).items() if samples else ():
         if options.given.get(key, True) is not True:
             yield Problem(f"{block}.{key}", options.given[key], message, f"true, or {otherwise}")
     replicas, per_engine = sizes.pop(REPLICAS), options.devices_per_engine
     if devices % per_engine:
         key = max(sizes, key=lambda size: sizes[size])
-        message = f"{devices} devices of actor_infer do not divide into engines of {per_engine}"
+        message = f"{devices} devices of {name} do not divide into engines of {per_engine}"
         yield Problem(f"{block}.{key}", sizes[key], message, _divisor(sizes[key], devices, per_engine))
     elif devices // per_engine % replicas:
-        message = f"{devices} devices of actor_infer are {devices // per_engine} engines of {per_engine}"
+        message = f"{devices} devices of {name} are {devices // per_engine} engines of {per_engine}"
         yield Problem(f"{block}.{REPLICAS}", replicas, message, "remove it: engines are counted by device_mapping")
     elif replicas > 1 and options.given.get("enable_expert_parallel"):
         message = "experts are divided among the devices of one engine, and engines share nothing"
@@ -180,15 +188,12 @@ def _divisor(size: int, devices: int, per_engine: int) -> str:
 
 
 def _engine_nodes(config: PPOConfig, device_count: int) -> Iterator[Problem]:
-    options = config.actor_infer.strategy_args.options
-    if "actor_infer" not in config.roles():
-        return
-    devices = config.actor_infer.devices
     per_node = max(1, device_count // config.num_nodes)
-    size = max(1, options.devices_per_engine) if isinstance(options, EngineArguments) else 1
-    for engine in (devices[i : i + size] for i in range(0, len(devices), size)):
-        if len({device // per_node for device in engine}) > 1:
-            message = f"devices {', '.join(map(str, engine))} are one engine, and on several nodes of {per_node} devices"
+    for name, role in config.roles().items():
+        options, devices = role.strategy_args.options, role.devices
+        size = max(1, options.devices_per_engine) if isinstance(options, EngineArguments) else 1
+        engines = (devices[i : i + size] for i in range(0, len(devices), size))
+        if torn := next((engine for engine in engines if len({device // per_node for device in engine}) > 1), None):
+            message = f"devices {', '.join(map(str, torn))} are one engine, and on several nodes of {per_node} devices"
             fix = f"name the {size} devices of each engine on one node"
-            yield Problem("actor_infer.device_mapping", config.actor_infer.device_mapping, message, fix)
-            return
+            yield Problem(f"{name}.device_mapping", role.device_mapping, message, fix)

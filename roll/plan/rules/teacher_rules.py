@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import Field, fields
 
 from roll.core.configs.derived import keeps_sampling_mask
+from roll.core.configs.engines import engines_that
 from roll.core.configs.fields import default_of
 from roll.core.configs.losses import POLICY_LOSSES
 from roll.core.configs.ppo import PPOConfig
@@ -17,7 +18,7 @@ _NAME = re.compile(r"[\w-]+")
 
 
 def teacher_problems(config: PPOConfig) -> Iterator[Problem]:
-    for rule in (_teachers, _hints, _elsewhere, _tags, _objective, _signal):
+    for rule in (_teachers, _hints, _elsewhere, _engines, _tags, _objective, _signal):
         yield from rule(config)
 
 
@@ -74,10 +75,28 @@ def _elsewhere(config: PPOConfig) -> Iterator[Problem]:
             message = f"its log-probs are of temperature 1, and the policy samples at {sampling.temperature:g}"
             yield Problem(f"{key}.endpoint", url, message, "actor_infer.generating_args.temperature: 1, or a model on devices")
         if keeps_sampling_mask(config):
-            message = "its log-probs are of the whole vocabulary, and the policy's of the sets that top_p and top_k kept"
-            yield Problem(
-                f"{key}.endpoint", url, message, "top_p: 1 and top_k: 0, keep_sampling_mask: false, or a model on devices"
-            )
+            yield Problem(f"{key}.endpoint", url, _WHOLE, f"{_UNCUT}, or a model on devices")
+
+
+_WHOLE = "its log-probs are of the whole vocabulary, and the policy's of the sets that top_p and top_k kept"
+_UNCUT = "top_p: 1 and top_k: 0, keep_sampling_mask: false"
+
+
+def engine_teachers(config: PPOConfig) -> dict[str, TeacherConfig]:
+    """Returns the teachers that engines of this process serve, by role."""
+    roles, able = config.roles().items(), engines_that("teacher")
+    return {name: role for name, role in roles if isinstance(role, TeacherConfig) and role.strategy_args.strategy_name in able}
+
+
+def _engines(config: PPOConfig) -> Iterator[Problem]:
+    for name, teacher in engine_teachers(config).items():
+        strategy, others = teacher.strategy_args.strategy_name, config.on_devices_of(name, at_once=False)
+        key = f"{name}.strategy_args.strategy_name"
+        if keeps_sampling_mask(config):
+            yield Problem(key, strategy, _WHOLE, f"{_UNCUT}, or fsdp2_infer")
+        if others:
+            message = f"{' and '.join(others)} would take turns with it, and it keeps its memory"
+            yield Problem(f"{name}.device_mapping", teacher.device_mapping, message, "devices of its own, or fsdp2_infer")
 
 
 def _field(name: str) -> Field[object]:

@@ -17,8 +17,8 @@ def warm_start_problems(config: PPOConfig) -> Iterator[Problem]:
     warm = config.warm_start
     if warm is None or config.only_evaluates:
         return
-    if config.mode != "both" or config.groups_address is not None:
-        key = "groups_database" if config.mode == "both" else "mode"
+    if config.mode not in ("both", "replay") or config.groups_address is not None:
+        key = "mode" if config.mode in ("train", "explore") else "groups_database"
         message = "warm_start trains rows in the process that has the engines, too"
         yield Problem(key, getattr(config, key), message, f"mode: both without groups_database; or {BEFORE}")
     elif warm.steps >= config.max_steps:

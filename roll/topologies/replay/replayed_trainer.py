@@ -28,6 +28,7 @@ from roll.core.pipeline.roles import loss_spec
 from roll.core.pipeline.stages import NO_PARTS, Parts, training
 from roll.core.pipeline.topology import Rollouts, WithTrainer
 from roll.core.record.journal import write_atomically
+from roll.core.trainer.trainer import Trainer
 from roll.core.weights.store import MemoryWeightStore, WeightStore
 from roll.core.weights.transport import NewWeights
 from roll.core.workers.infer_interface import sampling_params
@@ -35,6 +36,7 @@ from roll.topologies.replay.explained import Explaining
 from roll.topologies.replay.recording import Recording
 from roll.topologies.replay.regenerated import Generating, Regeneration
 from roll.topologies.replay.written_batches import weights_digest
+from roll.topologies.rows.warm_start import WarmTrainer
 
 COMPARED = "replay.json"
 
@@ -183,6 +185,9 @@ class ReplayedTrainer(WithTrainer):
         if again is not None:
             await again.compare(self._state.first_step)
         return True
+
+    def _kind(self) -> Callable[..., Trainer]:
+        return WarmTrainer if self._config.warm_steps else super()._kind()
 
     def _regeneration(self, groups: RecordedGroups) -> Regeneration:
         config, prepared = self._config, self._prepared

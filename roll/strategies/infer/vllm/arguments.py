@@ -228,6 +228,23 @@ def pooling_arguments(model_path: str, given: Mapping[str, Any], *, max_tokens: 
     }
 
 
+def teaching_arguments(
+    model_path: str, given: Mapping[str, Any], *, max_tokens: int, top: int, cpu: bool, max_length: int, **others: Any
+) -> dict[str, Any]:
+    """Those of an engine that says the log-probs of texts. `max_tokens`: of a batch. `top`: the number of most probable tokens.
+    `max_length`: of a text. `others`: as `engine_arguments`."""
+    # It has to sample a token behind each text, which is read by nobody and computed from the text alone.
+    arguments = engine_arguments(model_path, given, cpu=cpu, max_length=max_length + 1, **others)
+    # Of a text that is read in parts, the table of its tokens by the vocabulary has a part at a time; on CPUs none is.
+    batch = max(max_tokens, max_length + 1) if cpu else max_tokens
+    asked = given.get("max_logprobs", 0)
+    return arguments | {
+        "enable_prefix_caching": False,  # vLLM reads no cached tokens whose log-probs are asked for
+        "max_num_batched_tokens": max(batch, arguments["max_num_seqs"]),
+        "max_logprobs": max(top, asked if isinstance(asked, int) else 0),
+    }
+
+
 def for_a_cpu(given: Mapping[str, Any]) -> dict[str, int]:
     """What is taken on a CPU in the place of arguments that vLLM refuses there: files for GPUs write block_size: 16."""
     asked = given.get("block_size")
@@ -262,7 +279,9 @@ def _head_size(model: Any) -> int:
     size: int = getattr(model, "head_dim", None) or model.hidden_size // model.num_attention_heads
     if size not in CPU_HEAD_SIZES:
         known = ", ".join(map(str, CPU_HEAD_SIZES))
-        raise ValueError(f"vLLM on CPUs supports heads of size {known}, the model's have {size}: use hf_infer")
+        raise ValueError(
+            f"vLLM on CPUs supports heads of size {known}, the model's have {size}: use hf_infer (a teacher: fsdp2_infer)"
+        )
     return size
 
 

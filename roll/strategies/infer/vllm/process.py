@@ -4,6 +4,7 @@ the worker's process; scheduler and model are in one process below it, with tens
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -128,6 +129,33 @@ def start_engine(arguments: Mapping[str, Any], environment: Mapping[str, str], f
         except Exception as error:  # boundary: vLLM and its processes may raise anything
             why = _cause(Path(environment["VLLM_RPC_BASE_PATH"]) / _ERRORS) or f"{error} (its own messages are above)"
             raise EngineError(f"the vLLM engine did not start: {why}") from error
+
+
+class ReadingEngine:
+    """An engine that reads texts, and whose weights stay as they are."""
+
+    def __init__(self, arguments: Mapping[str, Any], devices: Sequence[str], threads: int | None, **variables: str) -> None:
+        """`variables`: of its environment, besides those of every engine."""
+        self._folder = engine_folder()
+        environment = engine_environment(devices, threads, arguments, self._folder.path) | variables
+        self._engine: Any = start_engine(arguments, environment, EngineFigures())
+
+    @contextmanager
+    def errors(self) -> Iterator[Any]:
+        """Yields the `AsyncLLM`. Turns vLLM's errors into `ValueError` (a refusal) or `EngineError`."""
+        try:
+            yield self._engine
+        except ValueError as refused:
+            raise ValueError(f"vLLM refuses the text: {refused}") from None
+        except Exception as error:  # boundary: vLLM may raise anything
+            raise EngineError(f"{type(error).__name__} in the vLLM engine: {error}") from error
+
+    async def close(self) -> None:
+        if self._engine.output_handler is not None:
+            self._engine.output_handler.cancel()  # vLLM would report the end as a failure
+        await asyncio.to_thread(self._engine.shutdown)
+        self._engine = None  # while its own clean-up still finds the modules it needs
+        self._folder.remove()
 
 
 def refusal(error: Any) -> str:

@@ -75,6 +75,17 @@ class PolicySampler(Sampler):  # type: ignore[misc]
         return torch.tensor(rows, device=device) if rows else None
 
 
+class ReadingSampler(Sampler):  # type: ignore[misc]
+    """Reports `log_softmax(logits / T)` of the tokens of prompts; vLLM's own reports it without the temperature."""
+
+    def __init__(self, usual: Sampler, temperature: float) -> None:
+        super().__init__(usual.logprobs_mode, usual.use_fp64_gumbel)
+        self._temperature = temperature
+
+    def compute_logprobs(self, logits: Tensor) -> Tensor:
+        return (logits.float() / self._temperature).log_softmax(-1)
+
+
 def kept_sets(kept: Tensor, rows: Tensor, batch: int) -> SamplingMaskLists:
     """`kept` [rows, vocabulary] of these ascending rows of a batch. The set of another row, and one that is the whole vocabulary,
     is empty."""

@@ -19,7 +19,7 @@ from vllm.v1.sample.sampler import Sampler
 
 from roll.strategies.infer.vllm.process import OWNER
 from roll.strategies.infer.vllm.routes import record_when_ready, recorded
-from roll.strategies.infer.vllm.sampler import PolicySampler, attach_sets
+from roll.strategies.infer.vllm.sampler import PolicySampler, ReadingSampler, attach_sets
 from roll.strategies.infer.vllm.verifier import verify_with
 
 
@@ -27,17 +27,24 @@ class PolicyWorker:
     model_runner: Any
     vllm_config: Any
 
-    def adopt_policy(self) -> tuple[list[int], str] | None:
-        """Called once, after the start. Returns the layers that have experts, and the type of their numbers, if recorded."""
+    def adopt_teacher(self, temperature: float) -> None:
+        """Called once, after the start. The log-probs of prompts are then those of this temperature."""
+        self._check_sampler()
+        self.model_runner.sampler = ReadingSampler(self.model_runner.sampler, temperature)
+        _ask_for_amx()
+
+    def _check_sampler(self) -> None:
         sampler: Any = getattr(self.model_runner, "sampler", None)
         if type(sampler) is not Sampler:
             raise RuntimeError(f"the model runner's sampler is {type(sampler)}: its log-probs are not known")
+
+    def adopt_policy(self) -> tuple[list[int], str] | None:
+        """Called once, after the start. Returns the layers that have experts, and the type of their numbers, if recorded."""
+        self._check_sampler()
         self.model_runner.sampler = PolicySampler(self.model_runner)
         verify_with(self.model_runner.sampler, self.model_runner)
         attach_sets(self.model_runner)
-        if torch.cpu._is_amx_tile_supported():
-            # vLLM's bfloat16 attention uses AMX without having asked the kernel for it: an illegal instruction.
-            torch.cpu._init_amx()
+        _ask_for_amx()
         runner = self.model_runner
         if not get_pp_group().is_first_rank and runner.intermediate_tensors is None:
             # Usually made by the forward pass that measures the free memory; a cache of known size skips that pass.
@@ -82,6 +89,12 @@ def _repack_experts(model: torch.nn.Module) -> None:
         kernel: Any = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
         if kernel is not None and isinstance(experts := kernel.impl.fused_experts, CPUUnquantizedExperts):
             experts.process_weights_after_loading(module)
+
+
+def _ask_for_amx() -> None:
+    """vLLM's bfloat16 attention uses AMX without having asked the kernel for it: an illegal instruction."""
+    if torch.cpu._is_amx_tile_supported():
+        torch.cpu._init_amx()
 
 
 def _end_with(owner: int) -> None:
