@@ -30,6 +30,7 @@ FILTERS = re.compile(r"rewards\.[^.]+\.query_filter_config(\..+)?|train_env_mana
 """Keys of the rollouts by which recorded groups can be judged again."""
 FEW = 0.5
 """Effective sample size, as a share of the responses, below which they say little about another trainer."""
+NOT_COMPARED = "an older cache was kept (weight_update_mode: in_flight), or several samples of a conversation have them"
 SHOWN = {"loss": "actor/total_loss", "gradient": "actor_train/grad_norm"}
 LARGEST_TABLE = 24
 
@@ -210,7 +211,7 @@ def _generated(into: Path) -> Iterator[str]:
     found = json.loads((into / REGENERATED).read_text())
     yield f"tokens: {found['equal']:,} of {found['tokens']:,} are equal; log-probs of these to {found['largest_gap']:.1e} nats"
     if found["not_compared"]:
-        yield f"{found['not_compared']:,} tokens are not compared: an older cache was kept (weight_update_mode: in_flight)"
+        yield f"{found['not_compared']:,} tokens are not compared: {NOT_COMPARED}"
     if (first := found["first"]) is not None:
         where = f"group {first['group']}, sample {first['sample']}, token {first['token']} (step {first['step']})"
         yield f"the first difference: {where}, version {first['version']}, engine {first['engine']}"

@@ -16,7 +16,6 @@ from array import array
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from roll.chat.conversation import Reply
@@ -28,8 +27,9 @@ from roll.core.record.journal import plain
 from roll.core.workers.infer_interface import SamplingParams
 from roll.envs.env_manager import Environment
 from roll.envs.environment import Info, Observation, Results, Step
+from roll.envs.folder_calls import FolderIsAway
 from roll.envs.host import EnvHandle
-from roll.envs.turn_files import AGAIN, EPISODE, RowFile, from_json, oldest, rows_of, to_json
+from roll.envs.turn_files import AGAIN, EPISODE, RowFile, TurnFiles, from_json, oldest, rows_of, to_json
 
 REPLAYED = "turns_replayed"
 """Metric of an episode that has gone on: its turns that were taken from the record."""
@@ -47,15 +47,19 @@ class Diverged(Exception):
 class GroupTurns:
     """The record of a group, which one coordinator writes."""
 
-    def __init__(self, path: Path, most_bytes: int, sampling: SamplingParams, version: int) -> None:
+    def __init__(self, files: TurnFiles, uid: str, most_bytes: int, sampling: SamplingParams, version: int) -> None:
         """`version`: the group started under it, maybe again; older turns would be staler than admission allows."""
-        self._path, self._most, self._sampling = path, most_bytes, repr(sampling)
+        self._path, self._calls, self._most, self._sampling = files.path(uid), files.calls, most_bytes, repr(sampling)
         self._rows: defaultdict[str, list[JsonObject]] = defaultdict(list)
-        for row in rows_of(path):
-            rows = self._rows[row[EPISODE]]
-            rows.clear() if AGAIN in row else rows.append(row)
         self._file: RowFile | None = None
         self._stopped = False
+        try:
+            known = self._calls(rows_of, self._path)
+        except FolderIsAway:
+            known, self._stopped = [], True
+        for row in known:
+            rows = self._rows[row[EPISODE]]
+            rows.clear() if AGAIN in row else rows.append(row)
         for episode in [name for name, rows in self._rows.items() if min(map(oldest, rows), default=version) < version]:
             self.void(episode, f"turns of versions before {version}")
 
@@ -68,16 +72,19 @@ class GroupTurns:
         return sum("step" in row for row in self._rows[episode])
 
     def append(self, episode: str, **row: object) -> None:
-        """Records an event. A record that cannot be written, or is full, ends with a warning; the episodes go on."""
+        """Records an event. A record that cannot be written in time, or is full, ends with a warning; the episodes go on."""
         if self._stopped:
             return
         known = {EPISODE: episode, **plain(row)}
         try:
             if self._file is None:
-                self._file = RowFile(self._path)
+                self._file = self._calls(RowFile, self._path)
             if self._file.size > self._most:
                 raise OSError(f"{self._path} has more than {self._most:,} bytes")
-            self._file.append(known)
+            self._calls(self._file.append, known)
+        except FolderIsAway:
+            self._stopped = True
+            return
         except (OSError, ValueError) as error:
             self._stopped = True
             logger.warning("turns are recorded no further, an episode that is interrupted restarts: %s", error)
@@ -101,7 +108,7 @@ class GroupTurns:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            self._calls.leave(self._file.close)
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ from roll.core.errors import EpisodeFailed, TemplateRefusal, WorkerDied
 from roll.core.explorer.group_play import RULES, VALIDATION, GroupResult, GroupTask, play_group
 from roll.envs.durable_turns import EnvTurns, GroupTurns, ProgramTurns, going_on
 from roll.envs.env_manager import Environment, EnvManager
-from roll.envs.turn_files import TurnFiles
+from roll.envs.turn_files import ATTEMPT, TurnFiles
 from roll.plan.turn_bytes import most_bytes
 from roll.prompts.chat_template import set_variables
 from roll.prompts.image_folder import ImageFolder
@@ -77,8 +77,7 @@ class EnvironmentWorker:
                 )
         self._dialogue, self._context = dialogue, context
         self._turns = TurnFiles(turns or Path())
-        recorded = turns is not None and self._turns.are_kept
-        self._recorded = frozenset(tag for tag in config.custom_envs if recorded and config.records_turns(tag))
+        self._recorded = frozenset(tag for tag in config.custom_envs if turns is not None and config.records_turns(tag))
         self._hosts: dict[str, EnvHost] = {}
         self._toolboxes: dict[str, Toolbox] = {}
         self._programs: Programs | None = None
@@ -152,7 +151,7 @@ class EnvironmentWorker:
         rule = VALIDATION if task.validation else RULES[policy]
         recorded = task.tag in self._recorded and not task.validation
         most = most_bytes(self._config, task.tag, self._context)
-        turns = GroupTurns(self._turns.path(task.uid), most, task.sampling, task.version) if recorded else None
+        turns = GroupTurns(self._turns, task.uid, most, task.sampling, task.version) if recorded else None
         try:
             episodes, outcome = await play_group(
                 lambda episode, attempt: self._play_episode(task, env, episode, attempt, turns), task.started, task.needed, rule
@@ -175,8 +174,12 @@ class EnvironmentWorker:
             assert self._programs is not None
             return await self._programs.play(of_group, ask if turns is None else ProgramTurns(turns, name, ask).ask)
         if turns is None:
-            return await self._play(env, of_group, ask)
-        return await going_on(turns, name, lambda: self._play(env, of_group, ask, (turns, name)))
+            samples = await self._play(env, of_group, ask)
+        else:
+            samples = await going_on(turns, name, lambda: self._play(env, of_group, ask, (turns, name)))
+        for trajectory in (each.trajectory for each in samples if attempt and each.trajectory is not None):
+            trajectory.metrics[ATTEMPT] = float(attempt)
+        return samples
 
     async def _play(
         self, env: EnvConfig, task: EpisodeTask, ask: AskPolicy, recorded: tuple[GroupTurns, str] | None = None

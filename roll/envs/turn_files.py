@@ -14,8 +14,9 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from roll.core.configs.plain import JsonMapping, JsonObject
 from roll.core.data.episode import PolicyAnswer
@@ -25,11 +26,15 @@ from roll.core.record.callbacks import Callback, MetricsRow, Summary
 from roll.core.record.checkpoint import CheckpointStore
 from roll.core.record.journal import read_rows, write_atomically
 from roll.core.record.run_progress import RunProgress
+from roll.envs.folder_calls import FolderCalls, FolderIsAway
 from roll.plan.turn_bytes import FOLDER
-from roll.platform.file_systems import of_network
 
 EPISODE, AGAIN = "episode", "again"
+ATTEMPT = "attempt"
+"""Metric of an episode that failed and was played again: how often. Seeds of its turns are others then."""
 NO_ANSWER: JsonMapping = {"versions": ()}
+CLEAR_S = 10.0
+"""Time that a run's end waits for the removal of the folder."""
 
 
 def to_json(answer: PolicyAnswer) -> JsonObject:
@@ -50,46 +55,48 @@ def from_json(row: JsonMapping) -> PolicyAnswer:
 
 
 class TurnFiles:
-    """The journals of a run's groups, by the uid of the group.
-
-    Those of a folder on a network file system are none: the one who writes a turn would wait for a server that is away."""
+    """The journals of a run's groups, by the uid of the group. A folder that hangs costs the record, and no wait."""
 
     def __init__(self, run_dir: Path) -> None:
         self._folder = run_dir / FOLDER
-        self.are_kept = not of_network(run_dir)
+        self.calls = FolderCalls(run_dir)
+        self._begun: dict[str, list[int]] = {}
 
     def path(self, uid: str) -> Path:
         return self._folder / f"{quote(uid, safe='')}.jsonl"
 
+    def begun(self, uid: str) -> Sequence[int]:
+        """Returns the versions of the first turns of a group's episodes that `forget_after` has left."""
+        return self._begun.get(uid, ())
+
     def size(self, uid: str) -> int:
-        if self.are_kept:
-            with suppress(OSError):
-                return self.path(uid).stat().st_size
+        with suppress(OSError):
+            return self.calls(lambda: self.path(uid).stat().st_size)
         return 0
 
     def remove(self, uid: str) -> None:
-        if self.are_kept:
-            with suppress(OSError):
-                self.path(uid).unlink()
+        with suppress(OSError):
+            self.calls(self.path(uid).unlink)
 
     def clear(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with suppress(FolderIsAway):
+            self.calls(partial(shutil.rmtree, self._folder, ignore_errors=True), patience_s=CLEAR_S)
 
     def forget_after(self, version: int) -> None:
         """Removes turns that were sampled by later versions than that of the checkpoint which the run goes on from: their weights
         are gone, and other versions will have their numbers."""
         for path in self._folder.glob("*.jsonl"):
-            rows = [*rows_of(path)]
+            rows = rows_of(path)
             kept = [*_until(version, rows)]
             if not kept:
                 path.unlink()
             elif kept != rows:
                 write_atomically(path, b"".join(json.dumps(row).encode() + b"\n" for row in kept))
+            self._begun[unquote(path.stem)] = _first_versions(kept)
 
 
 class RowFile:
-    """A journal that one group writes. Each row is one write, on the caller's thread: a turn costs less than a thread's wake-up
-    would, and is on record when the environment, or the program, hears of it."""
+    """A journal that one group writes. Each row is one write, and on record when the environment, or the program, hears of it."""
 
     def __init__(self, path: Path) -> None:
         """A line that a killed writer left half-written is removed. Raises `OSError`, as `append`."""
@@ -109,15 +116,28 @@ class RowFile:
         self._file.close()
 
 
-def rows_of(path: Path) -> Iterator[JsonObject]:
-    """The rows of a journal, up to the first that cannot be read."""
+def rows_of(path: Path) -> list[JsonObject]:
+    """Returns the rows of a journal, up to the first that cannot be read."""
+    rows: list[JsonObject] = []
     with suppress(OSError, ValueError):
-        yield from read_rows(path)
+        rows.extend(read_rows(path))
+    return rows
 
 
 def oldest(row: JsonMapping) -> float:
     """The oldest version of the answer in a row; of a row without one it is infinite."""
     return min((span[2] for span in row.get("answer", NO_ANSWER)["versions"]), default=math.inf)
+
+
+def _first_versions(rows: Iterable[JsonMapping]) -> list[int]:
+    """Returns the oldest version of each episode, in order."""
+    found: dict[str, int] = {}
+    for row in rows:
+        if AGAIN in row:
+            found.pop(row[EPISODE], None)
+        elif (version := oldest(row)) < math.inf:
+            found[row[EPISODE]] = min(int(version), found.get(row[EPISODE], int(version)))
+    return sorted({*found.values()})
 
 
 def _until(version: int, rows: Iterable[JsonObject]) -> Iterator[JsonObject]:
@@ -155,9 +175,9 @@ class KeptTurns(Callback):
             self._files.remove(group.prompt.uid)
 
     def on_summary(self, summary: Summary, progress: RunProgress) -> None:
-        if not self._files.are_kept:
-            return
-        newest = max(self._store.steps(), default=0)
+        newest = 0
+        with suppress(FolderIsAway):
+            newest = max(self._files.calls(self._store.steps), default=0)
         while self._judged and self._judged[0][0] < newest:
             self._files.remove(self._judged.popleft()[1])
 

@@ -42,7 +42,6 @@ from roll.envs.env_manager import EnvManager, Record
 from roll.envs.environment import NO_RESET, UNSEEN, Observation, unseen
 from roll.envs.environment_worker import toolbox
 from roll.envs.turn_files import TurnFiles
-from roll.platform.file_systems import of_network
 from roll.prepare.pipeline import Pipeline
 from roll.prepare.preparation import Preparation
 from roll.prepare.row_sets import with_rows_first
@@ -82,10 +81,6 @@ def prepare(config: AgenticConfig, inventory: Inventory, one_process: bool = Fal
     weights, mixture = config.domain_weights, config.pass_rate_mixture
     episodes = NoTasks(config.seed) if bench else EpisodeSource(weights, configured, config.seed, by_pass_rate=mixture)
     source = with_rows_first(episodes, shared)
-    if any(map(config.records_turns, envs)) and (kind := of_network(shared.run_dir)):
-        shared.remarks.append(
-            f"durable turns: none, as the run's folder lies on a network file system ({kind}), which may be away"
-        )
     shared.restore(source)
     return AgenticPrepared(
         **shared.common(source, filters),

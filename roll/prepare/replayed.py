@@ -94,9 +94,11 @@ def generating(config: C) -> C:
     if not engine_of(strategy).repeatable:
         message = "does not promise that a response is a function of weights, prompt and seed"
         raise ConfigError([Problem(key, strategy, message, only)])
-    if not isinstance(config, RLVRConfig) or config.rollout is not None:
-        kind = "rollouts of your own" if isinstance(config, RLVRConfig) else "episodes"
-        raise ConfigError([Problem("--all", MISSING_VALUE, f"{kind} have requests whose seeds are not recorded", only)])
+    own = "rollouts of your own" if isinstance(config, RLVRConfig) and config.rollout is not None else ""
+    if isinstance(config, AgenticConfig) and any(env.program is not None for env in config.custom_envs.values()):
+        own = "programs"
+    if own:
+        raise ConfigError([Problem("--all", MISSING_VALUE, f"{own} make requests whose seeds are not recorded", only)])
     if config.warm_start is not None:
         message = "the run begins with rows of a file, which no engine has written"
         raise ConfigError([Problem("--all", MISSING_VALUE, message, only)])

@@ -218,6 +218,14 @@ class Slow(Letters):
         return super().step(action_text)
 
 
+class Uneven(Slow):
+    """Every third episode takes ten times as long."""
+
+    def reset(self, seed: int):
+        self.length = 20 if seed % 3 == 0 else 2
+        return super().reset(seed)
+
+
 class Fickle(Slow):
     """Shows something else in every process from its third turn on."""
 

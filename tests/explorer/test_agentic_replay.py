@@ -51,10 +51,35 @@ def test_episodes_lead_to_the_same_weights(lab, make_config, case):
         assert all(files(replay.run_dir, step) == files(run.run_dir, step) for step in range(done + 1, 4))
 
 
-def test_tokens_of_episodes_are_not_promised(make_config):
-    config = replace(make_config(RECORDED), mode="replay")
-    with pytest.raises(ConfigError, match="episodes have requests whose seeds are not recorded"):
-        generating(config)
+TOKENS = {
+    "episodes that live through updates": {"async_generation_ratio": 2, "max_tokens_per_step": 8},
+    "in flight": {"async_generation_ratio": 2, "max_tokens_per_step": 8, "weight_update_mode": "in_flight"},
+    "turns": {"custom_envs.letters.env_manager_cls": STEPS},
+    "some that failed, and were played again": {"custom_envs.letters.on_env_failure": "retry"},
+}
+
+
+@pytest.mark.parametrize("case", TOKENS)
+def test_tokens_of_episodes_come_again_each_by_the_weights_of_its_version(lab, make_config, case, tmp_path):
+    fails = {"env_type": "Breaking", "custom_envs.letters.env_config": {"once": str(tmp_path / "failed")}}
+    config = make_config({**RECORDED, **TOKENS[case]}, **(fails if "failed" in case else {}))
+    run = lab.run(config)
+    own = generating(replayed(config, run.run_dir, run.run_dir.with_name("again"), None))
+    replay = lab.start(own, LocalBackend())
+    assert replay.summary["status"] == "finished", replay.summary["reason"]
+    counts = json.loads((replay.run_dir / "regenerated.json").read_text())
+    assert counts["first"] is None and counts["equal"] == counts["tokens"] > 100
+    assert counts["largest_gap"] < 1e-5  # float32, in batches of other sizes
+    sampled = sum(stop - start for row in run.trained_samples() for start, stop, *_ in row["versions"])
+    assert counts["tokens"] + counts["not_compared"] == sampled
+    assert counts["not_compared"] == 0 or case == "in flight"
+    again = [row["trajectory"]["metrics"].get("attempt") for row in run.trained_samples()]
+    assert (1.0 in again) == ("failed" in case)
+
+
+def test_tokens_of_programs_are_not_promised(of_programs):
+    with pytest.raises(ConfigError, match="programs make requests whose seeds are not recorded"):
+        generating(replace(of_programs(RECORDED), mode="replay"))
 
 
 def test_a_filter_of_episodes_leaves_out_the_groups_that_it_drops(lab, make_config):

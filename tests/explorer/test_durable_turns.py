@@ -1,6 +1,8 @@
 """Episodes of 20 turns whose process is killed (SIGKILL) at any moment, and goes on at the last turn on record."""
 
 import asyncio
+import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -12,16 +14,17 @@ from pathlib import Path
 
 import pytest
 
+from roll.cli.verify import read_run, violations
 from roll.core.data.episode import PolicyAnswer
 from roll.core.data.sample import LOGPROBS, TOKENS, SampleGroup, VersionSpan
 from roll.core.data.seeding import derive_seed
 from roll.core.explorer.group_play import GroupTask
 from roll.core.workers.infer_interface import SamplingParams
-from roll.envs import turn_files
+from roll.envs import folder_calls
 from roll.envs.durable_turns import GroupTurns, ProgramTurns
 from roll.envs.environment_worker import EnvironmentWorker
-from roll.envs.turn_files import TurnFiles
-from roll.plan.turn_bytes import FOLDER
+from roll.envs.turn_files import TurnFiles, oldest, rows_of
+from roll.platform.local_backend import LocalBackend
 
 TURNS = 20
 KILLS = int(os.environ.get("ROLL_KILLS", "100"))
@@ -189,16 +192,56 @@ def test_nothing_is_recorded_where_nothing_could_go_on(coordinator, tmp_path, ch
     assert not (tmp_path / "turns").exists()
 
 
-def test_nothing_is_recorded_in_a_folder_of_a_network(coordinator, tmp_path, monkeypatch):
-    """Its server may be away, and whoever writes a turn, or looks at the record, would wait for it."""
-    monkeypatch.setattr(turn_files, "of_network", lambda folder: "nfs4")
-    played(coordinator(), task(1))
+@pytest.fixture
+def network(monkeypatch):
+    """The run's folder lies on a network file system, as far as anybody can tell. A pipe that nobody opens at the other end hangs
+    whoever reads or writes it, as a file does whose server is away."""
+    monkeypatch.setattr(folder_calls, "of_network", lambda folder: "nfs4")
+    monkeypatch.setattr(folder_calls, "MOMENT_S", 0.05)
+
+
+@pytest.mark.usefixtures("network")
+def test_a_record_on_a_network_folder_is_gone_on_from(coordinator, tmp_path):
+    whole = played(coordinator(turns=None), task(1))
+    (tmp_path / "asked").unlink()
+    assert played(coordinator(), task(1)) == whole
+    assert played(coordinator(), task(1)) == whole
+    assert len(lines(tmp_path / "asked")) == TURNS, "all turns of the second are from the record"
+
+
+@pytest.mark.usefixtures("network")
+def test_a_folder_that_hangs_costs_the_record_and_no_episode(coordinator, tmp_path, caplog):
+    whole = played(coordinator(turns=None), task(1))
+    (tmp_path / "asked").unlink()
     files = TurnFiles(tmp_path)
-    (tmp_path / FOLDER).mkdir()
-    files.path("a").write_text("{}\n")
-    assert files.size("a") == 0 and not files.are_kept
-    files.remove("a")
-    assert files.path("a").exists()
+    files.path(UID).parent.mkdir()
+    os.mkfifo(files.path(UID))
+    playing = coordinator()
+    assert played(playing, task(1)) == whole
+    assert caplog.text.count("does not answer: turns are not recorded until it does") == 1
+    other = dataclasses.replace(task(1), uid="train/letters/1")
+    played(playing, other)
+    assert not files.path(other.uid).exists(), "while a call is late there is no other"
+    os.close(os.open(files.path(UID), os.O_WRONLY))  # the folder is back: the reader sees an end
+    playing._turns.calls._late.result(10)
+    played(playing, other)
+    assert files.size(other.uid) and len(lines(tmp_path / "asked")) == 3 * TURNS
+
+
+@pytest.mark.usefixtures("network")
+def test_a_write_that_hangs_ends_the_record_of_its_group(tmp_path, caplog):
+    files = TurnFiles(tmp_path)
+    turns = GroupTurns(files, "group", 1 << 20, SamplingParams(), 0)
+    turns.append("0.0", began=1)
+    read, write = os.pipe()
+    os.dup2(write, turns._file._file.fileno())  # a pipe is full after 64 KiB
+    turns.append("0.0", step="x" * (1 << 17))
+    assert turns.turns("0.0") == 0 and "does not answer" in caplog.text
+    assert TurnFiles(tmp_path).size("group") > 0, "the rows before are there for others"
+    while b"\n" not in os.read(read, 1 << 20):
+        pass
+    turns.close()
+    assert [row["began"] for row in rows_of(files.path("group"))] == [1]
 
 
 def test_a_validation_is_not_recorded(coordinator, tmp_path):
@@ -258,7 +301,7 @@ async def answers_of(turns, asked, log):
 
 
 def group_turns(tmp_path):
-    return GroupTurns(tmp_path / "turns" / "group.jsonl", 1 << 20, SamplingParams(), 0)
+    return GroupTurns(TurnFiles(tmp_path), "group", 1 << 20, SamplingParams(), 0)
 
 
 def test_calls_of_a_program_are_answered_from_the_record_until_it_asks_something_else(tmp_path, caplog):
@@ -317,6 +360,49 @@ def test_a_program_whose_coordinator_is_killed_goes_on(of_programs, tmp_path):
     assert [turn["action"] for turn in episode["trajectory"]["turns"]] == [t["action"] for t in as_it_was["trajectory"]["turns"]]
     assert as_it_was["trajectory"]["num_turns"] == TURNS and died
     assert TURNS <= len(lines(tmp_path / "asked")) <= TURNS + died
+
+
+def first_versions(run_dir):
+    """Versions under which episodes in play had their first turns."""
+    files = TurnFiles(run_dir)
+    with contextlib.suppress(OSError):  # one is removed meanwhile
+        return {oldest(row) for path in files.path("").parent.glob("*.jsonl") for row in rows_of(path) if "answer" in row}
+    return set()
+
+
+@pytest.mark.slow
+def test_an_asynchronous_run_whose_driver_is_killed_goes_on_with_episodes_of_older_versions(lab, make_config):
+    """They start under the version of their first turn, so that their staleness is bounded by the same arithmetic."""
+    changes = {
+        "async_generation_ratio": 2,
+        "max_steps": 6,
+        "save_steps": 1,
+        "max_ckpt_to_keep": 20,
+        "sequence_length": 200,
+        "custom_envs.letters.max_steps": TURNS,
+        "rollout_log_per_step": "all",
+    }
+    config = make_config(changes, env_type="Uneven")
+    run_dir = Path(config.run_dir)
+    child = os.fork()
+    if child == 0:
+        lab.start(config, LocalBackend())
+        os._exit(1)
+    for _ in range(2000):
+        time.sleep(0.01)
+        saved = max((int(path.name[5:]) for path in run_dir.glob("checkpoints/step-*")), default=0)
+        if saved >= 2 and saved - 1 in first_versions(run_dir):
+            break
+    os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    run = lab.start(dataclasses.replace(config, resume_from_checkpoint=True), LocalBackend())
+    assert run.summary["status"] == "finished", run.summary["reason"]
+    assert list(violations(read_run(run.run_dir))) == []
+    gone_on = [row for row in run.trained_samples() if row["trajectory"]["metrics"].get("turns_replayed")]
+    older = [row for row in gone_on if row["versions"][0][2] < saved]
+    assert older, "some have turns of a version before the checkpoint, and went on"
+    assert all(row["step"] - 1 - row["versions"][0][2] <= 2 for row in gone_on)
+    assert all(row["lag"] <= 2 for row in run.rows("groups") if row["status"] == "trained")
 
 
 AGENT_ASKS = """

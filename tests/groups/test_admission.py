@@ -396,6 +396,63 @@ def test_a_resume_with_a_smaller_ratio_goes_on(starts):
     assert admission.may_start()
 
 
+class GoesOn(AgainstItsDefinition):
+    """A run that goes on from a checkpoint: its first tasks have parts that came about under older versions."""
+
+    def start(self, version=None):
+        ticket = super().start(self.earliest(self.begun.pop()) if version is None and self.begun else version)
+        self.older += ticket.start_version < self.version
+        return ticket
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    ratio=st.sampled_from([0, 0.5, 1, 1.5, 2, 4]),
+    batch=st.integers(1, 6),
+    policy=st.sampled_from(["wait", "drop"]),
+)
+def test_groups_that_began_before_a_checkpoint_are_trained_within_their_own_bound(seed, ratio, batch, policy):
+    """Whatever versions are on record, and whatever lies buffered: nothing is staler than the bound counted from the oldest of a
+    group's turns, and nothing is dropped for its age where the run waits."""
+    rng, done = random.Random(seed), 5
+    admission = GoesOn(batch, ratio, max_steps=14, policy=policy, version=done)
+    bound = admission.bound
+    buffered = {20 + i: rng.randint(done - bound, done) for i in range(rng.randint(0, math.floor(ratio * batch)))}
+    buffered = dict(zip(buffered, sorted(buffered.values(), reverse=True), strict=True))
+    state = {"next_group_id": 40, "trained": done * batch, "reused": 0, "dropped": {}}
+    admission.restore(state, buffered if fits(buffered, done, bound, batch) else {})
+    versions = range(done - bound - 1, done + 1)
+    admission.begun, admission.older = [rng.choices(versions, k=rng.randint(0, 3)) for _ in range(2 * batch)], 0
+    outcome = simulate(
+        admission,
+        PipelineDepth(ratio, ratio),
+        duration=lambda _: rng.lognormvariate(0, 1.5),
+        publish_s=lambda _: rng.expovariate(2.0),
+        first_step=done,
+    )
+    assert not outcome.stuck and max(outcome.lags) <= bound
+    assert policy == "drop" or not admission.dropped
+    assert not admission.older or bound
+
+
+def fits(buffered, done, bound, batch):
+    """There is a place for each before its deadline."""
+    deadlines = [version + bound for version in buffered.values()]
+    return all(sum(each <= step for each in deadlines) <= (step + 1 - done) * batch for step in range(done, done + bound + 1))
+
+
+def test_a_group_starts_under_the_oldest_of_its_versions_that_has_room():
+    admission = Admission(2, 2, max_steps=20, version=5)
+    assert admission.earliest([]) == admission.earliest([5, 6]) == 5
+    assert admission.earliest([2, 3, 4]) == 3, "one of version 2 is too stale for step 5"
+    started = [admission.start(admission.earliest([3, 4])).start_version for _ in range(6)]
+    assert started == [3, 3, 4, 4, 5, 5], "as many as could be trained by the deadlines of each version"
+    for group_id in (5, 3, 1, 0):
+        admission.complete(group_id)
+    assert admission.select(5).take == (0, 1), "those with the earliest deadline go first"
+
+
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), ratio=st.sampled_from([1, 1.5, 2, 4]), batch=st.integers(1, 6))
 def test_a_reuse_takes_no_place_that_a_group_needs_which_was_never_trained(seed, ratio, batch):

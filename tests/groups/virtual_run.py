@@ -57,7 +57,7 @@ def simulate(
     scored: dict[int, tuple[float, StepTimes]] = {}
     training = False
     reused: dict[int, int] = {}
-    started_under = {}
+    started_under = {group: ticket.start_version for group, ticket in admission.live.items()}
     resume_at = 0.0
 
     def push(delay: float, kind: str, value: int) -> None:

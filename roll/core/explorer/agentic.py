@@ -13,6 +13,8 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Protocol
 
 from roll.core.configs.agentic import AgenticConfig, PassRateMixtureConfig
@@ -110,6 +112,9 @@ class Recorded(Protocol):
 
     def remove(self, uid: str) -> None: ...
 
+    def begun(self, uid: str) -> Sequence[int]:
+        """Returns the versions of its episodes' first turns, where the run goes on from a checkpoint."""
+
 
 ATTEMPTS = 3
 """Attempts at a validation group whose coordinator dies."""
@@ -134,11 +139,12 @@ class AgenticExplorer(Explorer):
         """Tags whose groups are played again if their coordinator dies."""
         self._validations = config.validations
 
+    async def next(self) -> SampleGroup:
+        return await self.groups.start(self._recorded.begun)
+
     async def play(self, group: SampleGroup) -> SampleGroup | None:
         """Plays the episodes of the group; None if it is dropped, by others or because it cannot be played."""
-        uid = group.prompt.uid
-        played = await self._played(group, uid)
-        if played is None:
+        if (played := await self._played(group, uid := group.prompt.uid)) is None:
             self._recorded.remove(uid)
         return played
 
@@ -186,9 +192,9 @@ class AgenticExplorer(Explorer):
     def counts(self) -> dict[str, float]:
         coordinators = self._coordinators
         failures = {f"env/failures/{kind}": float(count) for kind, count in coordinators.failures.items()}
-        deaths = {"env/worker_deaths": float(coordinators.cluster.restarts)}
         mixture = self._source.metrics() if isinstance(self._source, EpisodeSource) else {}
-        return failures | deaths | mixture | {"env/redundant_aborted": float(coordinators.aborted)}
+        deaths, aborted = float(coordinators.cluster.restarts), float(coordinators.aborted)
+        return failures | mixture | {"env/worker_deaths": deaths, "env/redundant_aborted": aborted}
 
     def figures(self) -> dict[str, object]:
         return {
@@ -198,17 +204,9 @@ class AgenticExplorer(Explorer):
         }
 
     def _task(self, key: str, prompt: Prompt, version: int) -> GroupTask:
-        needed = self._manager.group_size
-        return GroupTask(
-            key=key,
-            uid=prompt.uid,
-            tag=prompt.tag,
-            env_seed=prompt.row["env_seed"],
-            started=needed + self._manager.group_size_redundancy,
-            needed=needed,
-            sampling=self._sampling,
-            version=version,
-        )
+        manager, of = self._manager, {"uid": prompt.uid, "tag": prompt.tag, "env_seed": prompt.row["env_seed"]}
+        started = manager.group_size + manager.group_size_redundancy
+        return GroupTask(key=key, **of, started=started, needed=manager.group_size, sampling=self._sampling, version=version)
 
     async def _evaluate(
         self, version: int, of: ValidationSet, environment: Prompt, places: asyncio.Semaphore
@@ -216,20 +214,9 @@ class AgenticExplorer(Explorer):
         """Returns the samples of a group, and how many of its episodes could not be played."""
         async with places:
             for attempt in range(ATTEMPTS):
-                task = GroupTask(
-                    key=f"v{version}.{attempt}/{environment.uid}",
-                    uid=environment.uid,
-                    tag=environment.tag,
-                    env_seed=environment.row["env_seed"],
-                    started=of.n,
-                    needed=of.n,
-                    sampling=of.sampling,
-                    priority=FIRST,
-                    validation=True,
-                )
-                try:
+                task = self._task(f"v{version}.{attempt}/{environment.uid}", environment, 0)
+                task = replace(task, started=of.n, needed=of.n, sampling=of.sampling, priority=FIRST, validation=True)
+                with suppress(Replaced):
                     result = await self._coordinators.play(task)
-                except Replaced:
-                    continue
-                return result.samples, result.outcome.lost
+                    return result.samples, result.outcome.lost
         return [], of.n

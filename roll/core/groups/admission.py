@@ -75,9 +75,9 @@ class Admission:
         self.admitted = self.trained = version * batch_groups
         self.dropped: Counter[str] = Counter()
         self.live: dict[int, Ticket] = {}
-        """Live groups in the order of admission, which is also that of start versions, and so of deadlines."""
-        self._ready: list[int] = []
-        """Ids of the buffered groups, in order."""
+        """Live groups in the order of start versions, and so of deadlines, and then of admission."""
+        self._ready: list[tuple[int, int]] = []
+        """Start version and id of the buffered groups, in order."""
         self._started_under: Counter[int] = Counter()
         """Start version -> live groups."""
         self._in_flight_under: Counter[int] = Counter()
@@ -111,12 +111,18 @@ class Admission:
         limit += 0 if warm else self.extra_groups
         return max(0, limit - self.places - self.reuse.under_way - len(self.live))
 
+    def earliest(self, versions: Iterable[int]) -> int:
+        """Returns the oldest of these versions under which a group may start now, as if it had then; else the present one."""
+        return min((each for each in versions if each < self.version and self._room(each, None)), default=self.version)
+
     def start(self, version: int | None = None) -> Ticket:
-        """`version`: the start version of a group that another process has started; None: the present one."""
+        """`version`: the start version of a group that was started before; None: the present one."""
         ticket = Ticket(self.next_group_id, self.version if version is None else version)
         self.next_group_id += 1
         self.admitted += 1
         self.live[ticket.group_id] = ticket
+        if ticket.start_version < max(self._started_under, default=0):
+            self.live = _in_order(self.live.values())
         self._started_under[ticket.start_version] += 1
         self._in_flight_under[ticket.start_version] += 1
         return ticket
@@ -152,7 +158,7 @@ class Admission:
             raise AccountingError(f"group {group_id} was put into the buffer twice")
         ticket.state = GroupState.BUFFERED
         self._in_flight_under[ticket.start_version] -= 1
-        insort(self._ready, group_id)
+        insort(self._ready, (ticket.start_version, group_id))
 
     def drop(self, group_id: int, reason: str) -> None:
         """Drops a group, which will not be trained; its ticket is free again."""
@@ -191,7 +197,7 @@ class Admission:
         del self.live[ticket.group_id]
         self._started_under[ticket.start_version] -= 1
         if ticket.state is GroupState.BUFFERED:
-            del self._ready[bisect_left(self._ready, ticket.group_id)]
+            del self._ready[bisect_left(self._ready, (ticket.start_version, ticket.group_id))]
         else:
             self._in_flight_under[ticket.start_version] -= 1
         if not self._started_under[ticket.start_version]:
@@ -215,7 +221,7 @@ class Admission:
         few = len(self._ready) - len(leased)  # without reuses, all that is leased lies ready
         if few < fewest and not drop and self.reuse.max_reuse == 1 and not self.reuse.groups:
             return Selection(waiting_for=f"{max(wanted - few, 1)} of {self.batch_groups} groups")
-        ready = [group_id for group_id in self._ready if group_id not in drop and group_id not in leased]
+        ready = [group_id for _, group_id in self._ready if group_id not in drop and group_id not in leased]
         # While another step trains, the trainer is not idle yet.
         again = [] if leased or lacking is not None else self.reuse.choose(wanted - len(ready), step)
         wanted, fewest = wanted - len(again), fewest - len(again)
@@ -327,10 +333,14 @@ class Admission:
         self.next_step = (self.trained + state["reused"]) // self.batch_groups
         self.reuse.restore(state["reused"], trained, self.next_step)
         self.dropped = Counter(state["dropped"])
-        self._ready = sorted(buffered)
+        self._ready = sorted((version, group_id) for group_id, version in buffered.items())
         tickets = [Ticket(i, version, GroupState.BUFFERED) for i, version in buffered.items()]
         tickets += [Ticket(i, version) for i, version in (in_flight or {}).items()]
-        self.live = {ticket.group_id: ticket for ticket in sorted(tickets, key=lambda ticket: ticket.group_id)}
+        self.live = _in_order(tickets)
         self._started_under = Counter(ticket.start_version for ticket in tickets)
         self._in_flight_under = Counter((in_flight or {}).values())
         self.admitted = self.trained + len(self.live) + self.dropped.total()
+
+
+def _in_order(tickets: Iterable[Ticket]) -> dict[int, Ticket]:
+    return {ticket.group_id: ticket for ticket in sorted(tickets, key=attrgetter("start_version", "group_id"))}

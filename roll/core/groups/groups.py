@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -65,8 +65,9 @@ class Groups(OneProcess):
 
     # -- the explorer's verbs -------------------------------------------------------------------------------------------
 
-    async def start(self) -> SampleGroup:
-        """Starts a group with the next task, as soon as admission lets one start. Raises `Closed` after `stop`."""
+    async def start(self, begun: Callable[[str], Iterable[int]] = lambda uid: ()) -> SampleGroup:
+        """Starts a group with the next task, as soon as admission lets one start. `begun`: task -> versions under which parts of
+        it came about, before the run went on from a checkpoint. Raises `Closed` after `stop`."""
         while True:
             await self.until(lambda: self.stopped or self._may_start())
             self.changes.waits.pop(START, None)
@@ -75,8 +76,9 @@ class Groups(OneProcess):
             async with self._transaction():
                 if self.stopped or not self._has_room():  # another process was faster
                     continue
-                ticket = self.admission.start()
-                group = SampleGroup(ticket.group_id, ticket.start_version, self._source.next())
+                prompt = self._source.next()
+                ticket = self.admission.start(self.admission.earliest(begun(prompt.uid)))
+                group = SampleGroup(ticket.group_id, ticket.start_version, prompt)
                 self._live[group.group_id] = group
                 self._trace.enter_phase(group.group_id, "rollout")
                 self._started(group)

@@ -54,6 +54,8 @@ class Adapters:
             inject_adapter_in_model(self.config, model)
         except ValueError as error:
             raise ValueError(f"lora_target '{target}' fits no layer; linear layers: {', '.join(linear)}") from error
+        if isinstance(targets := self.config.target_modules, set):  # peft writes it as it lies, in another order in each process
+            self.config.target_modules = sorted(targets)
         self.scale = alpha / rank
         layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
         if other := [name for name, module in layers.items() if not isinstance(module.get_base_layer(), nn.Linear)]:

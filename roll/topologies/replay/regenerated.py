@@ -1,8 +1,10 @@
 """Generates recorded tokens again, version by version, and compares them.
 
-An engine that promises it (hf_infer) makes a response that is a function of weights, prompt and seed alone. So each span of a
-recorded response can be had again from the tokens before it, under the weights of its version. As the replay comes to a version,
+An engine that promises it (hf_infer) makes an answer that is a function of weights, context and seed alone. So each span of a
+recorded answer can be had again from the tokens before it, under the weights of its version. As the replay comes to a version,
 all spans that it sampled are: none is older than the steps that follow within the bound of staleness.
+
+A response is one answer, an episode one for each turn. Seeds follow from the run's own, the prompt, the sample and the turn.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from roll.core.data.sample import Sample, SampleGroup, VersionSpan
 from roll.core.data.seeding import derive_seed
@@ -19,6 +22,7 @@ from roll.core.distributed.device_locks import DeviceLocks
 from roll.core.record.journal import write_atomically
 from roll.core.weights.store import BucketRef, WeightStore
 from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, SamplingParams
+from roll.envs.turn_files import ATTEMPT
 from roll.topologies.replay.recording import Recording
 
 REGENERATED = "regenerated.json"
@@ -45,7 +49,8 @@ class Counts:
     largest_gap: float = 0.0
     """Of the log-prob of a token that is equal, in nats."""
     not_compared: int = 0
-    """Tokens behind a change of weights that kept the old weights' cache (weight_update_mode: in_flight)."""
+    """Tokens behind a change of weights that kept the old weights' cache (weight_update_mode: in_flight), or of conversations
+    whose turns are in other samples, too."""
     first: Difference | None = None
 
 
@@ -63,12 +68,38 @@ class Generating:
     keeps_cache: bool
 
 
+class _Answer(NamedTuple):
+    start: int
+    """Place in the response."""
+    stop: int
+    seed: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Span:
     step: int
     group: SampleGroup
     sample: Sample
     span: VersionSpan
+    answer: _Answer
+
+
+def answers(run_seed: int, sample: Sample) -> list[_Answer]:
+    """Returns the answers of a response, or of an episode's turns; none if its tokens are not those of its turns."""
+    uid, episode = sample.prompt.uid, sample.trajectory
+    if episode is None:
+        return [_Answer(0, len(sample.response_ids), derive_seed(run_seed, uid, sample.index))]
+    mask = sample.loss_mask
+    places = [place for place in range(len(sample.response_ids)) if mask is None or mask[place]]
+    if len(places) != sum(turn.tokens for turn in episode.turns):
+        return []
+    name, found, before = f"{sample.index}.{int(episode.metrics.get(ATTEMPT, 0))}", [], 0
+    for number, turn in enumerate(episode.turns, episode.first_turn):
+        if turn.tokens:
+            own = places[before : before + turn.tokens]
+            found.append(_Answer(own[0], own[-1] + 1, derive_seed(run_seed, uid, name, number)))
+        before += turn.tokens
+    return found
 
 
 class Regeneration:
@@ -106,20 +137,23 @@ class Regeneration:
         found = []
         for group in (group for part in self._recording.parts(step) for group in part):
             for sample in group.samples:
-                for number, span in enumerate(sample.versions):
-                    if span.version == version and number and self._given.keeps_cache:
+                known = answers(self._given.seed, sample)
+                for span in (span for span in sample.versions if span.version == version):
+                    answer = next((each for each in known if each.start <= span.start < each.stop), None)
+                    if answer is None or (span.start > answer.start and self._given.keeps_cache):
                         self.counts.not_compared += span.stop - span.start
-                    elif span.version == version:
-                        found.append(_Span(step, group, sample, span))
+                    else:
+                        found.append(_Span(step, group, sample, span, answer))
         return found
 
     def _request(self, one: _Span) -> GenerateRequest:
         """Returns a request for the span alone, from the tokens before it."""
-        sample, span = one.sample, one.span
-        seed = derive_seed(self._given.seed, sample.prompt.uid, sample.index)
-        sampling = replace(self._given.sampling, seed=seed, max_new_tokens=span.stop)
-        key = f"{one.step}/{one.group.group_id}/{sample.index}/{span.start}"
-        return GenerateRequest(key, tuple(sample.prompt.input_ids), sampling, tuple(sample.response_ids[: span.start]))
+        sample, span, answer = one.sample, one.span, one.answer
+        sampling = replace(self._given.sampling, seed=answer.seed, max_new_tokens=span.stop - answer.start)
+        turn = 0 if sample.trajectory is None else sample.trajectory.first_turn
+        key = f"{one.step}/{one.group.group_id}/{sample.index}/{turn}/{span.start}"
+        context = (*sample.prompt.input_ids, *sample.response_ids[: answer.start])
+        return GenerateRequest(key, context, sampling, tuple(sample.response_ids[answer.start : span.start]))
 
     def _count(self, one: _Span, result: GenerateResult) -> None:
         counts, span = self.counts, one.span

@@ -126,6 +126,13 @@ def test_saved_adapter_is_one_that_peft_merges_to_the_same(make, train, model_pa
         torch.testing.assert_close(tensor, state[name], rtol=1e-6, atol=1e-7, msg=name)
 
 
+def test_the_files_of_adapters_are_the_same_in_every_process(make, tmp_path):
+    """A set of names lies in another order in each; all-linear has fourteen."""
+    save(make(lora_target="all-linear"), tmp_path)
+    targets = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["target_modules"]
+    assert len(targets) == 14 and targets == sorted(targets)
+
+
 def test_training_raises_the_probability_of_rewarded_tokens(make, rank_program):
     """By more than 10 nats over the batch, and on every step."""
     strategy = make(learning_rate=2e-2, lr_scheduler_type="constant", weight_decay=0.0)

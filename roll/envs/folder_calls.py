@@ -1,0 +1,53 @@
+"""Calls to a folder that may hang, as a network's does whose server is away: each has a deadline, none waits for a late one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from roll.core.distributed.user_code import in_thread
+from roll.platform.file_systems import of_network
+
+MOMENT_S = 0.5
+"""Time that a call may take. It holds up an event loop, once: while it is late no other is made."""
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class FolderIsAway(OSError):
+    """The folder does not answer in time, or has not answered yet. Told already, once for each time that it is away."""
+
+
+class FolderCalls:
+    """Calls to a folder of a machine's own are made at once: a thread's wake-up would cost more than they do."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._may_hang = path, bool(of_network(path))
+        self._late: Future[Any] | None = None
+
+    def __call__(self, call: Callable[..., T], *arguments: object, patience_s: float | None = None) -> T:
+        """Raises `FolderIsAway`; the call may happen all the same, later."""
+        if not self._may_hang:
+            return call(*arguments)
+        if self._late is not None and not self._late.done():
+            raise FolderIsAway(f"{self._path} does not answer")
+        outcome = in_thread("turns", call, *arguments).outcome
+        try:
+            return outcome.result(patience_s or MOMENT_S)
+        except TimeoutError:
+            if outcome.done():
+                raise  # an answer of the folder's own
+            self._late = outcome
+            logger.warning("%s does not answer: turns are not recorded until it does, and the episodes go on", self._path)
+            raise FolderIsAway(f"{self._path} does not answer") from None
+
+    def leave(self, call: Callable[[], object]) -> None:
+        """Makes a call that nobody waits for, however long it takes."""
+        if self._may_hang:
+            in_thread("turns", call)
+        else:
+            call()
