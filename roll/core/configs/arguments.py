@@ -325,9 +325,6 @@ STRATEGY_CONFIGS: dict[str, type[StrategyConfig]] = {
 }
 
 
-DRAFTS = "speculative_config"
-
-
 @dataclass(frozen=True, kw_only=True)
 class StrategyArguments:
     strategy_name: StrategyName = option("fsdp2_train", "Back end of the role.")
@@ -344,8 +341,3 @@ class StrategyArguments:
         if self.strategy_name not in STRATEGY_CONFIGS:
             return EngineArguments(self.strategy_config)
         return STRATEGY_CONFIGS[self.strategy_name](**self.strategy_config)
-
-    @property
-    def drafts(self) -> bool:
-        """True if tokens are proposed, and verified several at a time."""
-        return self.strategy_config.get(DRAFTS) is not None

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from roll.core.configs.arguments import EngineArguments, HFInferConfig
 from roll.core.configs.backend_arguments import DeepSpeedConfig
-from roll.core.configs.engines import engine_of
+from roll.core.configs.engines import DRAFTS, engine_of
 from roll.core.configs.losses import POLICY_LOSSES, PolicyLossArgs, anchor_of, loss_args
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.sizes import BYTES, compute_dtype
@@ -173,7 +173,7 @@ def samples_in_fp8(config: PPOConfig) -> bool:
 def keeps_sampling_mask(config: PPOConfig) -> bool:
     """True if samples carry the sets kept by top_p and top_k."""
     args = config.actor_infer.strategy_args
-    able = engine_of(args.strategy_name).sampling_mask and not args.drafts
+    able = engine_of(args.strategy_name).sampling_mask and not args.strategy_config.get(DRAFTS)
     return able and config.actor_infer.generating_args.truncates and config.keep_sampling_mask is not False
 
 

@@ -53,6 +53,8 @@ class EngineTraits:
 
 
 CACHE_GIB = "VLLM_CPU_KVCACHE_SPACE"
+DRAFTS = "speculative_config"
+"""vLLM's argument for tokens that are proposed, and verified several at a time."""
 ENGINES: dict[str, EngineTraits] = {
     "hf_infer": EngineTraits(
         strategy="roll.strategies.infer.hf.strategy.HFInferStrategy",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roll.core.configs.arguments import DRAFTS, EngineArguments
+from roll.core.configs.arguments import EngineArguments
 from roll.core.configs.derived import old_logprobs_recomputed, replays_routing, scores_ahead
 from roll.core.configs.dotted_path import DOTTED_PATH
-from roll.core.configs.engines import engine_of, engines_that
+from roll.core.configs.engines import DRAFTS, engine_of, engines_that
 from roll.core.configs.estimators import ESTIMATORS
 from roll.core.configs.losses import POLICY_LOSSES, anchor_of, knob_problems
 from roll.core.configs.ppo import PPOConfig
@@ -53,7 +53,7 @@ def _sampling_mask(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _drafts(config: PPOConfig) -> Iterator[Problem]:
-    if not config.actor_infer.strategy_args.drafts:
+    if not config.actor_infer.strategy_args.strategy_config.get(DRAFTS):
         return
     kept = config.keep_sampling_mask and config.actor_infer.generating_args.truncates
     for taken, key, fix in (

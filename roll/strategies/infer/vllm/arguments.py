@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from roll.core.configs.arguments import CACHE_BYTES, DRAFTS, EngineArguments, cpu_cache_tokens
-from roll.core.configs.engines import CACHE_GIB
+from roll.core.configs.arguments import CACHE_BYTES, EngineArguments, cpu_cache_tokens
+from roll.core.configs.engines import CACHE_GIB, DRAFTS
 from roll.core.configs.problems import Problem
 from roll.core.configs.sizes import BYTES, TORCH_NAMES
 from roll.platform.interpreters import inspect_interpreter
