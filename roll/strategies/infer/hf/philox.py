@@ -15,17 +15,16 @@ import numpy.typing as npt
 Words = npt.NDArray[np.uint64]
 """Of 32 bits each, so that a product fits."""
 
-_MULTIPLIER, _WEYL = np.uint64(0xD256D193), np.uint64(0x9E3779B9)
-_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
-_ROUNDS = 10
+_MULTIPLIER, _LOW, _HALF = np.uint64(0xD256D193), np.uint64(0xFFFFFFFF), np.uint64(32)
+_WEYL = (np.arange(10, dtype=np.uint64) * np.uint64(0x9E3779B9))[:, None]
+"""What each round adds to the key."""
 
 
 def philox2x32(first: Words, second: Words, key: Words) -> tuple[Words, Words]:
     """Two random words for each counter (`first`, `second`) under its key."""
-    for _ in range(_ROUNDS):
+    for of_round in (key + _WEYL) & _LOW:
         product = first * _MULTIPLIER
-        first, second = (product >> _HALF) ^ key ^ second, product & _LOW
-        key = (key + _WEYL) & _LOW
+        first, second = (product >> _HALF) ^ (of_round ^ second), product & _LOW
     return first, second
 
 
