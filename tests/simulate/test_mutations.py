@@ -68,8 +68,7 @@ def a_place_is_not_given_back(patch):
 
 
 def a_group_starts_under_the_newest_version_instead_of_the_served(patch):
-    start = Admission.start
-    patch.setattr(Admission, "start", lambda self, version=None: start(self, self.newest if version is None else version))
+    patch.setattr(Admission, "earliest", lambda self, versions: self.newest)
 
 
 def an_engine_comes_back_with_the_weights_it_began_with(patch):
