@@ -10,7 +10,7 @@ Random weights of the Qwen2 architecture, in float32 on CPUs and bfloat16 on GPU
 one for the engine; each size and engine with a trainer and Ray of its own: 500M needs 16 GB.
 
     python benchmarks/weight_update.py [--size 1M 50M 500M] [--engines hf_infer vllm sglang] [--modes interrupt in_flight drain]
-        [--transports object_store shared_memory collective checkpoint_dir apart] [--ranks 1] [--updates 5] [--slots 16]
+        [--transports object_store ipc collective checkpoint_dir apart] [--ranks 1] [--updates 5] [--slots 16]
         [--bucket_mb 256] [--gather_first] [--sglang PYTHON] [--vllm PYTHON]
 """
 
@@ -47,7 +47,8 @@ from roll.core.workers.train_interface import RankContext
 from roll.core.workers.train_spec import TrainSpec
 from roll.platform.ports import free_port
 from roll.platform.ray_backend import RayBackend
-from roll.transports.directory import DirectoryWeightStore, MemoryFolderStore, ServedWeightStore
+from roll.transports.directory import DirectoryWeightStore, ServedWeightStore
+from roll.transports.handles import HandleStore
 from roll.transports.weight_broadcast import WeightBroadcast
 
 DEADLINE_S = 900.0
@@ -158,8 +159,8 @@ async def copy_rate(nbytes: int) -> float:
 def make_store(transport: str, folder: Path, backend: RayBackend) -> WeightStore:
     if transport == APART:
         return ServedWeightStore(folder, -1, backend.driver_address(), backend)
-    if transport == "shared_memory":
-        return MemoryFolderStore()
+    if transport == "ipc":
+        return HandleStore()
     return DirectoryWeightStore(folder) if transport == "checkpoint_dir" else MemoryWeightStore()
 
 

@@ -13,6 +13,7 @@ from roll.core.flow.custom_stage import CustomStage
 from roll.core.flow.flow import Flow
 from roll.core.flow.stage import AnyStage, Parallel, SourceStage
 from roll.core.pipeline.state import new_admission
+from roll.prepare.check import with_transport_here
 
 TITLES = {"admit": "explorer", "lease": "trainer", "served": "validation"}
 """What a half is called that begins with this stage."""
@@ -120,7 +121,8 @@ def _stores(config: PPOConfig) -> tuple[Node, Node]:
     bound = f"at most {new_admission(config, 0).most_live}"
     every = config.weight_push_interval
     pushed = "every step" if every == 1 else f"every {every} steps"
-    return Node("groups", "store", (bound, place)), Node("weights", "store", (config.model_update_transport, pushed))
+    transport = with_transport_here(config).model_update_transport
+    return Node("groups", "store", (bound, place)), Node("weights", "store", (transport, pushed))
 
 
 def _devices(devices: frozenset[int]) -> str:

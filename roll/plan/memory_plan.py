@@ -20,7 +20,8 @@ from roll.plan.memory import Microbatch, Model, ModelLayout, Part, total
 
 CONTEXT, GRAPHS = 600 * MIB, 1024 * MIB
 """What a process that sleeps keeps on a device, about: CUDA's context and the libraries' workspaces, and an engine's graphs."""
-SHARED = "shared_memory"
+BY_HANDLE = "ipc"
+"""The transport whose memory files engines map."""
 _WITHOUT_GRAPHS = ("enforce_eager", "disable_cuda_graph")
 
 
@@ -73,21 +74,20 @@ def host_memory(
     accelerators: bool,
 ) -> list[Part]:
     """Bytes of host memory on one node: the newest weights on their way to the engines (all of them if it has all the trainer's
-    ranks), what an explorer's engines have fetched and not put into place, what vLLM and SGLang map until they flip, what vLLM
-    keeps while it takes turns, those that actor_log_prob lacks, its ranks' part of what checkpoints are written from (adapters:
-    all of it, if it has the first rank), and what roles that take turns move off their devices. Nothing for an unknown model."""
+    ranks), by handle also those before, what an explorer's engines have fetched and not put into place, what vLLM and SGLang map
+    until they flip, what vLLM keeps while it takes turns, those that actor_log_prob lacks, its ranks' part of what checkpoints
+    are written from (adapters: all of it, if it has the first rank), and what roles that take turns move off their devices.
+    Nothing for an unknown model."""
     trained = models[config.model_folder(config.actor_train)]
     if isinstance(trained, str):
         return []
     element = element_bytes(config.actor_train, accelerators)
     size, limit = element * trained.parameters, config.model_update_buffer_size_mb
-    divided = _buckets(size, limit)
-    formula = f"{element} B × {trained.parameters:,} parameters, in {divided}"
-    parts = [] if config.from_rows else [Part("newest weights", size, formula)]
+    parts = [] if config.from_rows else list(_versions(config, size, f"{element} B × {trained.parameters:,} parameters"))
     for role in roles:
         if role.role == "actor_infer":
             parts += _on_the_way(config, role, per_node, size, min(size, limit * MIB))
-            if accelerators and role.shares_with and _drops_weights(config, role) and config.model_update_transport != SHARED:
+            if accelerators and role.shares_with and _drops_weights(config, role) and config.model_update_transport != BY_HANDLE:
                 parts.append(Part("kept weights", size, "what vLLM loads again where no new version follows a sleep"))
     if config.actor_log_prob is not None:
         parts.append(Part("older weights", size, "the version that actor_log_prob has not taken yet"))
@@ -106,9 +106,12 @@ def host_memory(
     return parts
 
 
-def _buckets(size: int, limit: int) -> str:
+def _versions(config: PPOConfig, size: int, formula: str) -> Iterator[Part]:
+    limit = config.model_update_buffer_size_mb
     count = max(1, math.ceil(size / (limit * MIB)))
-    return f"{count} bucket{'s' * (count > 1)} of at most {limit:,} MiB"
+    yield Part("newest weights", size, f"{formula}, in {count} bucket{'s' * (count > 1)} of at most {limit:,} MiB")
+    if config.model_update_transport == BY_HANDLE:
+        yield Part("former weights", size, "ipc: the version before, whose memory files the next one is written to")
 
 
 def _on_the_way(config: PPOConfig, engines: RolePlan, per_node: int, version: int, bucket: int) -> Iterator[Part]:
@@ -118,7 +121,7 @@ def _on_the_way(config: PPOConfig, engines: RolePlan, per_node: int, version: in
     if config.mode == "explore":
         count = -(-_most_on_a_node(engines.devices, per_node) * engines.data // len(engines.devices))
         yield Part("arriving weights", count * WINDOW * bucket, f"{WINDOW} buckets for each of {count} engines")
-    if engine_of(engines.strategy).package and config.model_update_transport != SHARED:
+    if engine_of(engines.strategy).package and config.model_update_transport != BY_HANDLE:
         yield Part("staged weights", version, "the version that the engines map until they flip")
 
 

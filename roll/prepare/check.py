@@ -61,7 +61,7 @@ def check(config: PPOConfig, machine: Machine, device_memory: int | None = None)
     # Roles on more devices than this machine has cores cannot be on its CPU slots.
     used = {device for role in config.roles().values() for device in role.devices}
     accelerators = bool(machine.accelerators) or device_memory is not None or len(used) > config.num_nodes * max(2, machine.cpus)
-    config, remarks = _in_steps(config)
+    config, remarks = _in_steps(with_transport_here(config))
     config = config if accelerators else _with_cache_of_environment(config)
     models: dict[str, Model | str] = {}
     for folder in model_folders(config):
@@ -86,6 +86,14 @@ def with_sharing_here(config: C, machine: Machine, accelerators: bool) -> tuple[
         return config, []
     models = {folder: _model(folder)[0] for folder in model_folders(config)}
     return with_sharing(config, models, accelerators, min(machine.accelerators, default=None))
+
+
+def with_transport_here(config: C) -> C:
+    """Decides `model_update_transport: auto`. A run that joins no Ray cluster has all its workers on this machine."""
+    if config.model_update_transport != "auto":
+        return config
+    here = config.mode == "both" and config.num_nodes == 1 and os.environ.get("RAY_ADDRESS", "local") == "local"
+    return replace(config, model_update_transport="ipc" if here else "object_store")
 
 
 def _with_cache_of_environment(config: PPOConfig) -> PPOConfig:

@@ -14,6 +14,7 @@ from roll.core.configs.problems import Problem
 from roll.core.distributed.backend import Backend
 from roll.core.pipeline.prepared import Prepared
 from roll.core.pipeline.roles import of_trainer
+from roll.transports.node_files import host
 
 SHARED = "a folder on a file system that all machines of the run see, at the same path"
 EVERYWHERE = "put it at the same path on every machine of the run"
@@ -27,6 +28,8 @@ def not_common(prepared: Prepared, backend: Backend) -> Iterator[Problem]:
     if config.model_update_transport == "checkpoint_dir":
         writers |= {device for role in roles.values() for device in role.devices}
     yield from _not_written_together(backend, prepared.run_dir, writers)
+    if config.model_update_transport == "ipc":
+        yield from _other_hosts(backend, {device for role in roles.values() for device in role.devices})
     for name, role in roles.items():
         key = f"{name}.model_args.model_name_or_path" if role.model_args.model_name_or_path else "pretrain"
         yield from _missing(backend, config.model_folder(role), key, role.devices)
@@ -35,9 +38,17 @@ def not_common(prepared: Prepared, backend: Backend) -> Iterator[Problem]:
 
 
 def _missing(backend: Backend, path: str, key: str, devices: Collection[int]) -> Iterator[Problem]:
-    for host, there in backend.ask_nodes(devices, os.path.exists, path).items():
+    for node, there in backend.ask_nodes(devices, os.path.exists, path).items():
         if not there:
-            yield Problem(key, path, f"is not there on {host}", EVERYWHERE)
+            yield Problem(key, path, f"is not there on {node}", EVERYWHERE)
+
+
+def _other_hosts(backend: Backend, devices: Collection[int]) -> Iterator[Problem]:
+    """A handle means another file on another host, or in another container."""
+    own, fix = host(), "object_store, or collective where many engines are on other nodes"
+    for node, theirs in backend.ask_nodes(devices, host).items():
+        if theirs != own:
+            yield Problem("model_update_transport", "ipc", f"{node} does not see the processes of {platform.node()}", fix)
 
 
 def _not_written_together(backend: Backend, folder: Path, writers: Collection[int]) -> Iterator[Problem]:
@@ -45,12 +56,12 @@ def _not_written_together(backend: Backend, folder: Path, writers: Collection[in
     marks = [folder / f".seen-{token}"]
     try:
         marks[0].touch()
-        for host, (name, error) in backend.ask_nodes(writers, _written, str(folder), token).items():
+        for node, (name, error) in backend.ask_nodes(writers, _written, str(folder), token).items():
             marks.append(folder / name)
             if not (error or marks[-1].exists()):
                 error = f"writes a file there that {platform.node()}, where the run was started, does not see"
             if error:
-                yield Problem("output_dir", str(folder.parent), f"{host} {error}", SHARED)
+                yield Problem("output_dir", str(folder.parent), f"{node} {error}", SHARED)
     finally:
         for path in marks:
             with suppress(OSError):

@@ -13,7 +13,7 @@ from typing import Any
 from roll.core.algorithms.pg_variants import try_policy_loss
 from roll.core.algorithms.policy_loss import traits_of
 from roll.core.configs.backend_arguments import MegatronConfig
-from roll.core.configs.derived import Derived, derive, element_bytes
+from roll.core.configs.derived import Derived, derive
 from roll.core.configs.dotted_path import Code, import_object
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Collector, ConfigError, Problem
@@ -42,7 +42,7 @@ from roll.plan.rules.teacher_rules import engine_teachers
 from roll.plan.rules.validation import check_config
 from roll.platform.ports import check_listening
 from roll.prepare.beginning import beginning
-from roll.prepare.check import with_sharing_here
+from roll.prepare.check import with_sharing_here, with_transport_here
 from roll.prepare.observers import RunObservers, is_watched
 from roll.prompts.chat_template import set_variables
 from roll.prompts.image_folder import ImageFolder
@@ -60,7 +60,6 @@ from roll.topologies.evaluation import evaluated_models
 from roll.topologies.replay.replayed_trainer import recorded_groups
 from roll.topologies.teaching.endpoint import try_endpoint
 from roll.topologies.teaching.lessons import teaching
-from roll.transports.directory import check_room
 
 _FOLDER = "a Hugging Face folder: config.json, tokenizer, *.safetensors that are not quantised"
 
@@ -77,7 +76,7 @@ class Preparation:
         if problems:
             raise ConfigError(problems)
         self._devices = inventory.count
-        config, divided = with_sharing_here(config, this_machine(), inventory.kind == "cuda")
+        config, divided = with_sharing_here(with_transport_here(config), this_machine(), inventory.kind == "cuda")
         self.config = config
         self.derived = derive(config)
         self.run_dir = Path(self.derived.run_dir)
@@ -151,11 +150,6 @@ class Preparation:
             collect.add(fit.problems)
             self.warnings += fit.warnings
             self.remarks += fit.remarks
-        if config.model_update_transport == "shared_memory" and config.has_both_sides and self.tokenizer is not None:
-            element = element_bytes(config.actor_train, device_kind == "cuda")
-            check_room_for = partial(check_room, Path(config.model_folder(config.actor_train)), element)
-            fix = "a larger /dev/shm (a container's --shm-size), or object_store"
-            collect("model_update_transport", "shared_memory", check_room_for, fix)
         if self.derived.replays_routing:
             here = config.roles().get("actor_train", config.actor_infer)
             replayable = partial(check_replayable, Path(config.model_folder(here)))

@@ -75,7 +75,7 @@ class ScriptedTrainWorker:
         self._trained += 1
         return {}
 
-    async def begin_export(self, bucket_bytes: int, link: object = None) -> None:
+    async def begin_export(self, bucket_bytes: int, link: object = None, to_files: bool = False) -> None:
         """A rank exports one small bucket, which stands for its share and says what it is."""
         await asyncio.sleep(self._costs.gather_s)
         tensors = {self._name: torch.tensor([self._trained])}

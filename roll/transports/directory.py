@@ -12,17 +12,13 @@ import logging
 import os
 import shutil
 from collections.abc import Collection, Sequence
-from math import prod
 from pathlib import Path
 from typing import TypedDict
 
 from roll.core.distributed.backend import Backend
 from roll.core.errors import Unreachable, VersionGone
 from roll.core.weights.bucket import Bucket, BucketFile, WeightManifest
-from roll.core.weights.folder_files import stored_tensors, weight_files
-from roll.core.weights.layout import MEMORY
-from roll.core.weights.store import BucketRef, Buckets, Link, Receive
-from roll.platform.temp_folder import TempFolder
+from roll.core.weights.store import BucketRef, Buckets, Link, Place, Receive
 from roll.transports.bucket_server import BucketServer, Endpoint, ServedBucket
 from roll.transports.delta import WORTH, Chain
 
@@ -146,10 +142,10 @@ class DirectoryWeightStore(WeightFolder):
         except (ValueError, Unreachable, VersionGone):
             return False
 
-    def begin(self, version: int) -> Path | None:
+    def begin(self, version: int) -> Place | None:
         folder = self._of(version)
         folder.mkdir()
-        return folder
+        return lambda rank, number: str(folder / f"{rank:03}-{number:05}.safetensors")
 
     def link(self, version: int) -> Link | None:
         return self._chain.link(version)
@@ -199,26 +195,6 @@ class DirectoryWeightStore(WeightFolder):
         if manifest.base is not None and self._chain.share > WORTH:
             message = "version %d: what has changed takes %.0f %% of a whole version's bytes: those that follow are whole until "
             logger.warning(message + "that is tried again (weight_anchor_interval)", version, 100 * self._chain.share)
-
-
-class MemoryFolderStore(DirectoryWeightStore):
-    """Versions as files in the memory of the one machine that all roles are on. The folder goes with this object."""
-
-    def __init__(self) -> None:
-        self._own = TempFolder("weights", MEMORY)
-        super().__init__(self._own.path)
-
-    def close(self) -> None:
-        self._own.remove()
-
-
-def check_room(model: Path, element: int) -> None:
-    """`ValueError` unless two versions of a model, whose numbers take so many bytes, fit into memory files: the one that engines
-    serve, and the next."""
-    needed = 2 * element * sum(prod(tensor.shape) for tensor in stored_tensors(weight_files(model)).values())
-    free = shutil.disk_usage(MEMORY).free if MEMORY.is_dir() else 0
-    if free < needed:
-        raise ValueError(f"two versions of the weights take {needed / 2**30:.1f} GiB, and {MEMORY} has {free / 2**30:.1f} free")
 
 
 class ServedWeightStore(DirectoryWeightStore):

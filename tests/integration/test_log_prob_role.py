@@ -10,7 +10,7 @@ from roll.platform.local_backend import LocalBackend
 THREE_SLOTS = Inventory("cpu", nodes=1, per_node=3, cpus_per_node=3)
 RECOMPUTED = {"old_logprobs": "recompute", "save_steps": 1, "max_ckpt_to_keep": 10, "rollout_log_per_step": 64}
 ROLE = RECOMPUTED | {"actor_log_prob.device_mapping": "2"}
-SHARED = {"model_update_transport": "shared_memory"}
+SHARED = {"model_update_transport": "ipc"}
 ADAPTERS = {"actor_train.model_args.lora_target": "all-linear", "actor_train.training_args.learning_rate": 0.05}
 
 

@@ -1,8 +1,8 @@
 """The bytes' way from the trainer's ranks to an engine, by each transport, in this process and between processes."""
 
 import asyncio
+import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,6 @@ from roll.core.engines.engine_fleet import EngineFleet, FleetRules
 from roll.core.engines.fleet import Fleet
 from roll.core.groups.changes import Changes
 from roll.core.pipeline import roles
-from roll.core.weights.layout import MEMORY
 from roll.core.weights.store import MemoryWeightStore
 from roll.core.weights.transport import gather_weights
 from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
@@ -27,9 +26,9 @@ from roll.core.workers.train_interface import RankContext
 from roll.platform.local_backend import LocalBackend
 from roll.platform.ports import free_port
 from roll.prepare.rlvr_run import RLVRRun, prepare
-from roll.transports import directory
 from roll.transports.assembled import AssembledWeights
 from roll.transports.directory import DirectoryWeightStore, ServedWeightStore
+from roll.transports.handles import HandleStore
 from roll.transports.weight_broadcast import WeightBroadcast
 
 BUCKET_BYTES = 1500
@@ -114,11 +113,11 @@ async def assert_says_the_same(engines, engine, expected, version=1):
 async def check_transports(backend, ranks, trained, other, folder):
     """An engine that starts with other weights says the same as one that starts with the trained ones, after each transport."""
     try:
-        trainers, engines = await start(backend, ranks, trained, other, 4 + 2 * backend.isolated)
+        trainers, engines = await start(backend, ranks, trained, other, 5 + 2 * backend.isolated)
         expected = await engines.call(0, "generate", GREEDY)
         address = backend.driver_address()
         served = ServedWeightStore(folder.with_name("served"), -1, address, backend)
-        ways = [(MemoryWeightStore(), None), (DirectoryWeightStore(folder), None), (served, None)]
+        ways = [(MemoryWeightStore(), None), (DirectoryWeightStore(folder), None), (served, None), (HandleStore(), None)]
         if backend.isolated:
             ways.append((MemoryWeightStore(), WeightBroadcast(trainers, engines, address, 60.0)))
         for first, (store, broadcast) in enumerate(ways, start=1):
@@ -223,16 +222,17 @@ def test_engines_that_die_in_a_broadcast_or_start_empty_are_filled_from_the_stor
     asyncio.run(asyncio.wait_for(main(), 150))
 
 
-def test_a_whole_run_over_the_memory_of_the_machine(lab, make_config, monkeypatch):
-    with tempfile.TemporaryDirectory(dir=MEMORY) as own:  # others use the machine's memory meanwhile
-        monkeypatch.setattr(directory, "MEMORY", Path(own))
-        _run_over_memory(lab, make_config, Path(own))
+def own_files():
+    """Memory files that this process has open."""
+    return sum("memfd:weights" in os.path.realpath(file) for file in Path("/proc/self/fd").iterdir())
 
 
-def _run_over_memory(lab, make_config, own):
-    run = lab.run(make_config(max_steps=4, async_generation_ratio=1, model_update_transport="shared_memory"))
+@pytest.mark.parametrize("transport", ["auto", "ipc"])
+def test_a_whole_run_by_handles_gives_the_memory_back(lab, make_config, transport):
+    before = own_files()
+    run = lab.run(make_config(max_steps=4, async_generation_ratio=1, model_update_transport=transport))
     assert run.summary["weight_updates"]["count"] == 4
-    assert list(own.iterdir()) == [], "the memory is given back"
+    assert own_files() == before
 
 
 def test_nccl_is_refused_where_there_are_no_gpus(lab, make_config):

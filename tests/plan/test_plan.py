@@ -356,7 +356,7 @@ def test_the_host_of_an_explorer_holds_what_its_engines_have_fetched_and_not_put
 
 @pytest.mark.parametrize(
     ("strategy", "transport", "copies"),
-    [("hf_infer", "object_store", 0), ("vllm", "object_store", 1), ("vllm", "shared_memory", 0), ("sglang", "object_store", 1)],
+    [("hf_infer", "object_store", 0), ("vllm", "object_store", 1), ("vllm", "ipc", 0), ("sglang", "object_store", 1)],
 )
 def test_the_host_of_engines_that_are_other_processes_holds_a_version_that_they_map_until_they_flip(strategy, transport, copies):
     engines = {"device_mapping": "1-2", "strategy_args": {"strategy_name": strategy}}
@@ -369,7 +369,7 @@ def test_the_host_of_engines_that_are_other_processes_holds_a_version_that_they_
     ("engines", "transport", "moved", "kept"),
     [
         ({}, "object_store", 0, 1),
-        ({}, "shared_memory", 0, 0),
+        ({}, "ipc", 0, 0),
         ({"strategy_name": "sglang"}, "object_store", 2, 0),
     ],
 )

@@ -114,7 +114,7 @@ def filtered(**config):
             "actor_log_prob takes whole versions alone",
         ),
         (
-            {"mode": "train", "model_update_transport": "shared_memory"},
+            {"mode": "train", "model_update_transport": "ipc"},
             "model_update_transport",
             "in one run: mode is train",
         ),
@@ -123,7 +123,7 @@ def filtered(**config):
             "model_update_transport",
             "in one run: mode is explore",
         ),
-        ({"num_nodes": 2, "model_update_transport": "shared_memory"}, "model_update_transport", "num_nodes is 2"),
+        ({"num_nodes": 2, "model_update_transport": "ipc"}, "model_update_transport", "num_nodes is 2"),
         ({"mode": "train", "model_update_transport": "nccl"}, "model_update_transport", "mode is train"),
         (
             {"model_update_transport": "nccl", "actor_infer": {"device_mapping": "0"}, "actor_train": {"device_mapping": "0"}},

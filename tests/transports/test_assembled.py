@@ -46,13 +46,13 @@ class Trainer:
         self.store, self._share, self._seed = store, LastShare(), run_seed
 
     async def publish(self, version):
-        link, folder = self.store.link(version), self.store.begin(version)
+        link, place = self.store.link(version), self.store.begin(version)
         buckets = list(self._share.linked(link, make_buckets(weights(version, self._seed).items(), 3 * SIZE)))
         assert len(buckets) > 1
-        if folder is None:
+        if place is None:
             kept = [KeptBucket(0, bucket, bucket.names, bucket.checksum, bucket.nbytes) for bucket in buckets]
         else:
-            kept = [BucketFile.write(bucket, folder / f"{i}.safetensors") for i, bucket in enumerate(buckets)]
+            kept = [BucketFile.write(bucket, Path(place(0, i))) for i, bucket in enumerate(buckets)]
         await self.store.publish(manifest_of(version, kept, link.base), kept)
         return sum(bucket.nbytes for bucket in buckets)
 
@@ -247,11 +247,11 @@ def test_a_whole_version_is_in_nobodys_way_without_chains(transport, tmp_path):
         trainer = make_trainer(transport, tmp_path, every=1)
         assert trainer.store.link(0) is None
         buckets = list(make_buckets(weights(0).items(), 3 * SIZE))
-        folder = trainer.store.begin(0)
+        place = trainer.store.begin(0)
         kept = [
             KeptBucket(0, bucket, bucket.names, bucket.checksum, bucket.nbytes)
-            if folder is None
-            else BucketFile.write(bucket, folder / f"{i}.safetensors")
+            if place is None
+            else BucketFile.write(bucket, Path(place(0, i)))
             for i, bucket in enumerate(buckets)
         ]
         await trainer.store.publish(manifest_of(0, kept), kept)

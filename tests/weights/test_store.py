@@ -3,6 +3,7 @@
 import asyncio
 import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -41,9 +42,9 @@ async def publish(store, version):
     """As the trainer's ranks do it."""
     buckets = list(make_buckets(weights(version).items(), 60))
     assert len(buckets) > 2
-    manifest, folder = manifest_of(version, buckets), store.begin(version)
-    if folder is not None:
-        buckets = [BucketFile.write(bucket, folder / f"{i}.safetensors") for i, bucket in enumerate(buckets)]
+    manifest, place = manifest_of(version, buckets), store.begin(version)
+    if place is not None:
+        buckets = [BucketFile.write(bucket, Path(place(0, i))) for i, bucket in enumerate(buckets)]
     else:
         buckets = [KeptBucket(0, bucket, tuple(bucket.tensors), bucket.checksum, bucket.nbytes) for bucket in buckets]
     await store.publish(manifest, buckets)
@@ -323,7 +324,7 @@ def test_a_damaged_file_is_refused(tmp_path, damage, message):
     async def main():
         store = DirectoryWeightStore(tmp_path)
         await publish(store, 1)
-        file = tmp_path / "version-1" / "0.safetensors"
+        file = tmp_path / "version-1" / "000-00000.safetensors"
         file.write_bytes(damage(file.read_bytes()))
         with pytest.raises(ValueError, match=message):
             await pull(store, 1)
@@ -335,7 +336,7 @@ def test_a_missing_file_is_refused(tmp_path):
     async def main():
         store = DirectoryWeightStore(tmp_path)
         await publish(store, 1)
-        (tmp_path / "version-1" / "1.safetensors").unlink()
+        (tmp_path / "version-1" / "000-00001.safetensors").unlink()
         with pytest.raises(ValueError, match=r"1\.safetensors' cannot be read"):
             await pull(store, 1)
 

@@ -1,6 +1,7 @@
 """Every value of `model_update_transport` brings a version from a trainer to who asks for it."""
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import get_args
 
@@ -27,9 +28,9 @@ def configured(transport, folder):
 
 async def publish(store):
     (bucket,) = make_buckets([("w", torch.arange(4.0))], 1 << 20)
-    manifest, folder = manifest_of(3, [bucket]), store.begin(3)
+    manifest, place = manifest_of(3, [bucket]), store.begin(3)
     kept = KeptBucket(0, bucket, bucket.names, bucket.checksum, bucket.nbytes)
-    await store.publish(manifest, [kept if folder is None else BucketFile.write(bucket, folder / "0.safetensors")])
+    await store.publish(manifest, [kept if place is None else BucketFile.write(bucket, Path(place(0, 0)))])
 
 
 async def pulled(source):

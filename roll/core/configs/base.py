@@ -15,8 +15,8 @@ from roll.core.configs.watching import AlarmConfig, EarlyStoppingConfig, KeepBes
 
 TrackerName = Literal["tensorboard", "wandb", "swanlab", "mlflow", "none"]
 WeightUpdateMode = Literal["interrupt", "in_flight", "drain"]
-WeightTransport = Literal["object_store", "shared_memory", "collective", "nccl", "checkpoint_dir"]
-TRANSPORTS_APART = ("object_store", "checkpoint_dir")
+WeightTransport = Literal["auto", "object_store", "ipc", "collective", "nccl", "checkpoint_dir"]
+TRANSPORTS_APART = ("auto", "object_store", "checkpoint_dir")
 """Transports between separate processes, an explorer and a trainer."""
 Sharing = Literal["turns", "overlap", "auto"]
 Mode = Literal["both", "explore", "train", "bench", "replay"]
@@ -213,15 +213,16 @@ class BaseConfig:
         bounds=Bounds(ge=0),
     )
     model_update_transport: WeightTransport = option(
-        "object_store",
+        "auto",
         "How weights travel.\n"
+        "auto: ipc where all roles are on one machine, which no Ray cluster was joined for, else object_store.\n"
         "object_store: through Ray's store on the trainers' nodes, from which each engine fetches them; by reference with "
         "--local; with mode explore and train over TCP, from the trainer's process (weights_address).\n"
-        "shared_memory: all roles are on one machine; the trainer's ranks write files in its memory, and engines map them.\n"
+        "ipc: by handle, on one machine: the trainer's ranks write files in its memory, and engines map them.\n"
         "collective: each of the trainers' ranks broadcasts to an engine of each node, by gloo; by reference with --local.\n"
         "nccl: as collective, from device to device, for roles on devices of their own. Experimental: not run on a GPU.\n"
         "checkpoint_dir: safetensors in <output_dir>/<exp_name>/weights, which trainers and engines both have to see.\n"
-        "With mode explore and train there are checkpoint_dir and object_store.",
+        "With mode explore and train there are checkpoint_dir and object_store, which is auto's choice.",
     )
     weights_address: str | None = option(
         None,

@@ -14,7 +14,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from roll.core.errors import boundary
-from roll.core.weights.layout import MEMORY, PROCESSES, as_bytes, write_file
+from roll.core.weights.layout import PROCESSES, as_bytes, write_file
+
+Named = Iterable[tuple[str, Tensor]]
 
 
 class Described(Protocol):
@@ -107,7 +109,7 @@ def _rebuild(parts: list[tuple[str, object, str, tuple[int, ...]]], checked: int
 
 
 def make_buckets(
-    named: Iterable[tuple[str, Tensor]], bucket_bytes: int, rank: int = 0, ranks: int = 1, copies: PinnedCopies | None = None
+    named: Named, bucket_bytes: int, rank: int = 0, ranks: int = 1, copies: PinnedCopies | None = None, borrow: bool = False
 ) -> Iterator[Bucket]:
     """Groups tensors, in their order, into buckets of at most `bucket_bytes` (a larger tensor gets its own bucket).
 
@@ -115,15 +117,16 @@ def make_buckets(
     keeps nothing of the others. If the tensors come by collectives, a rank that hashes a bucket would delay all others; so each
     rank yields its bucket when all have theirs, and they hash in parallel. Tensors are copied to the CPU, so training does not
     change a bucket. `copies`: copies them from an accelerator; each bucket is then yielded when the copies of the next one are
-    under way, and no more than two exist unless the caller keeps them."""
-    shares = _shares(named, bucket_bytes, rank, ranks, _copy if copies is None else copies.copy)
+    under way, and no more than two exist unless the caller keeps them. `borrow`: lent, until the next, if on the CPU."""
+    copy = copies.copy if copies else lambda tensor: tensor.detach().to("cpu", copy=not borrow).contiguous()
+    shares = _shares(named, bucket_bytes, rank, ranks, copy)
     for tensors in shares if copies is None else _one_ahead(shares, copies):
         yield Bucket(tensors, checksum(tensors))
         del tensors
 
 
 def _shares(
-    named: Iterable[tuple[str, Tensor]], bucket_bytes: int, rank: int, ranks: int, copy: Callable[[Tensor], Tensor]
+    named: Named, bucket_bytes: int, rank: int, ranks: int, copy: Callable[[Tensor], Tensor]
 ) -> Iterator[dict[str, Tensor]]:
     """Yields this rank's tensors of each round over the ranks, at the end of the round."""
     own: dict[str, Tensor] = {}
@@ -157,10 +160,6 @@ def _one_ahead(shares: Iterator[dict[str, Tensor]], copies: PinnedCopies) -> Ite
 def _copied(mark: torch.cuda.Event, share: dict[str, Tensor]) -> dict[str, Tensor]:
     mark.synchronize()
     return share
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 def manifest_of(version: int, buckets: Collection[Described], base: int | None = None) -> WeightManifest:
@@ -221,5 +220,5 @@ class BucketFile:
             tensors = load_file(self.path)
         if tensors.keys() != set(self.names):
             raise ValueError(f"weight bucket '{self.path}' has tensors {sorted(tensors)} instead of {sorted(self.names)}")
-        file = self.path if any(map(Path(self.path).is_relative_to, (MEMORY, PROCESSES))) else None
+        file = self.path if Path(self.path).is_relative_to(PROCESSES) else None
         return Bucket({name: tensors[name] for name in self.names}, self.checksum, file)

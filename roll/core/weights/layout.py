@@ -33,8 +33,6 @@ CODES = {
 }
 TYPES = {code: dtype for dtype, code in CODES.items()}
 METADATA = "__metadata__"
-MEMORY = Path("/dev/shm")
-"""A file system in memory, on Linux."""
 PROCESSES = Path("/proc")
 """The folder through which processes open each other's files in memory."""
 
@@ -94,8 +92,9 @@ def write_memory_file(tensors: Mapping[str, Tensor]) -> int:
 def write_file(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Writes a file. Raises `ValueError` as `write_memory_file` does, and `OSError`."""
     layout = lay_out(tensors)
-    with path.open("wb", buffering=0) as file:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb", buffering=0) as file:
         _write_layout(file.fileno(), layout)
+        file.truncate()  # only now: a file in memory keeps the pages that are written over
 
 
 def _write_layout(descriptor: int, layout: TensorLayout) -> None:

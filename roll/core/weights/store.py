@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from roll.core.configs.sizes import WINDOW
@@ -38,6 +37,8 @@ class KeptBucket:
         return self.reference
 
 
+Place = Callable[[int, int], str]
+"""`place(rank, number)`: names the file of a rank's bucket, once."""
 Receive = Callable[[int, BucketRef], Coroutine[object, object, None]]
 """`receive(version, bucket)`: delivers a bucket to one receiver."""
 
@@ -113,9 +114,8 @@ class WeightSource(Protocol):
 class WeightStore(WeightSource, Protocol):
     """A store to which a trainer publishes versions."""
 
-    def begin(self, version: int) -> Path | None:
-        """Returns the folder that the trainer's ranks write their buckets to, as `BucketFile`s; None: they leave them with the
-        back end."""
+    def begin(self, version: int) -> Place | None:
+        """Returns where the trainer's ranks write their buckets to, as `BucketFile`s; None: they leave them with the back end."""
 
     def link(self, version: int) -> Link | None:
         """Returns the version's place in its chain; None: the store has no chains."""
@@ -199,7 +199,7 @@ class MemoryWeightStore:
         self._latest = -1
         self._held: dict[int, tuple[WeightManifest, Sequence[BucketRef]]] = {}
 
-    def begin(self, version: int) -> None:
+    def begin(self, version: int) -> Place | None:
         return None
 
     def link(self, version: int) -> None:

@@ -3,7 +3,7 @@ engines from `model_update_transport`; nothing else makes that choice. A transpo
 
                    engines of the same driver, whole            explorers as separate processes, whole or as deltas
 object_store       references to the ranks' buckets             from the trainer's memory, over TCP
-shared_memory      files in this machine's memory
+ipc                handles of files in this machine's memory
 checkpoint_dir     files in the run's folder                    the same
 collective, nccl   broadcast (`BROADCAST_DEVICES`); an engine
                    that misses it pulls as with object_store
@@ -29,6 +29,7 @@ from roll.core.weights.store import (
     Buckets,
     KeptBucket,
     MemoryWeightStore,
+    Place,
     ReceivingEnd,
     SendingEnd,
     WeightSource,
@@ -37,7 +38,7 @@ from roll.core.weights.store import (
 
 TRANSPORTS = {
     "checkpoint_dir": "roll.transports.directory.DirectoryWeightStore",
-    "shared_memory": "roll.transports.directory.MemoryFolderStore",
+    "ipc": "roll.transports.handles.HandleStore",
     "served": "roll.transports.directory.ServedWeightStore",
     "followed": "roll.transports.assembled.AssembledWeights",
     "broadcast": "roll.transports.weight_broadcast.WeightBroadcast",
@@ -56,7 +57,7 @@ def weight_store(config: BaseConfig) -> WeightStore:
     """Returns the store for versions that engines of the same driver use."""
     if config.model_update_transport == "checkpoint_dir":
         return _made(WeightStore, "checkpoint_dir", _folder(config))
-    return _made(WeightStore, "shared_memory") if config.model_update_transport == "shared_memory" else MemoryWeightStore()
+    return _made(WeightStore, "ipc") if config.model_update_transport == "ipc" else MemoryWeightStore()
 
 
 def published_weights(config: BaseConfig, backend: Backend, newest: int, run_id: str, host: str, port: int = 0) -> WeightStore:
@@ -129,22 +130,22 @@ async def gather_weights(
 
 
 async def _gathered(cluster: Cluster, store: WeightStore, coming: Buckets, bucket_bytes: int) -> NewWeights:
-    folder, link = store.begin(coming.version), store.link(coming.version)
-    how = (bucket_bytes,) if link is None else (bucket_bytes, link)
+    place, link = store.begin(coming.version), store.link(coming.version)
+    how = bucket_bytes, link, place is not None
     async with asyncio.TaskGroup() as group:
-        shares = [group.create_task(_share(cluster, rank, folder, coming, *how)) for rank in range(len(cluster))]
+        shares = [group.create_task(_share(cluster, rank, place, coming, *how)) for rank in range(len(cluster))]
     # In turns, as they were made: engines that pull them in this order ask one node after the other.
     turns = itertools.zip_longest(*(share.result() for share in shares))
     buckets = [bucket for turn in turns for bucket in turn if bucket is not None]
     return NewWeights(manifest_of(coming.version, buckets, None if link is None else link.base), buckets)
 
 
-async def _share(cluster: Cluster, rank: int, folder: Path | None, coming: Buckets, *how: object) -> list[BucketRef]:
+async def _share(cluster: Cluster, rank: int, place: Place | None, coming: Buckets, *how: object) -> list[BucketRef]:
     """Returns the buckets that a rank exports."""
     await cluster.call(rank, "begin_export", *how)
     share: list[BucketRef] = []
     while True:
-        path = str(folder / f"{rank:03}-{len(share):05}.safetensors") if folder is not None else ""
+        path = place(rank, len(share)) if place is not None else ""
         reference, made = await cluster.call_for_reference(rank, "next_bucket", *filter(None, [path]))
         if made is None:
             return share

@@ -114,10 +114,10 @@ class TrainWorker(CheckpointedWorker):
         assert isinstance(self.strategy, AccumulatingStrategy), "the rules of train_on_arrival see to it"
         return self.strategy
 
-    def begin_export(self, bucket_bytes: int, link: Link | None = None) -> None:
+    def begin_export(self, bucket_bytes: int, link: Link | None = None, to_files: bool = False) -> None:
         """Begins the export of this rank's share of the buckets; `next_bucket` gathers each on demand. `link`: the version's
-        place in its chain."""
-        self._sending.begin(self.strategy.export_weights(bucket_bytes), link)
+        place in its chain, which keeps the buckets."""
+        self._sending.begin(self.strategy.export_weights(bucket_bytes, to_files and link is None), link)
 
     def next_bucket(self, path: str = "") -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
         """Returns the result of `SendingEnd.next`. Gathering is a collective: it returns when the other ranks are called, too."""

@@ -212,13 +212,13 @@ def _transport(config: PPOConfig) -> Iterator[Problem]:
     if config.mode in ("explore", "train"):
         if transport not in TRANSPORTS_APART:
             message = f"needs trainers and engines in one run: mode is {config.mode}"
-            yield Problem(key, transport, message, ", or ".join(TRANSPORTS_APART))
+            yield Problem(key, transport, message, ", or ".join(TRANSPORTS_APART[1:]))
     elif transport == "nccl":
         if shared := sorted(set(config.actor_train.devices) & set(config.actor_infer.devices)):
             why = f"both are on {shared}, and NCCL has one member a device"
             message = f"needs trainers and engines on devices of their own: {why}"
             yield Problem(key, transport, message, "collective, or object_store")
-    elif transport == "shared_memory" and config.num_nodes > 1:
+    elif transport == "ipc" and config.num_nodes > 1:
         fix = "object_store, or collective where many engines are on other nodes"
         yield Problem(key, transport, f"needs all roles on one machine: num_nodes is {config.num_nodes}", fix)
 

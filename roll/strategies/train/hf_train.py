@@ -253,7 +253,7 @@ class HFTrainStrategy(ABC):
             norm = self._step()
         return metrics | self._state.count(self.metrics_of, norm, lr)
 
-    def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
+    def export_weights(self, bucket_bytes: int, borrow: bool = False) -> Iterator[Bucket]:
         """Exports weights in the type that layers compute in, tied weights once; adapters alone in float32."""
         named = self._full_weights(self._adapted_base is not None, None if self._adapters else self._compute_dtype)
         if self._adapters and self._adapted_base is not None:
@@ -262,7 +262,7 @@ class HFTrainStrategy(ABC):
             merged = self._adapters.merged(named) if self._adapters else named
             parts = (part for whole in merged for part in published(self._model_type, *whole))
             named = ((name, part.to(self._compute_dtype) if part.is_floating_point() else part) for name, part in parts)
-        yield from make_buckets(named, bucket_bytes, self._ranks.rank, self._ranks.size, host_copies(self._device))
+        yield from make_buckets(named, bucket_bytes, self._ranks.rank, self._ranks.size, host_copies(self._device), borrow)
 
     @torch.no_grad()
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:

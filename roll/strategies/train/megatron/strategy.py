@@ -178,11 +178,11 @@ class MegatronStrategy:
             self._optimizer.step_with_ready_grads()
         return metrics | self._state.count(self.metrics_of, norm, lr)
 
-    def export_weights(self, bucket_bytes: int) -> Iterator[Bucket]:
+    def export_weights(self, bucket_bytes: int, borrow: bool = False) -> Iterator[Bucket]:
         """Exports weights in the type that layers compute in, tied weights once; the ranks of a stage share its buckets."""
         parallel, named = self._parallel, self._weights.gather(nn.Parameter.detach, self._compute_dtype)
         copies = host_copies(self._device)
-        yield from make_buckets(named, bucket_bytes, parallel.rank_in_stage, parallel.stage_ranks, copies)
+        yield from make_buckets(named, bucket_bytes, parallel.rank_in_stage, parallel.stage_ranks, copies, borrow)
 
     def snapshot(self) -> Snapshot:
         parallel, masters = self._parallel, self._masters
