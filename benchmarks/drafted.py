@@ -31,7 +31,8 @@ from roll.core.workers.infer_engines import make_infer_strategy
 from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
 
 VOCABULARY, PROMPT, CELLS = 24, 8, 100
-DRAFTS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+LONGEST = 3
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": LONGEST}
 SAMPLINGS = {
     "temperature 0.8": SamplingParams(temperature=0.8),
     "temperature 1, top_k 6": SamplingParams(top_k=6),
@@ -68,13 +69,16 @@ def sampled_from(logits: Tensor, sampling: SamplingParams) -> Tensor:
     return logits.softmax(-1)
 
 
-def proposed(before: Sequence[int], longest: int = DRAFTS["prompt_lookup_max"]) -> int | None:  # type: ignore[assignment]
-    """The token behind the first earlier place of the longest n-gram that ends the sequence."""
-    for size in range(min(longest, len(before) - 1), 0, -1):
-        for place in range(len(before) - size):
-            if before[place : place + size] == before[-size:]:
-                return before[place + size]
-    return None
+def proposals(sequence: Sequence[int], longest: int = LONGEST) -> list[int | None]:
+    """For each place, the token behind the first earlier place of the longest n-gram that ends before it."""
+    first: dict[tuple[int, ...], int] = {}
+    found: list[int | None] = []
+    for place, token in enumerate(sequence):
+        ends = [tuple(sequence[place - size : place]) for size in range(min(longest, place), 0, -1)]
+        found.append(next((first[each] for each in ends if each in first), None))
+        for each in ends:
+            first.setdefault(each, token)
+    return found
 
 
 @dataclass
@@ -91,12 +95,12 @@ class Fit:
         own = probs.gather(-1, tokens[:, None])[:, 0]
         place = below + own * torch.rand(len(own), generator=self.chance, dtype=own.dtype)
         self.cells += torch.bincount((place * CELLS).long().clamp(0, CELLS - 1), minlength=CELLS)
-        for prob, token, draft in zip(probs, tokens.tolist(), drafts, strict=True):
-            if draft is not None:
-                p = prob[draft].item()
-                self.surplus += (token == draft) - p
-                self.variance += p * (1 - p)
-                self.drafted += 1
+        places = [place for place, draft in enumerate(drafts) if draft is not None]
+        proposed = torch.tensor([drafts[place] for place in places])
+        p = probs[places].gather(-1, proposed[:, None])[:, 0]
+        self.surplus += ((tokens[places] == proposed) - p).sum().item()
+        self.variance += (p * (1 - p)).sum().item()
+        self.drafted += len(places)
 
     @property
     def tokens(self) -> int:
@@ -130,7 +134,7 @@ def compared(
     tokens, probs = ids[:, PROMPT:], sampled_from(logits, sampling)
     logprobs = (logits / sampling.temperature).log_softmax(-1).gather(-1, tokens[..., None])[..., 0]
     for row, prob, sequence in zip(tokens, probs, ids.tolist(), strict=True):
-        fit.add(prob, row, [proposed(sequence[:place]) for place in range(PROMPT, len(sequence))])
+        fit.add(prob, row, proposals(sequence)[PROMPT:])
     return float((logprobs - torch.tensor([result.logprobs for result in results])).abs().max())
 
 
