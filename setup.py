@@ -71,7 +71,7 @@ setup(
         "roll": ["py.typed", "__init__.pyi"],
         "roll.cli": ["starter/*"],  # what `roll init` writes
         "roll.view": ["static/*"],  # the page of `roll ui`
-        "roll.strategies.cpu_shims": ["sglang/*.py"],  # put on the path of SGLang's processes, not imported here
+        "roll.strategies.cpu_shims": ["sglang/*.py", "vllm/*.py"],  # put on the path of the engines' processes
     },
     entry_points={"console_scripts": ["roll = roll.cli.main:main"]},
     cmdclass={"build_py": BuildWithExamples},

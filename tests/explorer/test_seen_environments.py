@@ -93,7 +93,7 @@ REFUSED = {
     "no chat template": ({"actor_train.data_args": {"template": "none", "images": {}}}, "only the model's own chat template"),
     "a column": ({"actor_train.data_args": {"template": "native", "images": {"column": "x"}}}, "data_args.images.column"),
     "an engine": (
-        {"actor_infer": {"device_mapping": "1", "strategy_args": {"strategy_name": "vllm"}}},
+        {"actor_infer": {"device_mapping": "1", "strategy_args": {"strategy_name": "sglang"}}},
         "does not see the images",
     ),
     "nothing to see it": ({"custom_envs.lake.env_config.render_mode": "human"}, "render_mode"),

@@ -48,7 +48,7 @@ _TEXT = {
     "pad_token_id": IDS["<pad>"],
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]},
 }
-_VISION = {"depth": 2, "hidden_size": 16, "intermediate_size": 32, "num_heads": 2, "patch_size": PATCH, "out_hidden_size": 16}
+_VISION = {"depth": 2, "hidden_size": 16, "intermediate_size": 32, "num_heads": 2, "patch_size": PATCH}
 _TOKENS = {
     "image_token_id": IDS["<image>"],
     "video_token_id": len(WORDS) - 1,
@@ -65,16 +65,20 @@ def tokenizer(more: tuple[str, ...] = ()) -> Any:
     return made
 
 
+def _vision(text: dict[str, Any]) -> dict[str, Any]:
+    return {**_VISION, "out_hidden_size": text.get("hidden_size", _TEXT["hidden_size"])}
+
+
 def qwen2_5_vl(seed: int = 0, **text: Any) -> Qwen2_5_VLForConditionalGeneration:
     torch.manual_seed(seed)
-    vision = {**_VISION, "window_size": 2 * PATCH * MERGED, "fullatt_block_indexes": [1], "tokens_per_second": 2}
+    vision = {**_vision(text), "window_size": 2 * PATCH * MERGED, "fullatt_block_indexes": [1], "tokens_per_second": 2}
     config = Qwen2_5_VLConfig(text_config={**_TEXT, **text}, vision_config=vision, **_TOKENS)
     return Qwen2_5_VLForConditionalGeneration(config).eval()
 
 
 def qwen3_vl(seed: int = 0, **text: Any) -> Qwen3VLForConditionalGeneration:
     torch.manual_seed(seed)
-    vision = {**_VISION, "deepstack_visual_indexes": [0], "num_position_embeddings": 64}
+    vision = {**_vision(text), "deepstack_visual_indexes": [0], "num_position_embeddings": 64}
     config = Qwen3VLConfig(text_config={**_TEXT, "head_dim": 8, **text}, vision_config=vision, **_TOKENS)
     return Qwen3VLForConditionalGeneration(config).eval()
 
@@ -97,6 +101,17 @@ def idefics3(seed: int = 0, **text: Any) -> Idefics3ForConditionalGeneration:
 
 
 MODELS = {"qwen2.5-vl": qwen2_5_vl, "qwen3-vl": qwen3_vl, "smolvlm": smolvlm, "idefics3": idefics3}
+
+
+def for_vllm(family: str, seed: int = 0) -> Any:
+    """A model of the family with heads of 32 numbers, the fewest that vLLM knows on CPUs."""
+    text: dict[str, Any] = {"hidden_size": 64}
+    if "qwen" in family:
+        text["rope_parameters"] = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 4, 4]}
+    if family == "qwen3-vl":
+        text["head_dim"] = 32
+        text["rope_parameters"]["mrope_interleaved"] = True
+    return MODELS[family](seed, **text)
 
 
 def save(model: Any, folder: Path, wide: float = 4.0) -> Path:

@@ -14,6 +14,7 @@ from train_specs import train_spec
 
 from roll.core.algorithms.loss import LossSpec
 from roll.core.data.token_batch import TokenBatch
+from roll.core.workers.infer_interface import GenerateResult
 from roll.core.workers.train_backends import make_critic, make_train_strategy
 from roll.core.workers.train_interface import RankContext
 from roll.strategies import model_folder
@@ -82,6 +83,25 @@ def strategy_of(folder: Path, images: Path, rank: int = 0, ranks: int = 1, name:
 
 def critic_of(folder: Path, images: Path, **options: Any) -> Any:
     return make_critic(RankContext(), train_spec("fsdp2_train", folder, images=str(images), **NO_STEP, **options))
+
+
+def trained(folder: Path, images: Path, asked: dict[str, list[int]], found: dict[str, GenerateResult]) -> dict[str, torch.Tensor]:
+    """What the trainer says of the answers, each as a sample of one batch."""
+    rows = {name: torch.tensor([*prompt, *found[name].token_ids]) for name, prompt in asked.items()}
+    mask = torch.cat([torch.arange(len(row)) >= len(asked[name]) for name, row in rows.items()])
+    lengths = torch.tensor([len(row) for row in rows.values()])
+    zeros = torch.zeros(len(mask))
+    batch = TokenBatch(
+        lengths=lengths,
+        scores=torch.zeros(len(rows)),
+        temperatures=torch.ones(len(rows)),
+        tokens=torch.cat([*rows.values()]),
+        loss_mask=mask,
+        behaviour_logprobs=zeros,
+        advantages=zeros,
+    )
+    said = strategy_of(folder, images, **TOGETHER).log_probs(batch).split(lengths.tolist())
+    return {name: part[len(asked[name]) :] for name, part in zip(rows, said, strict=True)}
 
 
 def distance(some: dict[str, Tensor], other: dict[str, Tensor]) -> float:

@@ -1,5 +1,4 @@
-"""The inference engines: one row each, with its abilities and the dotted path of its code. A new engine is a folder in
-`strategies/infer/`, a row here, and a `StrategyName`."""
+"""The inference engines: one row each. A new one is a folder in `strategies/infer/`, a row here, and a `StrategyName`."""
 
 from __future__ import annotations
 
@@ -73,6 +72,7 @@ ENGINES: dict[str, EngineTraits] = {
         package="roll.strategies.infer.vllm.arguments",
         hosted=True,
         sampling_mask=True,
+        images=True,
         routes=True,
         routes_argument="enable_return_routed_experts",
         adapters="beside",

@@ -55,6 +55,16 @@ class Images:
         return Images({name: move(value) for name, value in self.inputs.items()}, move(self.places), move(self.features))
 
 
+def showings(ids: Sequence[int], features: Callable[[int], int]) -> Iterator[tuple[int, list[int]]]:
+    """Each time that an image is shown: its number, and the places of its features. `features`: how many an image has."""
+    places, begin = [place for place, token in enumerate(ids) if token < 0], 0
+    while begin < len(places):
+        number = ids[places[begin]]
+        end = begin + features(number)
+        yield number, places[begin:end]
+        begin = end
+
+
 class Views:
     """The images of a run as a family sees them. What is asked for often is kept."""
 
@@ -106,13 +116,7 @@ class Sight:
 
     def _in(self, row: Tensor) -> list[int]:
         """The images of a row, one for each time that it is shown."""
-        found: list[int] = []
-        numbers = row[row < 0].tolist()
-        place = 0
-        while place < len(numbers):
-            found.append(numbers[place])
-            place += self._views.of(numbers[place]).features
-        return found
+        return [number for number, _ in showings(row.tolist(), lambda number: self._views.of(number).features)]
 
     def images(self, shown: Shown, chosen: Callable[[Tensor], Tensor]) -> Images | None:
         """Those of some places; None if there is no feature among them. `chosen`: picks the places of [R, W]."""

@@ -9,9 +9,8 @@ import pytest
 import tiny_vision
 import torch
 from tiny_vision import IDS, drawn
-from vision_batches import PICTURES, TOGETHER, prompts, sight_of, strategy_of
+from vision_batches import PICTURES, prompts, sight_of, trained
 
-from roll.core.data.token_batch import TokenBatch
 from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, SamplingParams
 from roll.strategies import model_folder
 from roll.strategies.infer.hf.slot_engine import SlotEngine
@@ -33,25 +32,6 @@ def answers(engine: SlotEngine, asked: dict[str, list[int]], **params: Any) -> d
     while not engine.idle:
         found |= {result.request_id: result for result in engine.step()}
     return found
-
-
-def trained(folder: Path, images: Path, asked: dict[str, list[int]], found: dict[str, GenerateResult]) -> dict[str, torch.Tensor]:
-    """What the trainer says of the answers, each as a sample of one batch."""
-    rows = {name: torch.tensor([*prompt, *found[name].token_ids]) for name, prompt in asked.items()}
-    mask = torch.cat([torch.arange(len(row)) >= len(asked[name]) for name, row in rows.items()])
-    lengths = torch.tensor([len(row) for row in rows.values()])
-    zeros = torch.zeros(len(mask))
-    batch = TokenBatch(
-        lengths=lengths,
-        scores=torch.zeros(len(rows)),
-        temperatures=torch.ones(len(rows)),
-        tokens=torch.cat([*rows.values()]),
-        loss_mask=mask,
-        behaviour_logprobs=zeros,
-        advantages=zeros,
-    )
-    said = strategy_of(folder, images, **TOGETHER).log_probs(batch).split(lengths.tolist())
-    return {name: part[len(asked[name]) :] for name, part in zip(rows, said, strict=True)}
 
 
 def assert_agree(folder: Path, images: Path, asked: dict[str, list[int]], found: dict[str, GenerateResult]) -> None:

@@ -44,6 +44,9 @@ ROUTES = "enable_return_routed_experts"
 """The argument of an engine that records which experts computed a token."""
 
 _DRAFTS = "write speculative_config"
+_PREPARED = (
+    "images come to the engine as the trainer sees them: data_args.images, and preprocessor_config.json of the model's folder"
+)
 OURS: dict[str, str] = {
     "model": "the model is model_name_or_path of its block, or pretrain",
     "model_weights": "the model is model_name_or_path of its block, or pretrain",
@@ -80,6 +83,11 @@ OURS: dict[str, str] = {
     "data_parallel_rank": "write data_parallel_size, or nothing: engines are counted by device_mapping",
     "nnodes": "an engine's devices are on one node",
     "disable_log_stats": "the run's engine figures come from there",
+    "mm_processor_kwargs": _PREPARED,
+    "mm_processor_cache_gb": _PREPARED,
+    "mm_device_do_normalize": _PREPARED,
+    "limit_mm_per_prompt": _PREPARED,
+    "language_model_only": _PREPARED,
 }
 """Arguments that are set here or have no place in a run, with the reason for the user."""
 
@@ -156,6 +164,10 @@ _OURS: dict[str, object] = {
     "disable_log_stats": True,
 }
 """What the requests and weight updates of this project need."""
+
+
+SEEING: dict[str, object] = {"mm_device_do_normalize": False, "mm_processor_cache_gb": 0}
+"""Of a model that sees: images come with their pixels normalised, and are kept on our side."""
 
 
 def engine_arguments(
@@ -263,14 +275,17 @@ def _refuse_others(given: Mapping[str, object]) -> None:
 
 def check_folder(folder: str, given: Mapping[str, Any], dtype: str, device_kind: str) -> None:
     """`ValueError` if vLLM cannot run the Hugging Face model on such a device with these arguments."""
-    if device_kind != "cpu" and not given.get("quantization"):
-        return
     if device_kind == "cpu" and (value := os.environ.get(INVARIANT, "0")) not in ("", "0"):
         raise ValueError(f"{INVARIANT} is {value}: unset it; its operations are Triton's, without which vLLM's CPU engines die")
     from transformers import AutoConfig  # which takes a second
 
-    model = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).get_text_config()
-    check_quantised(given, model, dtype, device_kind)
+    config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    model = config.get_text_config()
+    if config.model_type == "qwen3_vl" and not model.rope_parameters.get("mrope_interleaved"):
+        why = "its positions are interleaved, and vLLM takes them for others unless the text's rope_parameters say"
+        raise ValueError(f"{folder}/config.json: {why} mrope_interleaved: true")
+    if device_kind == "cpu" or given.get("quantization"):
+        check_quantised(given, model, dtype, device_kind)
     if device_kind == "cpu":
         _head_size(model)
 

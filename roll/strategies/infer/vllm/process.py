@@ -21,6 +21,8 @@ from roll.core.distributed.devices import torch_indices, visible_devices
 from roll.core.errors import EngineError
 from roll.platform.garbage import collection_paused
 from roll.platform.temp_folder import TempFolder, temporary_files_in
+from roll.strategies.cpu_shims.vllm import absent_torchvision
+from roll.strategies.infer.vllm.arguments import SEEING
 from roll.strategies.infer.vllm.own_metrics import OwnMetrics
 
 OWNER = "ROLL_ENGINE_OWNER"
@@ -72,6 +74,9 @@ def engine_environment(
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # engines would all be bound to the first cores
         if EngineArguments(dict(arguments)).devices_per_engine == 1:
             env["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the model is in the scheduler's process, as on a GPU
+        if SEEING.keys() <= arguments.keys():
+            above = os.environ.get("PYTHONPATH")
+            env["PYTHONPATH"] = os.pathsep.join([str(Path(absent_torchvision.__file__).parent), *([above] if above else [])])
         if arguments.get("enforce_eager"):
             env["TORCHDYNAMO_DISABLE"] = "1"  # a helper for log-probs is compiled all the same: 20 s at the first request
     else:
@@ -101,10 +106,14 @@ def start_engine(arguments: Mapping[str, Any], environment: Mapping[str, str], f
     """An `AsyncLLM`, ready. `ValueError` if vLLM refuses an argument."""
     with _environment(environment), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # vLLM's own, at its import
+        if "PYTHONPATH" in environment:
+            absent_torchvision.stand_in()
         with collection_paused():
             from vllm.engine.arg_utils import AsyncEngineArgs
             from vllm.v1.engine.async_llm import AsyncLLM
             from vllm.v1.metrics.loggers import StatLoggerBase
+
+            from roll.strategies.infer.vllm import no_processor  # noqa: F401
 
         class Counter(StatLoggerBase):  # type: ignore[misc]
             def __init__(self, vllm_config: Any, engine_index: int = 0) -> None: ...

@@ -25,11 +25,6 @@ KEPT = "kept_sets"
 """The extra argument of a request that asks for the set that each token was drawn from."""
 
 
-def vllm_prompt(request: GenerateRequest, version: int) -> dict[str, object]:
-    """`version` is that of the weights that will read the prompt: a prefix cached under other weights has another salt."""
-    return {"prompt_token_ids": [*request.prompt_ids, *request.partial_ids], "cache_salt": str(version)}
-
-
 def vllm_sampling(request: GenerateRequest, limit: int) -> object:
     """vLLM's sampling parameters for `limit` more tokens. With stop strings the outputs come token by token, and are searched
     here."""

@@ -28,9 +28,9 @@ from roll.core.workers.infer_interface import (
     OwnMetric,
     WeightUpdateMode,
 )
-from roll.core.workers.response_text import Tokenizer
 from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
-from roll.strategies.infer.vllm.arguments import ROUTES, engine_arguments
+from roll.strategies.infer.vllm.arguments import ROUTES, SEEING, engine_arguments
+from roll.strategies.infer.vllm.images import EngineImages, Prompt, under
 from roll.strategies.infer.vllm.own_metrics import OwnMetrics
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
 from roll.strategies.infer.vllm.weights import ReceivedAdapters, ReceivedWeights, lora_request
@@ -55,8 +55,8 @@ class VLLMInferStrategy:
     prompt + response tokens of a request. `devices`: torch devices as this process counts them, one for each of the engine's
     ranks; on CPUs ("cpu",). `threads`: CPU threads of the engine. `seed` serves the requests that bring none. `version`: the
     policy version of the folder's weights. `engine_args`: further arguments of vLLM's `AsyncEngineArgs`. `adapters`: weight
-    updates are adapters, which the engine serves over their base. `ValueError` if vLLM is missing, of an unknown version, or
-    refuses an argument."""
+    updates are adapters, which the engine serves over their base. `images`: the folder of the run's. `ValueError` if vLLM is
+    missing, of an unknown version, or refuses an argument."""
 
     _adopting: asyncio.Task[None] | None = None
     _asleep = False
@@ -80,9 +80,10 @@ class VLLMInferStrategy:
         version: int = 0,
         engine_args: Mapping[str, Any] | None = None,
         adapters: AdapterSource | None = None,
+        images: str | None = None,
     ) -> None:
-        model: Any = AutoConfig.from_pretrained(model_path).get_text_config()
-        on_cpu = set(devices) == {"cpu"}
+        config: Any = AutoConfig.from_pretrained(model_path)
+        model, on_cpu = config.get_text_config(), set(devices) == {"cpu"}
         arguments = engine_arguments(
             adapters.base if adapters else model_path,
             engine_args or {},
@@ -93,19 +94,19 @@ class VLLMInferStrategy:
             max_running_requests=max_running_requests,
             cpu=on_cpu,
             lora_rank=adapters.rank if adapters else None,
-        )
-        self._queue = RequestQueue(RequestBounds(model.vocab_size, max_length), max_running_requests)
-        self._tokenizer: Tokenizer = AutoTokenizer.from_pretrained(model_path)
+        ) | (SEEING if images is not None else {})
+        self._images, self._tokenizer = EngineImages(Path(model_path), images), AutoTokenizer.from_pretrained(model_path)
+        self._queue = RequestQueue(RequestBounds(model.vocab_size, max_length, sees=images is not None), max_running_requests)
         self._adapters = ReceivedAdapters(adapters) if adapters else None
-        self._received = self._adapters or ReceivedWeights(Path(model_path), tied=bool(model.tie_word_embeddings))
+        shapes, tied = self._images.shapes, bool(config.tie_word_embeddings)
+        self._received = self._adapters or ReceivedWeights(Path(model_path), tied, shapes)
         self._whole = self._received if isinstance(self._received, ReceivedWeights) else None
         self._frees_memory = bool(arguments.get("enable_sleep_mode")) and not on_cpu
-        self._figures, self._folder = EngineFigures(), engine_folder()
+        self._figures, self._folder, self._version = EngineFigures(), engine_folder(), version
         environment = engine_environment(devices, threads, arguments, self._folder.path)
         self._engine = start_engine(arguments, environment, self._figures)
         self._lora = lora_request(adapters.base) if adapters else None  # requests name it, to be computed with the adapters
-        self._submitting, self._updating = asyncio.Lock(), asyncio.Lock()
-        self._calls, self._version = dict[str, _Call](), version
+        self._submitting, self._updating, self._calls = asyncio.Lock(), asyncio.Lock(), dict[str, _Call]()
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """Cancelling the call aborts the request in the engine. Raises `EngineError` if the engine ended."""
@@ -200,8 +201,7 @@ class VLLMInferStrategy:
 
     async def own_metrics(self) -> list[OwnMetric]:
         await self._ready()
-        if self._figures.own is None:
-            self._figures.own = OwnMetrics(self._engine.vllm_config)
+        self._figures.own = self._figures.own or OwnMetrics(self._engine.vllm_config)
         return self._figures.own.read()
 
     async def close(self) -> None:
@@ -222,8 +222,9 @@ class VLLMInferStrategy:
         self._calls[name] = call
         preemptions = self._figures.preemptions
         try:
+            prompt = await self._images.prompt(call.request)
             async with self._submitting:  # the version cannot change meanwhile
-                await self._submit(call)
+                await self._submit(call, prompt)
             if call.given_up:  # while it was on its way to the engine
                 await self._abort([name])
             result = await self._collect(call)
@@ -236,9 +237,9 @@ class VLLMInferStrategy:
         result.preempted = self._figures.preemptions > preemptions
         return result
 
-    async def _submit(self, call: _Call) -> None:
+    async def _submit(self, call: _Call, prompt: Prompt) -> None:
         """Returns when the engine has the request."""
-        from roll.strategies.infer.vllm.requests import vllm_prompt, vllm_sampling
+        from roll.strategies.infer.vllm.requests import vllm_sampling
 
         if self._ended is not None:
             raise self._ended
@@ -247,11 +248,10 @@ class VLLMInferStrategy:
             raise Aborted(request.request_id)
         if self._dropped is not None:
             await self._restore(self._dropped.served)
-        prompt, sampling = vllm_prompt(request, self._version), vllm_sampling(request, call.limit)
+        salted, sampling = under(prompt, self._version), vllm_sampling(request, call.limit)
+        more = {"priority": request.priority, "lora_request": self._lora}
         async with self._engine_errors():
-            call.collector = await self._engine.add_request(
-                request.request_id, prompt, sampling, priority=request.priority, lora_request=self._lora
-            )
+            call.collector = await self._engine.add_request(request.request_id, salted, sampling, **more)
 
     async def _collect(self, call: _Call) -> GenerateResult:
         from roll.strategies.infer.vllm.requests import Response
@@ -277,13 +277,12 @@ class VLLMInferStrategy:
         # Not engine.pause_generation(), which sleeps 20 ms on top.
         await engine.engine_core.pause_scheduler_async(mode="wait" if mode == "drain" else "keep", clear_cache=False)
         began = time.perf_counter()
+        forgotten = [] if mode == "in_flight" else [engine.reset_prefix_cache(reset_running_requests=True)]
+        if forgotten and self._images.shown:
+            forgotten.append(engine.reset_encoder_cache())
         # The engine is paused, so their order is free: one round trip instead of three.
-        *_, cleared = await asyncio.gather(
-            self._load(files),
-            engine.update_weight_version(str(version)),
-            *([] if mode == "in_flight" else [engine.reset_prefix_cache(reset_running_requests=True)]),
-        )
-        if cleared is False:
+        done = await asyncio.gather(self._load(files), engine.update_weight_version(str(version)), *forgotten)
+        if False in done:
             raise RuntimeError("the prefix cache could not be cleared")
         self._version = version
         await engine.resume_generation()
@@ -307,8 +306,7 @@ class VLLMInferStrategy:
     async def _ready(self) -> None:
         if self._ended is not None:
             raise self._ended
-        if self._adopting is None:
-            self._adopting = asyncio.create_task(self._adopt())
+        self._adopting = self._adopting or asyncio.create_task(self._adopt())
         await asyncio.shield(self._adopting)
 
     async def _adopt(self) -> None:

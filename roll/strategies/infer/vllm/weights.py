@@ -35,10 +35,11 @@ class ReceivedWeights:
 
     Thread-safe: buckets may arrive on any thread."""
 
-    def __init__(self, folder: Path, tied: bool) -> None:
+    def __init__(self, folder: Path, tied: bool, shapes: dict[str, list[int]] | None = None) -> None:
         """`folder`: a Hugging Face model folder; its weights' names and shapes are those that every version must have.
-        `tied`: the output layer is the embedding, as the model's configuration says."""
-        self._shapes = BaseWeights(folder).shapes
+        `tied`: the output layer is the embedding, as the model's configuration says. `shapes`: where the folder's names are
+        not those that the trainer sends."""
+        self._shapes = shapes or BaseWeights(folder).shapes
         embedding = _embedding(list(self._shapes)) if tied else None
         self._aliases = {HEAD: embedding} if embedding else {}
         if embedding:

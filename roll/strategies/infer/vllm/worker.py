@@ -17,6 +17,7 @@ from vllm.config import set_current_vllm_config
 from vllm.distributed import get_pp_group
 from vllm.v1.sample.sampler import Sampler
 
+from roll.strategies.infer.vllm import no_processor  # noqa: F401
 from roll.strategies.infer.vllm.process import OWNER
 from roll.strategies.infer.vllm.routes import record_when_ready, recorded
 from roll.strategies.infer.vllm.sampler import PolicySampler, ReadingSampler, attach_sets
