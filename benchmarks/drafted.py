@@ -98,7 +98,7 @@ class Fit:
         places = [place for place, draft in enumerate(drafts) if draft is not None]
         proposed = torch.tensor([drafts[place] for place in places])
         p = probs[places].gather(-1, proposed[:, None])[:, 0]
-        self.surplus += ((tokens[places] == proposed) - p).sum().item()
+        self.surplus += ((tokens[places] == proposed).double() - p).sum().item()
         self.variance += (p * (1 - p)).sum().item()
         self.drafted += len(places)
 

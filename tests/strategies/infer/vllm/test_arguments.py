@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from forked import Forks
+from tiny_models import tiny_qwen2
 from transformers import Qwen2Config
 
 from roll.core.configs.arguments import StrategyArguments
@@ -151,7 +152,9 @@ def test_a_head_size_that_vllm_does_not_know_is_refused_on_cpus() -> None:
 
 
 @needs_vllm
-def test_the_batch_invariant_mode_is_refused_on_a_cpu_where_its_first_operation_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_batch_invariant_mode_is_refused_on_a_cpu_where_its_first_operation_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The mean of an RMS norm is the first. An engine would start, and die of it at its first request."""
     batch_invariant = pytest.importorskip("vllm.model_executor.determinism.batch_invariant")
     with pytest.raises(TypeError, match="'function' object is not subscriptable"):
@@ -159,7 +162,8 @@ def test_the_batch_invariant_mode_is_refused_on_a_cpu_where_its_first_operation_
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     with pytest.raises(ValueError, match="VLLM_BATCH_INVARIANT is 1: unset it; its operations are Triton's"):
         check_folder("no/folder", {}, "bf16", "cpu")
-    check_folder("no/folder", {}, "bf16", "cuda")
+    tiny_qwen2(64).save_pretrained(tmp_path)
+    check_folder(str(tmp_path), {}, "bf16", "cuda")
 
 
 @needs_vllm
