@@ -243,6 +243,7 @@ class HFInferConfig:
         "Tokens the KV cache of one engine may hold; caps the running requests at kv_cache_tokens // sequence_length.",
         bounds=Bounds(ge=1),
     )
+    cuda_graphs: bool = option(True, "On GPUs a token step is one graph. false: thousands of launches.")
 
 
 @dataclass(frozen=True, kw_only=True)

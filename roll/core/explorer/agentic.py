@@ -144,7 +144,9 @@ class AgenticExplorer(Explorer):
 
     async def play(self, group: SampleGroup) -> SampleGroup | None:
         """Plays the episodes of the group; None if it is dropped, by others or because it cannot be played."""
-        if (played := await self._played(group, uid := group.prompt.uid)) is None:
+        uid = group.prompt.uid
+        played = await self._played(group, uid)
+        if played is None:
             self._recorded.remove(uid)
         return played
 
@@ -193,8 +195,8 @@ class AgenticExplorer(Explorer):
         coordinators = self._coordinators
         failures = {f"env/failures/{kind}": float(count) for kind, count in coordinators.failures.items()}
         mixture = self._source.metrics() if isinstance(self._source, EpisodeSource) else {}
-        deaths, aborted = float(coordinators.cluster.restarts), float(coordinators.aborted)
-        return failures | mixture | {"env/worker_deaths": deaths, "env/redundant_aborted": aborted}
+        deaths = {"env/worker_deaths": float(coordinators.cluster.restarts)}
+        return failures | deaths | mixture | {"env/redundant_aborted": float(coordinators.aborted)}
 
     def figures(self) -> dict[str, object]:
         return {
@@ -204,9 +206,17 @@ class AgenticExplorer(Explorer):
         }
 
     def _task(self, key: str, prompt: Prompt, version: int) -> GroupTask:
-        manager, of = self._manager, {"uid": prompt.uid, "tag": prompt.tag, "env_seed": prompt.row["env_seed"]}
-        started = manager.group_size + manager.group_size_redundancy
-        return GroupTask(key=key, **of, started=started, needed=manager.group_size, sampling=self._sampling, version=version)
+        needed = self._manager.group_size
+        return GroupTask(
+            key=key,
+            uid=prompt.uid,
+            tag=prompt.tag,
+            env_seed=prompt.row["env_seed"],
+            started=needed + self._manager.group_size_redundancy,
+            needed=needed,
+            sampling=self._sampling,
+            version=version,
+        )
 
     async def _evaluate(
         self, version: int, of: ValidationSet, environment: Prompt, places: asyncio.Semaphore

@@ -226,10 +226,12 @@ def engines_on(
     backend: Backend,
 ) -> list[tuple[Placement, dict[str, Any]]]:
     """Returns, for each engine, its placement, and its name and options. `given`: options of all."""
-    per_engine = chosen.devices_per_engine if isinstance(chosen := on.strategy_args.options, EngineArguments) else 1
-    places = place(on.devices, inventory, per_engine)
-    options = [{**given, **_engine_options(config, on.strategy_args, model, each, inventory, backend)} for each in places]
-    return [(each, {"name": on.strategy_args.strategy_name, "options": of}) for each, of in zip(places, options, strict=True)]
+    args = on.strategy_args
+    per_engine = args.options.devices_per_engine if isinstance(args.options, EngineArguments) else 1
+    return [
+        (at, {"name": args.strategy_name, "options": {**given, **_engine_options(config, args, model, at, inventory, backend)}})
+        for at in place(on.devices, inventory, per_engine)
+    ]
 
 
 def _engine_options(
@@ -251,6 +253,7 @@ def _engine_options(
         "device": devices[0],
         "attn_implementation": model.attn_implementation,
         "deterministic": config.deterministic is True,
+        "graphs": isinstance(chosen, HFInferConfig) and chosen.cuda_graphs,
         "borrows_cores": borrows_cores(config, inventory),
     }
 
