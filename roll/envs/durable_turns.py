@@ -27,7 +27,6 @@ from roll.core.record.journal import plain
 from roll.core.workers.infer_interface import SamplingParams
 from roll.envs.env_manager import Environment
 from roll.envs.environment import Info, Observation, Results, Step
-from roll.envs.folder_calls import FolderIsAway
 from roll.envs.host import EnvHandle
 from roll.envs.turn_files import AGAIN, EPISODE, RowFile, TurnFiles, from_json, oldest, rows_of, to_json
 
@@ -55,7 +54,7 @@ class GroupTurns:
         self._stopped = False
         try:
             known = self._calls(rows_of, self._path)
-        except FolderIsAway:
+        except TimeoutError:
             known, self._stopped = [], True
         for row in known:
             rows = self._rows[row[EPISODE]]
@@ -82,7 +81,7 @@ class GroupTurns:
             if self._file.size > self._most:
                 raise OSError(f"{self._path} has more than {self._most:,} bytes")
             self._calls(self._file.append, known)
-        except FolderIsAway:
+        except TimeoutError:
             self._stopped = True
             return
         except (OSError, ValueError) as error:

@@ -18,10 +18,6 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class FolderIsAway(OSError):
-    """The folder does not answer in time, or has not answered yet. Told already, once for each time that it is away."""
-
-
 class FolderCalls:
     """Calls to a folder of a machine's own are made at once: a thread's wake-up would cost more than they do."""
 
@@ -30,11 +26,12 @@ class FolderCalls:
         self._late: Future[Any] | None = None
 
     def __call__(self, call: Callable[..., T], *arguments: object, patience_s: float | None = None) -> T:
-        """Raises `FolderIsAway`; the call may happen all the same, later."""
+        """Raises `TimeoutError` where the folder does not answer in time, or has not answered yet, which is told once for each
+        time that it is away; the call may happen all the same, later."""
         if not self._may_hang:
             return call(*arguments)
         if self._late is not None and not self._late.done():
-            raise FolderIsAway(f"{self._path} does not answer")
+            raise TimeoutError(f"{self._path} does not answer")
         outcome = in_thread("turns", call, *arguments).outcome
         try:
             return outcome.result(patience_s or MOMENT_S)
@@ -43,7 +40,7 @@ class FolderCalls:
                 raise  # an answer of the folder's own
             self._late = outcome
             logger.warning("%s does not answer: turns are not recorded until it does, and the episodes go on", self._path)
-            raise FolderIsAway(f"{self._path} does not answer") from None
+            raise TimeoutError(f"{self._path} does not answer") from None
 
     def leave(self, call: Callable[[], object]) -> None:
         """Makes a call that nobody waits for, however long it takes."""

@@ -26,7 +26,7 @@ from roll.core.record.callbacks import Callback, MetricsRow, Summary
 from roll.core.record.checkpoint import CheckpointStore
 from roll.core.record.journal import read_rows, write_atomically
 from roll.core.record.run_progress import RunProgress
-from roll.envs.folder_calls import FolderCalls, FolderIsAway
+from roll.envs.folder_calls import FolderCalls
 from roll.plan.turn_bytes import FOLDER
 
 EPISODE, AGAIN = "episode", "again"
@@ -79,7 +79,7 @@ class TurnFiles:
             self.calls(self.path(uid).unlink)
 
     def clear(self) -> None:
-        with suppress(FolderIsAway):
+        with suppress(TimeoutError):
             self.calls(partial(shutil.rmtree, self._folder, ignore_errors=True), patience_s=CLEAR_S)
 
     def forget_after(self, version: int) -> None:
@@ -176,7 +176,7 @@ class KeptTurns(Callback):
 
     def on_summary(self, summary: Summary, progress: RunProgress) -> None:
         newest = 0
-        with suppress(FolderIsAway):
+        with suppress(TimeoutError):
             newest = max(self._files.calls(self._store.steps), default=0)
         while self._judged and self._judged[0][0] < newest:
             self._files.remove(self._judged.popleft()[1])

@@ -21,8 +21,6 @@ from roll.core.configs.worker import TEACHERS
 from roll.core.weights.folder_files import CONFIG, Stored, beginning, beyond_context, read_json, stored_tensors, weight_files
 from roll.prompts.hub import cached, is_hub_name
 from roll.strategies.folder_tokens import PADDING, FolderTokens, folder_tokens
-from roll.strategies.vision.families import family_of, sees
-from roll.strategies.vision.family import PROCESSOR
 
 CLASSIFIER = "reward_model"
 ANSWER = "\u27e6answer\u27e7"
@@ -112,6 +110,8 @@ class Models:
         ends = self.ends if sampling.end_ids is None else sampling.end_ids
         shared: dict[str, object] = {"tokenizer of pretrain": f"{len(names):,} tokens ({digest})"}
         shared["tokens that end an answer"] = sorted(ends)
+        from roll.strategies.vision.families import family_of  # which takes torch
+
         family = family_of(Path(self._models[0].folder))
         return shared if family is None else {**shared, "images of pretrain": family.places}
 
@@ -258,6 +258,9 @@ class Models:
 
     def _same_places(self, model: UsedModel) -> None:
         """An image has as many places in the policy's ids as it has features to this one."""
+        from roll.strategies.vision.families import family_of, sees
+        from roll.strategies.vision.family import PROCESSOR
+
         first = self._policy()[0].folder
         if not (sees(Path(first)) and sees(Path(model.folder))):
             return

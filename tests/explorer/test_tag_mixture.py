@@ -13,7 +13,7 @@ MIXTURE = {"custom_envs.easy": EASY, "pass_rate_mixture.least": 0.2, "pass_rate_
 
 
 def test_a_tag_that_always_succeeds_is_played_less_and_a_resumed_run_goes_on_with_that(lab, make_config):
-    config = make_config({**MIXTURE, "custom_envs.letters.env_config": {"length": 1}}, max_steps=8, save_steps=8)
+    config = make_config({**MIXTURE, "custom_envs.letters.env_config": {"length": 1}}, max_steps=8, save_steps=8, seed=5)
     run = lab.run(config)
     last = run.steps()[-1]
     measured = {tag: last[f"mixture/{tag}/pass_rate"] for tag in ("easy", "letters")}

@@ -105,7 +105,7 @@ def test_limits_are_told_to_the_coroutine_and_end_one_that_does_not_mind(lab, of
 
 
 def test_a_failed_rollout_is_made_again_and_then_costs_its_group(lab, of_rollouts):
-    run = finished(lab, of_rollouts("odd_ones_fail", SMALL, max_steps=1))
+    run = finished(lab, of_rollouts("odd_ones_fail", {**SMALL, "seed": 5}, max_steps=1))  # some answers are odd
     failures = {name: value for name, value in run.steps()[-1].items() if name.startswith("rollout/failures/")}
     assert failures.keys() == {"rollout/failures/exception"} and failures["rollout/failures/exception"] > 0
     assert all(sample["reward"] == 1.0 for sample in run.trained_samples())

@@ -39,7 +39,7 @@ def test_a_function_of_the_script_is_a_reward(make_config):
     summary = AsyncTrainingFlow(config, local=True).run()
     assert summary["status"] == "finished", summary["reason"]
     written = yaml.safe_load((Path(config.run_dir) / "config.yaml").read_text())
-    assert written == to_mapping(config)
+    assert written == to_mapping(config) | {"model_update_transport": "ipc"}, "auto, on one machine"
     assert written["rewards"]["sums"]["worker_cls"] == f"{__name__}.short"
 
 
