@@ -227,7 +227,7 @@ class Uneven(Slow):
 
 
 class Fickle(Slow):
-    """Shows something else in every process from its third turn on."""
+    """Shows something else in forks from its third turn on."""
 
     def _show(self) -> str:
-        return super()._show() if self.turn < 3 else f"{'abcdefgh'[os.getpid() % 8]}="
+        return super()._show() if self.turn < 3 else "a=" if str(os.getpid()) == os.environ["NO_FORK"] else "b="

@@ -163,7 +163,8 @@ def test_no_effect_happens_twice(coordinator, tmp_path):
     print(f"{killed} kills in {groups} groups")
 
 
-def test_an_environment_that_does_otherwise_is_told_of_and_its_episode_restarts(coordinator, tmp_path, caplog):
+def test_an_environment_that_does_otherwise_is_told_of_and_its_episode_restarts(coordinator, tmp_path, caplog, monkeypatch):
+    monkeypatch.setenv("NO_FORK", str(os.getpid()))
     play_and_kill(lambda: coordinator(env_type="Fickle"), task(1), 3, 0, tmp_path / "result")
     asked = len(lines(tmp_path / "asked"))
     other = coordinator(env_type="Fickle")
