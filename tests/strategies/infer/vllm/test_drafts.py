@@ -20,8 +20,8 @@ pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("vllm"), pytest.mark.usefixtures("forked_engines")]
 
 RESPONSE, EXACT = 48, 1e-4
-SURE = 1e-4
-"""Seldomer, a fit is none: the seeds are fixed, but an engine's own numbers are not."""
+SURE, DEVIATIONS = 1e-6, 5
+"""An engine draws other numbers each time: so seldom, or so far off, is no chance. As vLLM comes, it is 400 deviations off."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_tokens_are_those_of_the_policy_before_and_after_an_update(script: Modul
         fit = script.Fit()
         assert script.compared(model, requests, results, sampling, fit) <= EXACT
         assert fit.tokens == 64 * RESPONSE and fit.drafted > 0.7 * fit.tokens
-        assert fit.p_value > SURE and abs(fit.deviations) < 4
+        assert fit.p_value > SURE and abs(fit.deviations) < DEVIATIONS
 
 
 def test_a_rejected_draft_that_is_drawn_from_the_whole_distribution_is_found(script: ModuleType) -> None:
@@ -74,7 +74,7 @@ def test_a_rejected_draft_that_is_drawn_from_the_whole_distribution_is_found(scr
         return fit
 
     exact = fit_of(probs.index_fill(1, torch.tensor([draft]), 0))
-    assert exact.p_value > SURE and abs(exact.deviations) < 4
+    assert exact.p_value > SURE and abs(exact.deviations) < DEVIATIONS
     assert fit_of(probs).deviations > 8
 
 
