@@ -84,7 +84,7 @@ from roll.chat.own_rollouts import Chat as Chat
 from roll.prepare.agentic_run import AgenticPipeline as AgenticPipeline
 from roll.core.record.callbacks import Callback as Callback
 from roll.core.record.run_progress import RunProgress as RunProgress
-from roll.core.flow.custom_stage import BuiltIn as BuiltIn
+from roll.prepare.own_stages import BuiltIn as BuiltIn
 from roll.core.flow.custom_stage import Drop as Drop
 from roll.core.flow.custom_stage import CustomStage as CustomStage
 from roll.core.rewards.worker import RewardResult as RewardResult

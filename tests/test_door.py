@@ -11,7 +11,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 import roll
-from roll.core.configs.derived import shared_out, with_default_devices
+from roll.prepare.default_devices import shared_out, with_default_devices
 
 ROOT = Path(__file__).parents[1]
 

@@ -20,9 +20,10 @@ from roll.compat.roll.pipelines import OTHER_PIPELINE
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.backend_arguments import MegatronConfig
 from roll.core.configs.ppo import PPOConfig
-from roll.core.configs.problems import ConfigError, LoadReport, Problem
+from roll.core.configs.problems import ConfigError, Problem
 from roll.core.distributed.machine import Machine
 from roll.envs.registry import BUILT_IN, config_problems, env_class
+from roll.plan.load_report import LoadReport
 from roll.plan.rules.validation import check_config
 from roll.prepare.check import planned_devices
 from roll.prepare.compose import load

@@ -18,11 +18,12 @@ from roll.cli.found_here import missing_here
 from roll.cli.options import OVERRIDES, Parser, complain, config_folder, fitted, pipeline_named
 from roll.compat.roll.pipelines import AnyConfig
 from roll.core.configs.ppo import AUDITS, PPOConfig
-from roll.core.configs.problems import ConfigError, LoadReport, Problem
+from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.redact import redact_at, redact_text, visible
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.sizes import GIB, counted
 from roll.core.distributed.machine import this_machine
+from roll.plan.load_report import LoadReport
 from roll.plan.rows_config import RowsConfig
 from roll.plan.rules.validation import check_config
 from roll.plan.text import keys, whole

@@ -15,10 +15,9 @@ from roll.core.configs.redact import redact_text
 from roll.core.configs.sizes import GIB
 from roll.core.errors import DatabaseError, Fixable
 from roll.core.record.checkpoint import Checkpoint
-from roll.core.record.run_identity import standing
 from roll.plan.rules.addresses import FREE, listening_at
 from roll.platform.ports import check_listening
-from roll.prepare.beginning import beginning
+from roll.prepare.beginning import beginning, standing
 from roll.reports.receivers import receivers_of
 from roll.reports.spans import INSTALL, check_installed
 

@@ -17,8 +17,8 @@ from roll.core.configs.problems import MISSING_VALUE, ConfigError, Problem
 from roll.core.configs.redact import visible
 
 if TYPE_CHECKING:
-    from roll.core.configs.problems import LoadReport
     from roll.core.flow.custom_stage import CustomStage
+    from roll.plan.load_report import LoadReport
     from roll.prepare.replayed import Config
 
 RECORDED = (
@@ -147,8 +147,8 @@ def _key(change: str) -> str:
 
 def _debugger(step: int) -> CustomStage:
     """A stage in which Python's debugger has the step's groups and tensors."""
-    from roll.core.flow.custom_stage import make_stage
     from roll.core.trainer.trainer import Step
+    from roll.prepare.own_stages import make_stage
 
     async def debugger(item: Step) -> Step:
         if item.number + 1 == step:

@@ -30,9 +30,10 @@ from roll.cli.options import (
     pipeline_named,
 )
 from roll.compat.roll.pipelines import AnyConfig, Pipeline
-from roll.core.configs.problems import MISSING_VALUE, ConfigError, LoadReport, Problem
+from roll.core.configs.problems import MISSING_VALUE, ConfigError, Problem
 from roll.core.configs.redact import HIDDEN, redact, visible
 from roll.core.distributed.machine import this_machine
+from roll.plan.load_report import LoadReport
 from roll.plan.text import condensed
 from roll.platform.garbage import collection_paused, searching_young_objects, spare_what_is_there
 from roll.platform.process_setup import set_defaults

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from roll.core.configs.arguments import KV_GRANULE
+from roll.core.configs.backend_arguments import DeepSpeedConfig
+from roll.core.configs.sizes import BYTES, compute_dtype
+from roll.core.configs.worker import WorkerConfig
 from roll.core.data.microbatches import Forest
 from roll.plan.model_shape import ModelShape
 
@@ -245,3 +248,12 @@ def engine_weights(model: Model, element: int, shadow: bool, tensor: int = 1, fp
 
 def total(parts: Sequence[Part]) -> int:
     return sum(part.bytes for part in parts)
+
+
+def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
+    """Returns the bytes of one number in the role's number type."""
+    options = worker.strategy_args.options
+    dtype = worker.model_args.dtype
+    if isinstance(options, DeepSpeedConfig):
+        dtype = options.computed_in(dtype)
+    return BYTES[compute_dtype(dtype, accelerators)]

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 
 from roll.core.configs.arguments import CACHE_BYTES, EngineArguments, FSDP2Config, cpu_cache_tokens
 from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
-from roll.core.configs.derived import Derived, adapter_updates, element_bytes, optimizer_batch_size
+from roll.core.configs.derived import Derived, adapter_updates, optimizer_batch_size
 from roll.core.configs.engines import ENGINES, engine_of
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.sizes import MIB, WINDOW
 from roll.core.configs.worker import ActorTrainConfig, CriticConfig, ScoringConfig, TrainedConfig, WorkerConfig
 from roll.plan import memory
 from roll.plan.counts import RolePlan, prompt_sharing
-from roll.plan.memory import Microbatch, Model, ModelLayout, Part, total
+from roll.plan.memory import Microbatch, Model, ModelLayout, Part, element_bytes, total
 
 CONTEXT, GRAPHS = 600 * MIB, 1024 * MIB
 """What a process that sleeps keeps on a device, about: CUDA's context and the libraries' workspaces, and an engine's graphs."""

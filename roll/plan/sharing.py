@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from roll.core.configs.arguments import EngineArguments
-from roll.core.configs.derived import derive, element_bytes
+from roll.core.configs.derived import derive
 from roll.core.configs.engines import engine_of
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.sizes import GIB
 from roll.plan import memory
 from roll.plan.counts import role_plans
-from roll.plan.memory import Model
+from roll.plan.memory import Model, element_bytes
 from roll.plan.memory_plan import CONTEXT, GRAPHS, RoleMemories, device_memory
 
 LEAST_REQUESTS = 4

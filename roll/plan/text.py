@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from roll.core.configs.problems import LoadReport
 from roll.core.configs.sizes import GIB, KIB, MIB
 from roll.core.distributed.machine import Machine
 from roll.plan.counts import Quantity, RolePlan
+from roll.plan.load_report import LoadReport
 from roll.plan.memory import Part, total
 from roll.plan.memory_plan import RoleMemory
 from roll.plan.plan import Plan

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 from roll.chat.dialogue import Dialogue
-from roll.core.algorithms.sequence_advantages import try_estimator
 from roll.core.configs.agentic import AgenticConfig, EnvConfig
 from roll.core.configs.dotted_path import import_object
 from roll.core.configs.estimators import STEP_ESTIMATORS
@@ -29,7 +28,7 @@ from roll.core.explorer.agentic import AgenticExplorer, EpisodeSource
 from roll.core.explorer.coordinators import Coordinators
 from roll.core.explorer.explorer import Exploration
 from roll.core.flow.stage import AnyStage, Stage
-from roll.core.groups.filters import GroupFilter, own_filter
+from roll.core.groups.filters import GroupFilter
 from roll.core.groups.tasks import NoTasks
 from roll.core.pipeline.prepared import Prepared
 from roll.core.pipeline.run import Run
@@ -42,6 +41,7 @@ from roll.envs.env_manager import EnvManager, Record
 from roll.envs.environment import NO_RESET, UNSEEN, Observation, unseen
 from roll.envs.environment_worker import toolbox
 from roll.envs.turn_files import TurnFiles
+from roll.prepare.own_code import own_filter, try_estimator
 from roll.prepare.pipeline import Pipeline
 from roll.prepare.preparation import Preparation
 from roll.prepare.row_sets import with_rows_first

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from roll.core.configs.arguments import CACHE_BYTES, StrategyArguments
-from roll.core.configs.derived import element_bytes
 from roll.core.configs.engines import ENGINES, engine_of
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Problem
@@ -16,7 +15,7 @@ from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.sizes import BYTES, GIB
 from roll.core.distributed.machine import Machine
 from roll.core.errors import PromptFileError
-from roll.plan.memory import Model
+from roll.plan.memory import Model, element_bytes
 from roll.plan.model_shape import shape_of
 from roll.plan.plan import Plan, make_plan, model_folders
 from roll.plan.rules.validation import check_config

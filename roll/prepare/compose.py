@@ -26,16 +26,16 @@ from roll.compat.roll.report import differences_of, other_defaults
 from roll.compat.roll.translation import Translation, not_read_as_roll, read_as_roll, translate, variables_of
 from roll.compat.trinity import translation as trinity
 from roll.compat.trinity.translation import words_of
-from roll.core.configs.derived import with_default_devices
-from roll.core.configs.fields import count_keys
 from roll.core.configs.plain import to_mapping
 from roll.core.configs.ppo import PPOConfig
-from roll.core.configs.problems import ConfigError, LoadReport, Note, Problem, origin
+from roll.core.configs.problems import ConfigError, Note, Problem
 from roll.core.configs.program import PROGRAM
 from roll.core.configs.redact import hide_values
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.distributed.machine import this_machine
+from roll.plan.load_report import LoadReport, count_keys, origin
 from roll.plan.rules.loading import load_config, load_lenient
+from roll.prepare.default_devices import with_default_devices
 from roll.prepare.fitting import fill_in
 from roll.prepare.yaml_files import COMMAND_LINE, check_files, check_references, files, origins, said
 from roll.prompts.paths import from_home

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from roll.core.configs.derived import shared_out
 from roll.core.configs.problems import MISSING_VALUE, ConfigError, Problem
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.data.numbers import read_number
@@ -19,6 +18,7 @@ from roll.core.distributed.machine import this_machine
 from roll.core.errors import contained
 from roll.plan.rules.loading import load_config
 from roll.prepare.compose import laid_over
+from roll.prepare.default_devices import shared_out
 from roll.prepare.fitting import OpenedModel, as_lines, lengths, opened, under, usual_columns
 
 Reward: TypeAlias = Callable[..., Any]

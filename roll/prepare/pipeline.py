@@ -28,20 +28,22 @@ from roll.core.distributed.device_locks import claimed
 from roll.core.distributed.devices import Inventory
 from roll.core.distributed.machine import this_machine
 from roll.core.errors import Superseded, TrackerError
-from roll.core.flow.custom_stage import CustomStage, custom_stages
+from roll.core.flow.custom_stage import CustomStage
 from roll.core.flow.flow import Flow
 from roll.core.pipeline.prepared import Prepared
 from roll.core.pipeline.run import Run
-from roll.core.record.callbacks import Callback, checked
+from roll.core.record.callbacks import Callback
 from roll.core.record.journal import write_atomically
 from roll.core.record.live_files import SUMMARY, amend_summary, announce_running
 from roll.core.record.run_lock import RunLock, cannot_write, lock_run
-from roll.core.record.run_record import archive_previous
 from roll.platform.local_backend import LocalBackend
 from roll.platform.process_setup import DETERMINISTIC, set_defaults, set_deterministic
 from roll.platform.watchdog import Watchdog
+from roll.prepare.beginning import archive_previous
 from roll.prepare.common_folders import not_common
 from roll.prepare.outline import in_words_of, misplaced, outline
+from roll.prepare.own_code import checked
+from roll.prepare.own_stages import custom_stages
 from roll.prompts.hub import with_fetched_models
 from roll.prompts.image_folder import ImageFolder
 from roll.prompts.paths import absolute, as_written

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from roll.core.algorithms.pg_variants import try_policy_loss
 from roll.core.algorithms.policy_loss import traits_of
 from roll.core.configs.backend_arguments import MegatronConfig
 from roll.core.configs.derived import Derived, derive
@@ -23,16 +22,14 @@ from roll.core.data.sample import Prompt
 from roll.core.distributed.devices import Inventory
 from roll.core.distributed.machine import this_machine
 from roll.core.errors import boundary
-from roll.core.flow.custom_stage import custom_stages
 from roll.core.groups.filters import GroupFilter
 from roll.core.groups.groups import Groups
 from roll.core.groups.parts import GroupParts
 from roll.core.groups.tasks import TaskSource
 from roll.core.pipeline.prepared import EvaluatedModel, GroupsDatabase
 from roll.core.pipeline.roles import loss_spec
-from roll.core.record.callbacks import own_callbacks
 from roll.core.record.checkpoint import Checkpoint
-from roll.core.record.run_identity import RunIdentity, standing
+from roll.core.record.run_identity import RunIdentity
 from roll.core.record.validation import ValidationSet
 from roll.core.weights.folder_files import CONFIG
 from roll.core.workers.infer_interface import sampling_params
@@ -41,9 +38,11 @@ from roll.plan.rules.doubts import doubts
 from roll.plan.rules.teacher_rules import engine_teachers
 from roll.plan.rules.validation import check_config
 from roll.platform.ports import check_listening
-from roll.prepare.beginning import beginning
+from roll.prepare.beginning import beginning, standing
 from roll.prepare.check import with_sharing_here, with_transport_here
 from roll.prepare.observers import RunObservers, is_watched
+from roll.prepare.own_code import own_callbacks, try_policy_loss
+from roll.prepare.own_stages import custom_stages
 from roll.prompts.chat_template import set_variables
 from roll.prompts.image_folder import ImageFolder
 from roll.reports.receivers import receivers_of

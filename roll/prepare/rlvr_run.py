@@ -15,7 +15,6 @@ from pathlib import Path
 from roll.chat.dialogue import Dialogue
 from roll.chat.own_rollouts import OwnRollouts, call_problems
 from roll.chat.session import Limits
-from roll.core.algorithms.sequence_advantages import try_estimator
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.dotted_path import Code, import_object
 from roll.core.configs.ppo import set_key
@@ -33,7 +32,7 @@ from roll.core.explorer.explorer import Exploration
 from roll.core.explorer.reward_workers import Rewards
 from roll.core.explorer.rlvr import RLVRExplorer
 from roll.core.flow.stage import AnyStage, Stage
-from roll.core.groups.filters import GroupFilter, mean_filter, own_filter, std_filter
+from roll.core.groups.filters import GroupFilter, mean_filter, std_filter
 from roll.core.groups.tasks import NoTasks
 from roll.core.pipeline.prepared import Prepared
 from roll.core.pipeline.run import Run
@@ -54,6 +53,7 @@ from roll.graders.references import (
     try_reward,
     unasked,
 )
+from roll.prepare.own_code import own_filter, try_estimator
 from roll.prepare.pipeline import Pipeline
 from roll.prepare.preparation import Preparation
 from roll.prepare.reward_specs import reward_specs

@@ -11,12 +11,13 @@ from roll.compat.roll.pipelines import AnyConfig
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.flow import OnError
 from roll.core.configs.problems import ConfigError, Problem
-from roll.core.flow.custom_stage import BuiltIn, CustomStage, make_stage
+from roll.core.flow.custom_stage import CustomStage
 from roll.core.flow.flow import Flow
 from roll.core.record.callbacks import Callback
 from roll.plan.rows_config import DPOConfig, SFTConfig
 from roll.prepare.agentic_run import AgenticPipeline
 from roll.prepare.outline import VERLS_NAMES
+from roll.prepare.own_stages import BuiltIn, make_stage
 from roll.prepare.rlvr_run import RLVRPipeline
 from roll.prepare.rows_run import DPOPipeline, SFTPipeline
 

@@ -34,13 +34,13 @@ from roll.core.flow.flow import Flow
 from roll.core.groups.tasks import NoTasks, TaskSource
 from roll.core.pipeline.prepared import Prepared
 from roll.core.pipeline.run import Run
-from roll.core.record.run_identity import standing
 from roll.core.record.validation import ValidationSet
 from roll.core.workers.infer_interface import sampling_params
 from roll.plan.rules.validation import check_config
 from roll.plan.rules.warm_start_rules import ROWS
 from roll.prepare import agentic_run, rlvr_run
 from roll.prepare.agentic_run import AgenticPrepared, AgenticRun
+from roll.prepare.beginning import standing
 from roll.prepare.observers import RunObservers
 from roll.prepare.rlvr_run import RLVRPrepared, RLVRRun
 from roll.prompts.stored_rows import ANSWERS

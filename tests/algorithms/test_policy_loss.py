@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 
-from roll.core.algorithms.pg_variants import get_policy_loss, try_policy_loss
+from roll.core.algorithms.pg_variants import get_policy_loss
 from roll.core.algorithms.policy_loss import LossInputs, policy_loss, policy_losses, traits_of
 from roll.core.configs.losses import PolicyLossArgs
+from roll.prepare.own_code import try_policy_loss
 
 get_policy_loss()
 VARIANTS = policy_losses.names

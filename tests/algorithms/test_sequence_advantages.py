@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.core.algorithms.reward_normalization import RunningMoments, group_moments, normalize_rewards
-from roll.core.algorithms.sequence_advantages import advantage_estimator, clip, remax, sequence_advantages, try_estimator, whiten
+from roll.core.algorithms.sequence_advantages import advantage_estimator, clip, remax, sequence_advantages, whiten
 from roll.core.algorithms.step_advantages import step_estimator
 from roll.core.configs.estimators import ESTIMATORS
+from roll.prepare.own_code import try_estimator
 
 # Group 7: rewards 1, 0, 0, 1 (interleaved); group 3: 2, 4; group 5: a single 9.
 REWARDS = torch.tensor([1.0, 2.0, 0.0, 0.0, 4.0, 1.0, 9.0], dtype=torch.float64)

@@ -12,8 +12,8 @@ from roll.compat.roll.rule import DROP, ROLES
 from roll.compat.roll.translation import RULES, has_field, translate
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.arguments import STRATEGY_CONFIGS
-from roll.core.configs.problems import LoadReport
 from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.load_report import LoadReport
 from roll.plan.rules.loading import load_config
 from roll.prepare.compose import load
 

@@ -24,7 +24,7 @@ ONLY_CHECKED = {
     "lora_dropout": "must be 0 (docs_roll/backends.md)",
     **dict.fromkeys(
         (
-            "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_clipping", "scheduler",
+            "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_clipping", "scheduler", "fp16",
             "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
         ),
         "a key of every DeepSpeed JSON that another key here sets: deepspeed_problems refuses a contradiction",

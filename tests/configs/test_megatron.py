@@ -1,10 +1,11 @@
 import pytest
 
 from roll.compat.roll.translation import translate
-from roll.core.configs.backend_arguments import MegatronConfig, megatron_problems
+from roll.core.configs.backend_arguments import MegatronConfig
 from roll.core.configs.problems import ConfigError
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.worker import ActorTrainConfig
+from roll.plan.rules.backend_rules import megatron_problems
 from roll.plan.rules.loading import load_config
 
 

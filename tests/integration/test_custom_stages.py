@@ -12,10 +12,11 @@ import pytest
 
 from roll import AsyncTrainingFlow, create_role_state_machine
 from roll.core.configs.problems import ConfigError
-from roll.core.flow.custom_stage import BuiltIn, Drop
+from roll.core.flow.custom_stage import Drop
 from roll.core.flow.stage import Stage
 from roll.platform.local_backend import LocalBackend
 from roll.platform.ray_backend import RayBackend
+from roll.prepare.own_stages import BuiltIn
 from roll.prepare.rlvr_run import RLVRPipeline, RLVRRun, prepare
 from roll.reports.printed_summary import print_summary
 

@@ -7,7 +7,8 @@ import pytest
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.record.checkpoint import Checkpoint
-from roll.core.record.run_identity import identify, standing
+from roll.core.record.run_identity import identify
+from roll.prepare.beginning import standing
 from roll.prepare.preparation import check_database
 from roll.topologies import shared_groups
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from roll.core.groups.filters import own_filter
+from roll.prepare.own_code import own_filter
 
 
 def test_a_verdict_that_is_no_text_ends_the_run_by_name_and_does_not_become_a_reason(tmp_path, monkeypatch):

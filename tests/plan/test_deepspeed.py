@@ -2,10 +2,11 @@
 
 import pytest
 
-from roll.core.configs.backend_arguments import DeepSpeedConfig, deepspeed_problems
+from roll.core.configs.backend_arguments import DeepSpeedConfig
 from roll.core.configs.plain import to_mapping
 from roll.core.configs.problems import ConfigError
 from roll.core.configs.rlvr import RLVRConfig
+from roll.plan.rules.backend_rules import deepspeed_problems
 from roll.plan.rules.loading import load_config
 from roll.plan.rules.validation import check_config
 

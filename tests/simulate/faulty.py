@@ -15,8 +15,8 @@ from roll.core.pipeline.prepared import Prepared
 from roll.core.pipeline.run import Run
 from roll.core.record.callbacks import Callback
 from roll.core.record.checkpoint import Checkpoint, CheckpointStore, resumable
-from roll.core.record.run_identity import standing
 from roll.core.rewards.worker import RewardResult
+from roll.prepare.beginning import standing
 from roll.simulate.backend import Links, SimulatedBackend, SimulatedHandle
 from roll.simulate.engine import ScriptedEngine
 from roll.simulate.run import Config, Simulation, simulated, unheard

@@ -12,7 +12,6 @@ from torch import Tensor
 from roll.core.algorithms.policy_loss import LossInputs, PolicyLoss, built_in, policy_losses
 from roll.core.algorithms.ratio import LOG_RATIO_BOUND, bounded_exp, log_ratio, sequence_mean, sequence_sum
 from roll.core.configs.losses import DEFAULT_LOSS, PolicyLossArgs
-from roll.core.errors import boundary
 
 if TYPE_CHECKING:
     from roll.core.data.token_batch import TokenBatch
@@ -26,28 +25,6 @@ def get_policy_loss(name: str | None = None) -> PolicyLoss:
     Unknown names raise `ValueError` with the nearest known one.
     """
     return policy_losses.get(name or DEFAULT_LOSS)
-
-
-def try_policy_loss(name: str, args: PolicyLossArgs) -> PolicyLoss:
-    """Returns the loss after one evaluation on a made-up batch: a user's function fails here, not in the first training step.
-
-    Raises `ValueError` with the reason."""
-    function = get_policy_loss(name)
-    logprobs = torch.tensor([[-1.0, -0.5, 0.0]], requires_grad=True)
-    mask = torch.tensor([[True, True, False]])
-    inputs = LossInputs(logprobs, logprobs.detach() - 0.1, mask.float(), mask, torch.ones(1))
-    with boundary(ValueError, f"pg_variant {name!r} fails on a small batch"):
-        loss, sums = function(inputs, args)
-        is_loss = loss.shape == logprobs.shape and loss.requires_grad
-        are_sums = all(value.dim() == 0 for value in sums.values())
-    if not is_loss or not are_sums:
-        raise ValueError(f"pg_variant {name!r} must return a per-token loss [B, T] with gradient, and a dict of scalar tensors")
-    (gradient,) = torch.autograd.grad(loss[mask].sum(), logprobs)
-    if not (loss[mask].isfinite().all() and gradient.isfinite().all()):
-        raise ValueError(
-            f"pg_variant {name!r} is not finite on a small batch: {loss[mask].tolist()}, gradient {gradient[mask].tolist()}"
-        )
-    return function
 
 
 # -- without an importance weight: −A·ℓ, shifted, scaled or regularised

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from roll.core.algorithms.registry import Registry
 from roll.core.algorithms.reward_normalization import EPSILON, batch_moments, group_moments, normalize_rewards
-from roll.core.errors import boundary
 
 AdvantageEstimator: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """A function of `rewards` [S], `group_ids` [S] int64 and `lengths` [S], the number of trained tokens of each sample."""
@@ -104,20 +103,6 @@ def sequence_advantages(rewards: Tensor, group_ids: Tensor, estimator: str = "gr
     `lengths` [S] are trained tokens; None: all alike. `ValueError` for an unknown estimator, with the nearest known name."""
     lengths = torch.ones_like(group_ids) if lengths is None else lengths
     return advantage_estimator.get(estimator)(rewards, group_ids, lengths)
-
-
-def try_estimator(name: str) -> None:
-    """Evaluates the estimator on a made-up batch: a user's function fails here, not in the first step. Raises `ValueError` with
-    the reason."""
-    rewards, group_ids = torch.tensor([1.0, 0.0, 0.5, 0.5, 1.0]), torch.tensor([0, 0, 1, 1, 2])
-    function = advantage_estimator.get(name)
-    with boundary(ValueError, f"adv_estimator {name!r} fails on a small batch"):
-        result = function(rewards, group_ids, torch.ones_like(group_ids))
-        is_right = result.shape == rewards.shape and bool(torch.isfinite(result).all())
-    if not is_right:
-        raise ValueError(
-            f"adv_estimator {name!r} must return one finite advantage a sample: rewards {rewards.tolist()} gave {result}"
-        )
 
 
 def whiten(values: Tensor, mask: Tensor, shift: bool = True, among: Tensor | None = None) -> Tensor:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
 from roll.core.configs.arguments import EngineArguments, HFInferConfig
-from roll.core.configs.backend_arguments import DeepSpeedConfig
 from roll.core.configs.engines import DRAFTS, engine_of
 from roll.core.configs.losses import POLICY_LOSSES, PolicyLossArgs, anchor_of, loss_args
 from roll.core.configs.ppo import PPOConfig
-from roll.core.configs.sizes import BYTES, compute_dtype
 from roll.core.configs.staleness import staleness_bound
-from roll.core.configs.worker import TEACHERS, TrainedConfig, WorkerConfig
+from roll.core.configs.worker import TEACHERS, TrainedConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,44 +211,6 @@ def _requests_per_engine(config: PPOConfig, sequence_length: int) -> int:
 def _domain_shares(weights: Mapping[str, float]) -> dict[str, float]:
     total = sum(weights.values())
     return {domain: weight / total for domain, weight in weights.items()}
-
-
-def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
-    """Returns the bytes of one number in the role's number type."""
-    options = worker.strategy_args.options
-    dtype = worker.model_args.dtype
-    if isinstance(options, DeepSpeedConfig):
-        dtype = options.computed_in(dtype)
-    return BYTES[compute_dtype(dtype, accelerators)]
-
-
-C = TypeVar("C", bound=PPOConfig)
-
-
-def shared_out(devices: int) -> tuple[list[int], list[int]]:
-    """Returns the devices of trainer and engines: half for each, or both times the only one, used in turns."""
-    half = devices // 2
-    return (list(range(half)), list(range(half, devices))) if half else ([0], [0])
-
-
-def with_default_devices(config: C, accelerators: int) -> C:
-    """Assigns devices to the trainer and the engines if they are the only roles and name none. `accelerators`: those of this
-    machine; on CPUs each role gets one slot."""
-    roles = config.configured_roles()
-    if config.from_rows and config.num_nodes == 1:
-        devices = list(range(config.num_gpus_per_node or accelerators or 1))
-        given: Any = {name: replace(role, device_mapping=devices) for name, role in roles.items() if role.device_mapping is None}
-        return replace(config, **given)
-    if config.mode != "both" or config.num_nodes != 1 or roles.keys() != {"actor_train", "actor_infer"}:
-        return config
-    if any(role.device_mapping is not None for role in roles.values()):
-        return config
-    train, infer = shared_out(config.num_gpus_per_node or accelerators or 2)
-    return replace(
-        config,
-        actor_train=replace(config.actor_train, device_mapping=train),
-        actor_infer=replace(config.actor_infer, device_mapping=infer),
-    )
 
 
 def needed_arguments(config: PPOConfig, accelerators: bool) -> dict[str, tuple[str, str]]:

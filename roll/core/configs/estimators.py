@@ -6,13 +6,9 @@ In the formulas R is the reward of a sequence, A its advantage, G the return of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
-
-from roll.core.configs.dotted_path import DOTTED_PATH
-from roll.core.configs.losses import POLICY_LOSSES
-from roll.core.configs.problems import Problem, did_you_mean
 
 Scope = Literal["batch", "group", "running"]
 """The set of rewards for a normalisation; running: all so far."""
@@ -77,16 +73,3 @@ WHITENED = tuple(name for name, entry in ESTIMATORS.items() if entry.whitened)
 
 def usable_estimators(refused: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in ESTIMATORS if name not in refused)
-
-
-def unusable_estimator(estimator: str, refused: Mapping[str, str]) -> Iterator[Problem]:
-    """Yields a problem for an unusable estimator. `refused`: see `PPOConfig.refused_estimators`."""
-    known = usable_estimators(refused)
-    if estimator in refused:
-        yield Problem("adv_estimator", estimator, refused[estimator], "e.g. grpo or rloo")
-    elif estimator not in known and not DOTTED_PATH.fullmatch(estimator):
-        fix = did_you_mean(estimator, known, f"one of {', '.join(known)}, or the dotted path of your own function")
-        if estimator in POLICY_LOSSES:
-            critic = ", or gae for PPO with a critic" if estimator == "ppo" else ""
-            fix = f"actor_train.pg_variant: {estimator}, with adv_estimator: grpo{critic}"
-        yield Problem("adv_estimator", estimator, "is not an advantage estimator", fix)

@@ -117,17 +117,3 @@ def walk(cls: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any]]:
             if is_dataclass(member):
                 inner = f"{path}.<name>." if get_origin(hint) is dict else f"{path}."
                 yield from walk(member, inner)
-
-
-def count_keys(cls: object, mapping: Mapping[str, object]) -> int:
-    """Counts the keys of `mapping` that have a field of `cls`; for a block, counts the keys inside it instead."""
-    count = 0
-    for name in hints(cls).keys() & mapping.keys():
-        hint, value = hints(cls)[name], mapping[name]
-        block = next((member for member in (hint, *get_args(hint)) if is_dataclass(member)), None)
-        if block is None or not isinstance(value, Mapping):
-            count += 1
-        else:
-            entries = value.values() if get_origin(hint) is dict else [value]
-            count += sum(count_keys(block, entry) for entry in entries if isinstance(entry, Mapping))
-    return count

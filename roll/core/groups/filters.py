@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from roll.core.configs.dotted_path import import_object
 from roll.core.data.numbers import are_equal
 from roll.core.data.sample import reaches
-from roll.core.errors import boundary, contained
 
 GroupFilter = Callable[[Sequence[float]], str | None]
 """Rewards of a group -> the reason to drop it, or None to keep it."""
@@ -42,18 +38,3 @@ def std_filter(threshold: float) -> GroupFilter:
 def equal_rewards(rewards: Sequence[float]) -> str | None:
     """A `GroupFilter` without thresholds: drops groups whose rewards are all the same."""
     return "equal_rewards" if are_equal(rewards) else None
-
-
-def own_filter(path: str) -> GroupFilter:
-    """A function of a group's rewards, or a class whose instances are one."""
-    found: Any = import_object(path)
-    made: Any = found() if inspect.isclass(found) else found
-
-    def checked(rewards: Sequence[float]) -> str | None:
-        if isinstance(verdict := contained(made, rewards), str | None):
-            return verdict
-        raise ValueError(f"{path} must return the reason to drop a group (text) or None, not {verdict!r}")
-
-    with boundary(ValueError, "it fails on the rewards [0.0, 1.0]"):
-        checked([0.0, 1.0])
-    return checked

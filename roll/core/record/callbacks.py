@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from roll.core.configs.dotted_path import import_object
-from roll.core.configs.flow import FlowConfig
-from roll.core.configs.problems import OWN_CODE, Collector
 from roll.core.data.sample import Sample, SampleGroup
 from roll.core.errors import CallbackError, boundary, contained
 from roll.core.record.checkpoint import Spares
@@ -77,39 +73,6 @@ class Observers(NamedTuple):
     note: Callable[[str], None] = lambda line: None
     """Prints a line for people, on any thread."""
     spares: Spares = lambda old: ()
-
-
-def own_callbacks(flow: FlowConfig, collect: Collector) -> tuple[Callback, ...]:
-    """Returns the callbacks named in the configuration."""
-    made = [collect("flow.callbacks", path, partial(_own_callback, path), OWN_CODE) for path in flow.callbacks]
-    return tuple(callback for callback in made if callback is not None)
-
-
-def _own_callback(path: str) -> Callback:
-    cls = import_object(path)
-    if not (isinstance(cls, type) and issubclass(cls, Callback)):
-        raise ValueError(f"{cls!r} is no subclass of Callback")
-    with boundary(ValueError, f"{cls.__qualname__} cannot be made"):
-        callback = cls()
-    return checked(callback)
-
-
-def checked(callback: Callback) -> Callback:
-    """Raises `ValueError` for methods that are never called, or never awaited."""
-    events = [name for name in vars(Callback) if name.startswith("on_")]
-    for name in (name for name in dir(callback) if name.startswith("on_")):
-        method = getattr(callback, name)
-        if name not in events:
-            raise ValueError(f"{type(callback).__qualname__}.{name} is no event: {', '.join(events)}")
-        if inspect.iscoroutinefunction(method):
-            raise ValueError(f"{type(callback).__qualname__}.{name} is a coroutine: write def, it runs in a thread")
-        told = [None] * len(inspect.signature(getattr(Callback, name)).parameters)
-        try:
-            inspect.signature(method).bind(*told[1:])
-        except TypeError as error:
-            wanted = inspect.signature(getattr(Callback, name))
-            raise ValueError(f"{type(callback).__qualname__}.{name} must take {wanted}: {error}") from error
-    return callback
 
 
 class Reports:

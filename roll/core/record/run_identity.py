@@ -19,8 +19,6 @@ from typing import Any
 
 import yaml
 
-from roll.core.configs.ppo import PPOConfig
-from roll.core.record.checkpoint import Checkpoint
 from roll.core.record.journal import write_atomically
 
 RUN = "run.json"
@@ -85,26 +83,6 @@ def identify(folder: Path, exp_name: str, known: str = "") -> RunIdentity:
     written = read_identity(folder)
     assert written is not None
     return written
-
-
-def standing(config: PPOConfig, checkpoint: Checkpoint | None) -> RunIdentity | None:
-    """Returns the run that this process continues or joins; None: one begins. Raises `ValueError`."""
-    goes_on = checkpoint is not None and checkpoint.is_of(Path(config.run_dir))
-    if config.only_evaluates or (config.has_both_sides and not goes_on and config.resume_from_checkpoint != "auto"):
-        return None
-    known: str = checkpoint.state["run"] if checkpoint is not None and goes_on else ""
-    folder = Path(config.shared_dir)
-    try:
-        found = read_identity(folder)
-    except ValueError:
-        if not known:
-            raise
-        found = None
-    if found is None:
-        return RunIdentity(known, config.exp_name, str(folder.resolve()), socket.gethostname(), "") if known else None
-    if known and checkpoint is not None and found.id != known:
-        raise ValueError(f"{checkpoint.path} is of another run ({known}) than this folder ({found.id})")
-    return found
 
 
 def started_in(folder: Path) -> Path | None:

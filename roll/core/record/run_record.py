@@ -252,16 +252,3 @@ class RunRecord:
             summary.setdefault("warnings", []).append(f"not everything could be written at the end: {error}")
         with suppress(Superseded):
             self.files.finish(summary, self._ledger)
-
-
-def archive_previous(run_dir: Path) -> Path | None:
-    """Moves the folder of an earlier run of the same name aside (`<exp_name>.old-1`, `.old-2`, ...), so that nothing of it is
-    lost. A plain number would do for no sweep: `ratio=0.1` is the name of another of its runs than `ratio=0`."""
-    if not (run_dir / "config.yaml").exists():
-        return None
-    number = 1
-    while (aside := run_dir.with_name(f"{run_dir.name}.old-{number}")).exists():
-        number += 1
-    run_dir.rename(aside)
-    run_dir.mkdir()
-    return aside

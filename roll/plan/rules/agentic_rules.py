@@ -7,11 +7,12 @@ from dataclasses import fields
 
 from roll.core.configs.agentic import ENV_MANAGERS, EQUAL_REWARDS, LOOPBACK, TRAJ_ENV_MANAGER, AgenticConfig, EnvManagerConfig
 from roll.core.configs.dotted_path import DOTTED_PATH, full_path
-from roll.core.configs.estimators import GROUP_RELATIVE, STEP_ESTIMATORS, unusable_estimator
+from roll.core.configs.estimators import GROUP_RELATIVE, STEP_ESTIMATORS
 from roll.core.configs.fields import default_of
 from roll.core.configs.ppo import MAIN_SET, set_key
 from roll.core.configs.problems import MISSING_VALUE, Problem, did_you_mean
-from roll.core.configs.tools import tool_problems
+from roll.core.configs.tools import ToolWrapperConfig
+from roll.plan.rules.loss_rules import unusable_estimator
 from roll.plan.rules.program_rules import host_problems, program_problems
 
 
@@ -211,3 +212,25 @@ def _data(config: AgenticConfig) -> Iterator[Problem]:
             yield Problem(
                 f"actor_train.data_args.{item.name}", value, "episodes come from environments, not from a file", "remove it"
             )
+
+
+def tool_problems(key: str, wrapper: ToolWrapperConfig, template: str, shows_messages: bool) -> Iterator[Problem]:
+    """Yields problems. `key`: dotted path of the wrapper; `template`: the run's template; `shows_messages`: True if the tag's env
+    manager shows tool results as messages."""
+    if not wrapper.tool_configs:
+        yield Problem(f"{key}.tool_configs", MISSING_VALUE, "names no tool", "[{tool_id: python_code}]")
+    args = wrapper.wrapper_args
+    if args.tool_execute_error_reward and (args.tool_reward or args.tool_success_reward):
+        message = "takes the place of tool_reward and tool_success_reward, and they are given, too"
+        yield Problem(
+            f"{key}.wrapper_args.tool_execute_error_reward",
+            args.tool_execute_error_reward,
+            message,
+            "0, or no tool_reward and tool_success_reward",
+        )
+    if wrapper.call_format == "template" and template != "native":
+        message = f"calls are put into words by the model's chat template, and actor_train.data_args.template is {template}"
+        yield Problem(f"{key}.call_format", "template", message, "actor_train.data_args.template: native, or call_format: text")
+    elif wrapper.call_format == "template" and not shows_messages:
+        message = "needs a conversation that goes on, and env_manager_cls begins each turn afresh"
+        yield Problem(f"{key}.call_format", "template", message, "text, or the default of env_manager_cls")

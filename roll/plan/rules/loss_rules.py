@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from roll.core.configs.arguments import EngineArguments
 from roll.core.configs.derived import old_logprobs_recomputed, replays_routing, scores_ahead
 from roll.core.configs.dotted_path import DOTTED_PATH
 from roll.core.configs.engines import DRAFTS, engine_of, engines_that
-from roll.core.configs.estimators import ESTIMATORS
+from roll.core.configs.estimators import ESTIMATORS, usable_estimators
 from roll.core.configs.losses import POLICY_LOSSES, anchor_of, knob_problems
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import MISSING_VALUE, Problem, did_you_mean
@@ -182,3 +182,16 @@ def _critic(config: PPOConfig) -> Iterator[Problem]:
     for key, unset in unread.items():
         if (value := getattr(config, key)) != unset:
             yield Problem(key, value, f"has no effect: adv_estimator is {estimator}", "remove it, or adv_estimator: gae")
+
+
+def unusable_estimator(estimator: str, refused: Mapping[str, str]) -> Iterator[Problem]:
+    """Yields a problem for an unusable estimator. `refused`: see `PPOConfig.refused_estimators`."""
+    known = usable_estimators(refused)
+    if estimator in refused:
+        yield Problem("adv_estimator", estimator, refused[estimator], "e.g. grpo or rloo")
+    elif estimator not in known and not DOTTED_PATH.fullmatch(estimator):
+        fix = did_you_mean(estimator, known, f"one of {', '.join(known)}, or the dotted path of your own function")
+        if estimator in POLICY_LOSSES:
+            critic = ", or gae for PPO with a critic" if estimator == "ppo" else ""
+            fix = f"actor_train.pg_variant: {estimator}, with adv_estimator: grpo{critic}"
+        yield Problem("adv_estimator", estimator, "is not an advantage estimator", fix)

@@ -10,11 +10,11 @@ from roll.core.configs.arguments import DataArguments
 from roll.core.configs.base import BaseConfig
 from roll.core.configs.dotted_path import DOTTED_PATH
 from roll.core.configs.engines import ENGINES, engine_of
-from roll.core.configs.estimators import unusable_estimator
 from roll.core.configs.ppo import set_key
 from roll.core.configs.problems import MISSING_VALUE, Problem, did_you_mean
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.worker import RewardConfig
+from roll.plan.rules.loss_rules import unusable_estimator
 
 WORKER = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker"
 """One that is there."""

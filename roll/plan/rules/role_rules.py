@@ -12,7 +12,7 @@ from roll.core.configs.arguments import (
     EngineArguments,
     FSDP2Config,
 )
-from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig, deepspeed_problems, megatron_problems
+from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
 from roll.core.configs.derived import adapter_obstacle, adapter_updates, needed_arguments
 from roll.core.configs.device_mapping import MAX_DEVICES
 from roll.core.configs.dotted_path import DOTTED_PATH
@@ -27,6 +27,7 @@ from roll.core.configs.worker import (
     TrainedConfig,
     WorkerConfig,
 )
+from roll.plan.rules.backend_rules import deepspeed_problems, megatron_problems
 
 _STRATEGIES_OF_ROLE: dict[str, tuple[str, ...]] = {
     "actor_train": TRAINING_STRATEGIES,
