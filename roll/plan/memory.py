@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from roll.core.configs.arguments import KV_GRANULE
+from roll.core.configs.arguments import KV_BLOCK, KV_GRANULE
 from roll.core.configs.backend_arguments import DeepSpeedConfig
-from roll.core.configs.sizes import BYTES, compute_dtype
+from roll.core.configs.sizes import BYTES, MIB, compute_dtype
 from roll.core.configs.worker import WorkerConfig
 from roll.core.data.microbatches import Forest
 from roll.plan.model_shape import ModelShape
@@ -24,6 +24,10 @@ HEAD_LOGITS = {False: 1 << 21, True: 1 << 27}
 """Logits that a trainer computes at a time: on a CPU as many as caches hold, on an accelerator as many as keep it busy."""
 LEAST_COLUMNS = 1024
 """Entries of the vocabulary that are computed at a time all the same, however many rows there are."""
+LEAST_WIDTH = 64
+"""Cached tokens that the narrowest graph of an engine's token step reads from rows."""
+WORKSPACE = 32 * MIB
+"""cuBLAS's for the stream that graphs are captured on: torch's choice for Hopper (CublasHandlePool.cpp); 8 MiB before it."""
 Attention = Literal["plain", "eager", "forest"]
 """forest: `roll.strategies.train.forest_attention`."""
 
@@ -227,11 +231,40 @@ def head_columns(rows: int, accelerator: bool) -> int:
     return max(LEAST_COLUMNS, HEAD_LOGITS[accelerator] // max(rows, 1))
 
 
-def kv_cache(model: Model, requests: int, sequence: int, element: int) -> Part:
-    """KV cache of an engine that keeps a slot of full length for each running request."""
+def kv_cache(model: Model, requests: int, sequence: int, element: int, most: int | None = None) -> Part:
+    """KV cache of an engine that keeps a slot of full length for each running request. `most`: tokens that it may hold."""
+    if most is not None:
+        requests = max(1, min(requests, most // sequence))
     tokens = -(-sequence // KV_GRANULE) * KV_GRANULE
     each = model.shape.kv_bytes(element)
     return Part("KV cache", requests * tokens * each, f"{requests:,} requests × {tokens:,} tokens × {each:,} B")
+
+
+def kv_blocks(model: Model, requests: int, sequence: int, element: int, most: int | None = None) -> Part:
+    """KV cache in blocks, when all requests have their full length, or it holds `most` tokens; and the block of padding."""
+    longest, each = -(-sequence // KV_BLOCK), model.shape.kv_bytes(element)
+    count = requests * longest if most is None else max(longest, min(most // KV_BLOCK, requests * longest))
+    formula = f"at most {count + 1:,} blocks × {KV_BLOCK} tokens × {each:,} B"
+    return Part("KV cache", (count + 1) * KV_BLOCK * each, formula)
+
+
+def decode_graphs(model: Model, requests: int, sequence: int, element: int, blocks: bool) -> Part:
+    """Graphs of an engine's token steps. They share what they need while they run: at most what autograd would keep of one layer
+    for the most rows, and cuBLAS's workspace. Each keeps its output. In rows there is a graph for each width, too."""
+    sizes = {padded(rows, requests) for rows in range(1, requests + 1)}
+    widths = 1 if blocks else len({padded(width, sequence, LEAST_WIDTH) for width in range(1, sequence + 1)})
+    each, output = layer_bytes(model.shape, 1, element, "plain"), model.shape.hidden * element
+    rows, count = sum(sizes) * widths, len(sizes) * widths
+    formula = f"{requests:,} rows × {each:,} B, {WORKSPACE // MIB} MiB, and {rows:,} outputs of {count} graphs × {output:,} B"
+    return Part("graphs", requests * each + WORKSPACE + rows * output, formula)
+
+
+def padded(count: int, most: int, least: int = 1) -> int:
+    """`count`, filled up to 1, 1.5, 2, 3, 4, 6, 8, ... times `least`: by less than a half; never beyond `most`."""
+    size = least
+    while size < count:
+        size = size * 3 // 2 if size & (size - 1) == 0 and size > 1 else 1 << size.bit_length()
+    return min(size, most)
 
 
 def engine_weights(model: Model, element: int, shadow: bool, tensor: int = 1, fp8: bool = False) -> list[Part]:

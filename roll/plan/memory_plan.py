@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from roll.core.configs.arguments import CACHE_BYTES, EngineArguments, FSDP2Config, cpu_cache_tokens
+from roll.core.configs.arguments import CACHE_BYTES, EngineArguments, FSDP2Config, HFInferConfig, cpu_cache_tokens
 from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
 from roll.core.configs.derived import Derived, adapter_updates, optimizer_batch_size
 from roll.core.configs.engines import ENGINES, engine_of
@@ -200,8 +200,7 @@ class RoleMemories:
         engine = engine_of(role.strategy)
         if engine.memory_share is None:
             weights = memory.engine_weights(model, element, shadow=True)
-            cache = memory.kv_cache(model, self.derived.requests_per_engine, self.derived.sequence_length, element)
-            return RoleMemory(role.role, (*weights, cache), (), weights[0].bytes)
+            return RoleMemory(role.role, (*weights, *self._cache(worker, model, element)), (), weights[0].bytes)
         if engine.cpu_cache_variable and not self.accelerators:
             return self._cpu_engine(role, worker, model, element)
         fp8, cache_fp8 = EngineArguments(worker.strategy_args.strategy_config).in_fp8
@@ -216,6 +215,16 @@ class RoleMemories:
         tokens = left * role.tensor // model.shape.kv_bytes(1 if cache_fp8 else element)
         cache = Part("KV cache", left, f"{share:g} of the device less the weights: about {tokens:,} tokens")
         return RoleMemory(role.role, (served, cache), (), *asleep)
+
+    def _cache(self, worker: WorkerConfig, model: Model, element: int) -> Iterator[Part]:
+        """KV cache of hf_infer and, on an accelerator, its graphs; what sees, or is deterministic, has none."""
+        options, config = worker.strategy_args.options, self.config
+        given = options if isinstance(options, HFInferConfig) else HFInferConfig()
+        sizes = model, self.derived.requests_per_engine, self.derived.sequence_length, element
+        blocks = self.accelerators and element < memory.FP32 and config.images_dir is None
+        yield (memory.kv_blocks if blocks else memory.kv_cache)(*sizes, given.kv_cache_tokens)
+        if self.accelerators and given.cuda_graphs and not config.deterministic and config.images_dir is None:
+            yield memory.decode_graphs(*sizes, blocks)
 
     def _cpu_engine(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
         """On a CPU vLLM's KV cache has room for all running requests, unless its size is given; a share of memory is not read."""

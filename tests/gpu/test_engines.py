@@ -17,12 +17,15 @@ import pytest
 import torch
 from train_specs import fsdp2_spec
 
+from roll.core.configs.arguments import KV_BLOCK
 from roll.core.data.token_batch import TokenBatch
 from roll.core.weights.bucket import make_buckets, manifest_of
 from roll.core.workers.infer_engines import make_infer_strategy
 from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, InferStrategy
 from roll.core.workers.train_backends import make_train_strategy
 from roll.core.workers.train_interface import RankContext
+from roll.strategies.infer.hf.block_cache import BlockRows, block_attention
+from roll.strategies.infer.hf.decode_graphs import CudaCapture
 
 BF16_MEAN = 2e-2
 FP32 = 1e-4
@@ -92,6 +95,7 @@ def serve(
     dtype: str = "bfloat16",
     vllm_python: str | None = None,
     given: dict[str, Any] | None = None,
+    cache_tokens: int | None = None,
 ) -> Served:
     options: dict[str, Any] = {"model_path": model_path, "max_running_requests": SLOTS, "max_length": LONGEST, "dtype": dtype}
     if name == "vllm":
@@ -101,7 +105,7 @@ def serve(
             "engine_args": (VLLM | {"enable_sleep_mode": True} if device != "cpu" else {}) | interpreter | (given or {}),
         }
     else:
-        own = {"device": device}
+        own = {"device": device, "cache_tokens": cache_tokens}
     return Served(lab, name, options | own)
 
 
@@ -283,6 +287,47 @@ def test_token_steps_of_hf_infer_are_graphs_also_under_new_weights(
         served.close()
     said = [record.getMessage() for record in caplog.records]
     assert captured[0] > 0 and captured[1] == captured[2] and all(" are one graph " in message for message in said), said
+
+
+def test_the_kernel_of_hf_infer_over_blocks_attends_as_over_gathered_rows(infer_lab: SimpleNamespace, device: str) -> None:
+    """With the arguments of a token step, in a graph as without; a row's output does not depend on the others, bitwise."""
+    rows, longest, heads, kv_heads, width = 6, 3, 14, 2, 64
+    draw = torch.Generator(device).manual_seed(0)
+    keys, values = (
+        torch.randn(20, KV_BLOCK, kv_heads, width, device=device, dtype=torch.bfloat16, generator=draw) for _ in range(2)
+    )
+    query = torch.randn(rows, heads, 1, width, device=device, dtype=torch.bfloat16, generator=draw)
+    table = torch.randperm(19, device=device, generator=draw)[: rows * longest].reshape(rows, longest).int() + 1
+    lengths = torch.tensor([1, 255, 256, 257, 600, 768], device=device, dtype=torch.int32)
+    borders = torch.arange(rows + 1, device=device, dtype=torch.int32)
+
+    def attend(count: int = rows) -> torch.Tensor:
+        of = BlockRows(table[:count], lengths[:count], borders[: count + 1])
+        return block_attention(query[:count], keys, values, of, None)
+
+    replay = CudaCapture(torch.device(device))(attend)
+    found = attend()
+    assert torch.equal(replay(), found)
+    for count in range(1, rows):
+        assert torch.equal(attend(count), found[:count])
+    given = {"scale": None, "enable_gqa": True, "seqused_k": lengths.cpu(), "block_table": table.cpu(), "num_splits": 1}
+    most = longest * KV_BLOCK
+    where = borders.cpu(), borders.cpu() * most, 1, most
+    true = infer_lab.gathering(query[:, :, 0].cpu().float(), keys.cpu().float(), values.cpu().float(), *where, **given)
+    assert (found[:, 0].cpu().float() - true).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("tokens", [None, 5 * KV_BLOCK])
+def test_hf_infer_serves_from_blocks_also_from_too_few(
+    infer_lab: SimpleNamespace, device: str, model_path: str, tokens: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = serve("hf_infer", infer_lab, device, model_path, cache_tokens=tokens)
+    assert not [record for record in caplog.records if "in rows of the longest" in record.getMessage()]
+    requests = make_requests(infer_lab, 2 * SLOTS, 300, prefix="blocks")
+    results = served.generate(requests)
+    served.close()
+    assert mean_error(served, requests, results) <= BF16_MEAN
+    assert any(result.preempted for result in results) == (tokens is not None)
 
 
 def test_float32_of_hf_infer_is_that_of_the_cpu(infer_lab: SimpleNamespace, device: str, model_path: str) -> None:

@@ -424,3 +424,27 @@ def test_gspo_recomputes_on_fresh_samples_of_another_engine():
     assert not recomputed("hf_infer").recompute_old_logprobs
     assert not recomputed("vllm", async_generation_ratio=1).recompute_old_logprobs
     assert not recomputed("vllm", old_logprobs="bypass").recompute_old_logprobs
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype", "accelerators", "parts"),
+    [
+        ({}, "bf16", True, {"at most", "outputs of"}),
+        ({"cuda_graphs": False}, "bf16", True, {"at most"}),
+        ({}, "fp32", True, {"requests ×", "outputs of"}),
+        ({}, "bf16", False, {"requests ×"}),
+    ],
+)
+def test_hf_infer_has_blocks_and_graphs_on_accelerators_alone(given, dtype, accelerators, parts):
+    """And `kv_cache_tokens` bounds the cache of either kind."""
+
+    def cache_and_graphs(**bound):
+        engine = {"strategy_name": "hf_infer", "strategy_config": given | bound}
+        infer = {"device_mapping": "1", "strategy_args": engine, "model_args": {"dtype": dtype}}
+        plan = plan_of(rlvr(actor_infer=infer), accelerators=accelerators)
+        (found,) = [role for role in plan.memory if role.role == "actor_infer"]
+        return [part for part in found.resident if "weights" not in part.name]
+
+    found, bounded = cache_and_graphs(), cache_and_graphs(kv_cache_tokens=512)
+    assert all(sum(name in part.formula for part in found) == 1 for name in parts) and len(found) == len(parts)
+    assert bounded[0].bytes < found[0].bytes and bounded[1:] == found[1:]

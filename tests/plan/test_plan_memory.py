@@ -10,11 +10,14 @@ from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from roll.core.algorithms.loss import LossSpec
+from roll.core.configs.arguments import KV_BLOCK
 from roll.core.data.token_batch import TokenBatch
 from roll.plan import memory
 from roll.plan.model_shape import shape_of
 from roll.prepare.fitting import read_model_folder
+from roll.strategies.infer.hf.block_cache import BlockCache
 from roll.strategies.infer.hf.slot_cache import SlotCache
+from roll.strategies.infer.hf.slot_model import SlotModel
 from roll.strategies.train.logprobs import head_logprobs
 from roll.strategies.train.scorer import Scorer
 
@@ -246,7 +249,42 @@ def test_the_kv_cache_is_that_of_the_engine():
     cache = SlotCache(slots=5, max_length=70, num_layers=shape.layers)
     cache.begin_prefill(0, 1, 70)
     build(config)(input_ids=torch.zeros(1, 70, dtype=torch.long), past_key_values=cache, use_cache=True)
-    assert memory.kv_cache(memory.Model(shape, shape.parameters), 5, 70, 4).bytes == cache.nbytes
+    model = memory.Model(shape, shape.parameters)
+    assert memory.kv_cache(model, 5, 70, 4).bytes == cache.nbytes
+    assert memory.kv_cache(model, 9, 70, 4, most=399).bytes == cache.nbytes
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(None, 3 * 3 + 1), (1800, 7 + 1), (600, 3 + 1)])
+def test_the_blocks_of_a_full_cache_are_those_of_the_engine(tokens, blocks):
+    """Rows of full length, as many as there is room for."""
+    shape = shape_of(CONFIGS["qwen3"].to_dict())
+    cache = BlockCache(3, 700, shape.layers, torch.device("cpu"), KV_BLOCK, tokens)
+    spans = [(slot, 0, 700) for slot in range(3)]
+    assert cache.own(spans) == (tokens is None)
+    cache.begin_prefill(0, 1, 700)
+    build(CONFIGS["qwen3"])(input_ids=torch.zeros(1, 700, dtype=torch.long), past_key_values=cache, use_cache=True)
+    assert cache.pool == blocks
+    assert memory.kv_blocks(memory.Model(shape, shape.parameters), 3, 700, 4, tokens).bytes == cache.nbytes
+
+
+@pytest.mark.parametrize("name", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_token_step_needs_no_more_than_a_layer_keeps_for_training(name, dtype):
+    """That is the part of a graph's memory that grows with its rows; the mask and the positions' angles are beside it."""
+    shape, rows = shape_of(CONFIGS[name].to_dict()), 64
+    model = SlotModel(build(CONFIGS[name]).to(dtype), rows, 32)
+    slots = type("Inputs", (), {"tokens": torch.ones(rows).long(), "positions": torch.zeros(rows).long()})
+    slots.slots = torch.arange(rows)
+    model.cache.reserve(2)
+    with torch.inference_mode():
+        model._padded_step(slots, 2)
+        with Alive() as alive:
+            model._padded_step(slots, 2)
+    each = memory.layer_bytes(shape, 1, dtype.itemsize, "plain")
+    assert 0.2 * rows * each < alive.peak <= rows * each
+    graphs = memory.decode_graphs(memory.Model(shape, shape.parameters), rows, 700, dtype.itemsize, True)
+    outputs = sum((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)) * shape.hidden * dtype.itemsize
+    assert graphs.bytes == rows * each + memory.WORKSPACE + outputs
 
 
 @pytest.mark.parametrize(

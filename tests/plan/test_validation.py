@@ -385,11 +385,6 @@ def test_response_length_may_come_from_sequence_length():
     assert (derived.response_length, derived.max_new_tokens) == (34, 34)
 
 
-def test_the_kv_cache_caps_the_requests_of_an_engine():
-    config = configure(actor_infer={"strategy_args": {"strategy_config": {"kv_cache_tokens": 100}}})
-    assert derive(config).requests_per_engine == 100 // 24
-
-
 def test_track_with_none_means_no_tracker():
     assert derive(configure(track_with="none")).trackers == ()
 

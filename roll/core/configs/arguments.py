@@ -232,6 +232,8 @@ class TrainDataArguments(DataArguments):
 
 KV_GRANULE = 16
 """The KV cache of hf_infer holds a multiple of this many tokens per request, so all slots have the same memory alignment."""
+KV_BLOCK = 256
+"""On an accelerator it is in blocks of so many tokens, the fewest that FlashAttention 2 takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +242,8 @@ class HFInferConfig:
 
     kv_cache_tokens: int | None = option(
         None,
-        "Tokens the KV cache of one engine may hold; caps the running requests at kv_cache_tokens // sequence_length.",
+        "Tokens the KV cache of one engine may hold. On GPUs it is in blocks, and requests wait for free ones; on CPUs no more "
+        "than kv_cache_tokens // sequence_length requests run at once.",
         bounds=Bounds(ge=1),
     )
     cuda_graphs: bool = option(True, "On GPUs a token step is one graph. false: thousands of launches.")

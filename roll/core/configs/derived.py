@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from roll.core.configs.arguments import EngineArguments, HFInferConfig
+from roll.core.configs.arguments import EngineArguments
 from roll.core.configs.engines import DRAFTS, engine_of
 from roll.core.configs.losses import POLICY_LOSSES, PolicyLossArgs, anchor_of, loss_args
 from roll.core.configs.ppo import PPOConfig
@@ -99,7 +99,7 @@ def derive(config: PPOConfig) -> Derived:
         critic_steps_per_epoch=critic_steps,
         critic_total_steps=critic_steps * config.ppo_epochs * config.max_steps,
         staleness_bound=staleness_bound(config.async_generation_ratio),
-        requests_per_engine=_requests_per_engine(config, sequence_length),
+        requests_per_engine=config.max_running_requests,
         policy_loss=_policy_loss(config),
         recompute_old_logprobs=recompute,
         old_logprobs_reason=reason,
@@ -199,13 +199,6 @@ def _scored_ahead(config: PPOConfig) -> tuple[str, ...]:
     teachers = [name for name in roles if name.startswith(TEACHERS)]
     names = ("reference", *teachers, "critic", *["actor_log_prob"] * _log_prob_lag(config))
     return tuple(name for name in names if name in roles and policy.isdisjoint(roles[name].devices))
-
-
-def _requests_per_engine(config: PPOConfig, sequence_length: int) -> int:
-    options = config.actor_infer.strategy_args.options
-    if isinstance(options, HFInferConfig) and options.kv_cache_tokens is not None:
-        return min(config.max_running_requests, options.kv_cache_tokens // sequence_length)
-    return config.max_running_requests
 
 
 def _domain_shares(weights: Mapping[str, float]) -> dict[str, float]:

@@ -254,6 +254,7 @@ def _engine_options(
         "attn_implementation": model.attn_implementation,
         "deterministic": config.deterministic is True,
         "graphs": isinstance(chosen, HFInferConfig) and chosen.cuda_graphs,
+        "cache_tokens": chosen.kv_cache_tokens if isinstance(chosen, HFInferConfig) else None,
         "borrows_cores": borrows_cores(config, inventory),
     }
 

@@ -99,6 +99,33 @@ def weights_of(model: Any, version: int, bucket_bytes: int = 6000) -> tuple[list
     return buckets, manifest_of(version, buckets)
 
 
+def gathering(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seq_q: torch.Tensor,
+    cu_seq_k: torch.Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None,
+    enable_gqa: bool,
+    seqused_k: torch.Tensor,
+    block_table: torch.Tensor,
+    num_splits: int,
+) -> torch.Tensor:
+    """`torch.nn.attention.varlen.varlen_attn` for one query a row, on a CPU: gathers each row's blocks."""
+    (rows, heads, _), (pages, size, kv_heads, _) = query.shape, key.shape
+    assert value.shape[:3] == (pages, size, kv_heads) and heads % kv_heads == 0 and enable_gqa and num_splits == 1
+    assert {each.dtype for each in (cu_seq_q, cu_seq_k, seqused_k, block_table)} == {torch.int32}
+    assert cu_seq_q.shape == cu_seq_k.shape == (rows + 1,) and seqused_k.shape == (rows,) and max_q == 1
+    assert len(block_table) == rows and block_table.is_contiguous() and max_k == block_table.shape[1] * size
+    keys, values = (states[block_table.long()].flatten(1, 2).transpose(1, 2) for states in (key, value))
+    counts = (torch.arange(max_k) < seqused_k[:, None])[:, None, None]
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return attend(query[:, :, None], keys, values, attn_mask=counts, scale=scale, enable_gqa=True)[:, :, 0]
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
@@ -116,5 +143,6 @@ def lab() -> Any:
         run_all = staticmethod(run_all)
         true_logprobs = staticmethod(true_logprobs)
         weights = staticmethod(weights_of)
+        gathering = staticmethod(gathering)
 
     return Lab

@@ -19,8 +19,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-LEAST_WIDTH = 64
-"""Cached tokens that the narrowest graph reads."""
+from roll.plan.memory import padded
+
 TOLERANCE = 0.01
 """Of the largest entry: by so much a replayed step may differ from the same without a graph. Bf16 has a step of 0.008; inputs or
 weights that a graph does not see change entries by their own size."""
@@ -90,7 +90,7 @@ class DecodeGraphs:
         """Gives the graphs' memory back."""
         self._graphs.clear()
 
-    def __call__(self, tokens: Sequence[int], positions: Sequence[int], capacity: int) -> Tensor | None:
+    def __call__(self, tokens: Sequence[int], positions: Sequence[int], width: int, capacity: int) -> Tensor | None:
         """The step's output for these tokens of slots 0, 1, ...; None if it has to be made without a graph. `capacity`: tokens
         that the cache holds; it has moved if that is another than before."""
         if self._capture is None:
@@ -99,7 +99,6 @@ class DecodeGraphs:
             self.clear()
             self._capacity = capacity
         rows = padded(len(tokens), self._slots)
-        width = padded(max(positions) + 1, capacity, LEAST_WIDTH)
         captured = self._graphs.get((rows, width))
         if captured is None:
             return self._first(tokens, positions, rows, width)
@@ -127,7 +126,7 @@ class DecodeGraphs:
             return expected
         self._graphs[rows, width] = replay
         took = f"{time.perf_counter() - began:.2f} s, {(self._capture.nbytes() - before) / 2**20:,.0f} MiB"
-        log.info("decode steps of up to %d rows and %d cached tokens are one graph (%s)", rows, width, took)
+        log.info("decode steps of up to %d rows (mask of %d tokens) are one graph (%s)", rows, width, took)
         return expected
 
     def _write(self, tokens: Sequence[int], positions: Sequence[int], rows: int) -> None:
@@ -141,11 +140,3 @@ class DecodeGraphs:
         self._capture = None
         self.clear()
         logging.getLogger(__name__).warning("decode steps are made without graphs: the steps of this model %s", reason)
-
-
-def padded(count: int, most: int, least: int = 1) -> int:
-    """`count`, filled up to 1, 1.5, 2, 3, 4, 6, 8, ... times `least`: by less than a half; never beyond `most`."""
-    size = least
-    while size < count:
-        size = size * 3 // 2 if size & (size - 1) == 0 and size > 1 else 1 << size.bit_length()
-    return min(size, most)

@@ -5,7 +5,7 @@ Pure bookkeeping; who keeps a slot's states moves them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -42,6 +42,15 @@ class KeptRows:
     def clear(self) -> None:
         self._held.clear()
         self._by_beginning.clear()
+
+    @property
+    def slots(self) -> Collection[int]:
+        return self._held.keys()
+
+    def drop_oldest(self) -> bool:
+        """Whether there was one."""
+        slot = min(self._held, key=lambda slot: self._held[slot].age, default=None)
+        return slot is not None and self._drop(slot) is not None
 
     def keep(self, slot: int, tokens: Sequence[int]) -> None:
         """The free slot holds the states of these tokens."""

@@ -8,7 +8,8 @@ gathered or concatenated. Every row writes at its own position. Invariant: what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,12 +17,19 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from roll.core.configs.arguments import KV_GRANULE
+from roll.plan.memory import LEAST_WIDTH, padded
+from roll.strategies.infer.hf.kept_rows import Beginning
+
+Span = tuple[int, int, int]
+"""A slot, and from which of its tokens to which."""
+Moves = Iterable[tuple[int, int, int]]
+"""From a slot, to a slot, so many tokens; one after the other."""
 
 
 class SlotCache(Cache):  # type: ignore[misc]
     """What the model sees as `past_key_values`. `begin_prefill` or `begin_continuation` says what the next forward will write."""
 
-    def __init__(self, slots: int, max_length: int, num_layers: int) -> None:
+    def __init__(self, slots: int, max_length: int, num_layers: int, layer: type[SlotLayer] | None = None) -> None:
         self.slots = slots
         self.max_length = max_length
         self.capacity = 0
@@ -37,7 +45,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         """[slots, capacity, layers, top_k] the experts of each cached token; None while nobody asks for them."""
         self.reach: Tensor | None = None
         """[slots, capacity] the largest position up to each cached token; None where it is the token's own."""
-        self.slot_layers = [SlotLayer(self) for _ in range(num_layers)]
+        self.slot_layers = [(layer or SlotLayer)(self) for _ in range(num_layers)]
         super().__init__(layers=list(self.slot_layers))
 
     def begin_prefill(self, start: int, count: int, width: int) -> None:
@@ -56,6 +64,47 @@ class SlotCache(Cache):  # type: ignore[misc]
         """The same with room for them. What attention reads are the rows from `start` on; what is new goes to `rows` [count]."""
         self.start, self.count, self.width, self.prefilling = start, len(positions), width, False
         self.write_index = (rows[:, None], slice(None), positions)
+
+    def reads(self, width: int) -> int:
+        """Tokens that the mask of a graph's rows is about, if the longest row has `width`."""
+        return padded(width, self.capacity, LEAST_WIDTH)
+
+    @property
+    def for_attention(self) -> dict[str, Any]:
+        """Arguments of the forward that is to be made, for the layers' attention."""
+        return {}
+
+    def room(self, rows: int) -> int:
+        """The blocks that the first `rows` slots leave; without blocks there is room for every slot."""
+        return sys.maxsize
+
+    def needs(self, tokens: int) -> int:
+        """Blocks of a row of so many tokens."""
+        return 0
+
+    def own(self, spans: Sequence[Span]) -> bool:
+        """Makes room for these tokens, which are written next; whether there is as much."""
+        return True
+
+    def keep_only(self, rows: int, kept: Collection[int]) -> None:
+        """Gives up what other slots than the first `rows` and `kept` hold."""
+
+    def take(self, first: int, begun: Sequence[Beginning | None], moves: Moves) -> None:
+        """Brings to the slots from `first` on what they begin with, after `moves` of what they held."""
+        each_with = [(slot, each) for slot, each in enumerate(begun, first) if each is not None and each.slot != slot]
+        copied = {slot: self.read(*each) for slot, each in each_with}
+        for move in moves:
+            self.copy(*move)
+        for slot, states in copied.items():
+            self.write(slot, states)
+
+    def use(self, rows: int) -> float:
+        """The share that the first `rows` slots use."""
+        return rows / self.slots
+
+    def of_slot(self, states: Tensor, slot: int, start: int, stop: int) -> Tensor:
+        """Its tokens from `start` to `stop` of `states`, for reading."""
+        return states[slot, start:stop]
 
     def read(self, row: int, length: int) -> list[Tensor]:
         """A copy of its first `length` tokens, for `write`."""

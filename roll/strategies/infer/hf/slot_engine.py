@@ -26,10 +26,11 @@ from roll.core.workers.infer_interface import ASLEEP, EngineStats, GenerateReque
 from roll.core.workers.response_text import Tokenizer
 from roll.platform.process_setup import warn_if_not_deterministic
 from roll.strategies.infer.hf.decode_graphs import Capture
-from roll.strategies.infer.hf.kept_rows import Beginning, KeptRows
+from roll.strategies.infer.hf.kept_rows import KeptRows
 from roll.strategies.infer.hf.philox import uniforms
 from roll.strategies.infer.hf.sampling import BatchSampling, sample
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
+from roll.strategies.infer.hf.slot_cache import Span
 from roll.strategies.infer.hf.slot_model import SlotModel
 from roll.strategies.infer.hf.slot_row import WHOLE, ContextKey, Row, split
 from roll.strategies.infer.request_queue import BusyTime, RequestBounds
@@ -45,7 +46,9 @@ class SlotEngine:
     `deterministic`: every forward is made for one request alone, and a resumed request replays its earlier tokens one by one,
     so a seeded result is, bitwise, a function of weights, prompt and seed. Slower by about the number of running requests.
 
-    `capture`: makes graphs of decode steps, unless the engine is deterministic."""
+    `capture`: makes graphs of decode steps, unless the engine is deterministic. `block`: the KV cache is in blocks of so many
+    tokens where the model can read them, `cache_tokens` in all (None: room for every row at full length); requests wait for
+    blocks, and a row that finds none leaves and is computed again. Without blocks fewer requests run at once."""
 
     def __init__(
         self,
@@ -60,33 +63,33 @@ class SlotEngine:
         adapters: AdapterSource | None = None,
         sight: Sight | None = None,
         capture: Capture | None = None,
+        block: int = 0,
+        cache_tokens: int | None = None,
     ) -> None:
         if max_running_requests < 1 or max_length < 2:
             raise ValueError(f"{max_running_requests=} must be at least 1 and {max_length=} at least 2")
-        self.slots, self.deterministic = max_running_requests, deterministic
         if deterministic:
             warn_if_not_deterministic()
         capture = None if deterministic else capture
         self.shadow = ShadowWeights(model, adapters, in_place=capture is not None)
-        self._model = SlotModel(model, max_running_requests, max_length, sight, capture)
+        self._model = SlotModel(model, max_running_requests, max_length, sight, capture, block, cache_tokens)
+        self.slots, self.deterministic = self._model.slots, deterministic
         self._bounds = RequestBounds(self._model.vocab_size, max_length, tokenizer is not None, sight is not None)
-        self._tokenizer = tokenizer
-        self._seeds = random.Random(seed)
-        """For requests that bring none."""
+        self._tokenizer, self._seeds = tokenizer, random.Random(seed)
+        """Seeds are for requests that bring none."""
         self._rows: list[Row] = []
         """The running requests; row `i` owns slot `i`."""
         self._interrupted: deque[Row] = deque()
-        """Were running when weights changed; prefilled again before new requests."""
+        """Were running when weights changed, or blocks ran out; prefilled again before new requests."""
         self._queue: WaitingLine[str, Row] = WaitingLine()
         self._prefixes: dict[ContextKey, tuple[Row, Tensor]] = {}
         """Context -> a running row whose slot begins with it, and the logits that follow it, under the present weights."""
-        self._kept = KeptRows(max_running_requests)
+        self._kept = KeptRows(self.slots)
         self._sampling: BatchSampling | None = None
         """Parameters of all running rows; None when the rows have changed."""
         self._finished: list[GenerateResult] = []
         self._asleep = self._queue_held = False
-        self._stats = EngineStats(version=version)
-        self._busy, self._step_ended = BusyTime(), 0.0
+        self._stats, self._busy, self._step_ended = EngineStats(version=version), BusyTime(), 0.0
 
     @property
     def drained(self) -> bool:
@@ -172,7 +175,7 @@ class SlotEngine:
             queued=len(self._queue),
             free_slots=self.slots - running,
             busy_s=self._busy.seconds,
-            cache_use=running / self.slots,
+            cache_use=self._model.cache.use(len(self._rows)),
         )
 
     @torch.inference_mode()
@@ -190,16 +193,20 @@ class SlotEngine:
         return finished
 
     def _next_rows(self) -> list[Row]:
-        """Interrupted rows, then queued ones by (priority, arrival), as many as slots and prefill budget allow."""
-        joining: list[Row] = []
-        fresh: set[ContextKey] = set()
-        width = 0
+        """Interrupted rows, then queued ones by (priority, arrival), as many as slots, blocks and prefill budget allow."""
+        joining, fresh = list[Row](), set[ContextKey]()
+        width, room = 0, self._model.cache.room(len(self._rows))
         while len(self._rows) + len(joining) < self.slots:
             row = self._interrupted[0] if self._interrupted else None if self._queue_held else self._queue.first()
             if row is None:
                 break
             key = row.context
-            if key not in self._prefixes and key not in fresh:
+            new = key not in self._prefixes and key not in fresh
+            # Who begins like another needs a block of its own for what follows.
+            room -= self._model.cache.needs(len(key[0]) + 1 if new else 1)
+            if room < 0:
+                break
+            if new:
                 width = max(width, len(key[0]))
                 if fresh and width * (len(fresh) + 1) > PREFILL_TOKENS:
                     break
@@ -221,15 +228,19 @@ class SlotEngine:
             if row.joined_as in self._prefixes or fresh.setdefault(row.context, row) is not row:
                 copies.append(row)
         begun = {key: self._kept.beginning(key[0]) for key in fresh}
-        fresh = {key: fresh[key] for key in sorted(fresh, key=lambda key: uncached(key, begun[key]))}
+        starts = {key: 0 if each is None else each.tokens for key, each in begun.items()}
+        fresh = {key: fresh[key] for key in sorted(fresh, key=lambda key: len(key[0]) - starts[key])}
         first = len(self._rows)
         self._rows += [*fresh.values(), *copies]
-        self._begin(first, [begun[key] for key in fresh])
-        self._stats.prefill_tokens += sum(uncached(key, begun[key]) for key in fresh)
+        found = [each for each in begun.values() if each is not None]
+        self._model.cache.take(first, [begun[key] for key in fresh], self._kept.give_up(range(first, len(self._rows)), found))
+        enough = self._own([(i, starts[key], len(key[0])) for i, key in enumerate(fresh, first)])
+        assert enough, "rows join only where there is room for all of them"
+        self._stats.prefill_tokens += sum(len(key[0]) - starts[key] for key in fresh)
         if self.deterministic:
             computed = [self._model.replay(i, *split(key)) for i, key in enumerate(fresh, first)]
         else:
-            computed = self._forward_fresh(first, [(key[0], len(key[0]) - uncached(key, begun[key])) for key in fresh])
+            computed = self._model.compute(first, [(key[0], starts[key]) for key in fresh])
         for (key, row), logits in zip(fresh.items(), computed, strict=True):
             self._prefixes[key] = (row, logits)
         following = []
@@ -244,32 +255,6 @@ class SlotEngine:
         self._sampling = None
         self._sample(first, torch.stack(following))
 
-    def _begin(self, first: int, begun: Sequence[Beginning | None]) -> None:
-        """Brings to the slots from `first` on what their rows begin with; what these slots held is kept elsewhere if it can."""
-        cache, found = self._model.cache, [each for each in begun if each is not None]
-        copied = {slot: cache.read(*each) for slot, each in enumerate(begun, first) if each is not None and each.slot != slot}
-        for source, target, tokens in self._kept.give_up(range(first, len(self._rows)), found):
-            cache.copy(source, target, tokens)
-        for slot, states in copied.items():
-            cache.write(slot, states)
-
-    def _forward_fresh(self, first: int, contexts: list[tuple[tuple[int, ...], int]]) -> list[Tensor]:
-        """Logits [vocabulary] after each context, of which so many tokens are in its slot already (the rests ascend in length),
-        for the slots from `first` on. In batches in which none is padded to more than twice its length: episodes at different
-        turns would else all pay for the longest."""
-        computed: list[Tensor] = []
-        while contexts:
-            shortest = len(contexts[0][0]) - contexts[0][1]
-            alike = sum(len(context) - start <= 2 * shortest for context, start in contexts)
-            tokens, starts = ([*part] for part in zip(*contexts[:alike], strict=True))
-            at = first + len(computed)
-            if any(starts):
-                computed += self._model.continue_contexts(at, tokens, starts)
-            else:
-                computed += self._model.forward_contexts(at, tokens)
-            contexts = contexts[alike:]
-        return computed
-
     def _begin_anew(self) -> None:
         """From now on no row begins with what is cached."""
         self._prefixes.clear()
@@ -277,7 +262,21 @@ class SlotEngine:
         for row in self._rows:
             row.mixed = True
 
+    def _own(self, spans: list[Span]) -> bool:
+        """Whether there is memory for what is written next; ended rows give theirs up, the oldest first."""
+        cache = self._model.cache
+        while True:
+            cache.keep_only(len(self._rows), self._kept.slots)
+            if cache.own(spans):
+                return True
+            if not self._kept.drop_oldest():
+                return False
+
     def _decode(self) -> None:
+        while not self._own([(i, row.cached, row.cached + 1) for i, row in enumerate(self._rows)]):
+            row = self._leave(len(self._rows) - 1)
+            row.preempted = True
+            self._interrupted.appendleft(row)
         newest = [row.tokens[-1] for row in self._rows]
         positions = [row.cached for row in self._rows]
         if self.deterministic:
@@ -320,20 +319,23 @@ class SlotEngine:
         return BatchSampling.of([row.request.sampling for row in rows], self._model.vocab_size, self._model.device)
 
     def _remove(self, slots: list[int], reasons: Sequence[FinishReason]) -> None:
-        """Ends the rows in these slots (ascending). The last row moves into each hole, so rows stay compact, and the one that has
-        ended to where the last one was."""
+        """Ends the rows in these slots (ascending)."""
         for slot, reason in zip(reversed(slots), reversed(reasons), strict=True):
-            self._take_routes(slot)
-            row, last = self._rows[slot], self._rows.pop()
-            if last is not row:
-                self._model.cache.swap(slot, len(self._rows), (row.cached, last.cached))
-                self._rows[slot] = last
-            if not (row.mixed or self.deterministic):
-                self._kept.keep(len(self._rows), row.context[0][: row.cached])
-            if row.joined_as in self._prefixes and self._prefixes[row.joined_as][0] is row:
-                del self._prefixes[row.joined_as]
-            self._finished.append(row.result(reason, self._tokenizer))
-            self._sampling = None
+            self._finished.append(self._leave(slot).result(reason, self._tokenizer))
+
+    def _leave(self, slot: int) -> Row:
+        """Takes the row out. The last row moves into the hole, so rows stay compact, and this one to where the last one was."""
+        self._take_routes(slot)
+        row, last = self._rows[slot], self._rows.pop()
+        if last is not row:
+            self._model.cache.swap(slot, len(self._rows), (row.cached, last.cached))
+            self._rows[slot] = last
+        if not (row.mixed or self.deterministic):
+            self._kept.keep(len(self._rows), row.context[0][: row.cached])
+        if row.joined_as in self._prefixes and self._prefixes[row.joined_as][0] is row:
+            del self._prefixes[row.joined_as]
+        self._sampling = None
+        return row
 
     def _take_routes(self, slot: int) -> None:
         """Before a row leaves its slot: what it was computed with first is kept, whatever computes it again."""
@@ -341,8 +343,3 @@ class SlotEngine:
         if row.request.sampling.with_routes and row.first_unrouted < row.cached:
             more = self._model.routes(slot, row.first_unrouted, row.cached)
             row.routes = more if row.routes is None else row.routes + more
-
-
-def uncached(key: ContextKey, begun: Beginning | None) -> int:
-    """Tokens of the context that have to be computed."""
-    return len(key[0]) - (begun.tokens if begun is not None else 0)

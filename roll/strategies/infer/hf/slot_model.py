@@ -1,4 +1,4 @@
-"""A transformers causal LM with a `SlotCache`: logits of the next token for rows of slots.
+"""A transformers causal LM with a cache of slots: logits of the next token for rows of slots.
 
 Works for models whose logits are one linear layer over the hidden states and whose layers all attend fully (Qwen2, Qwen3,
 Llama and their like); others are refused when the engine is built, not found wrong later.
@@ -11,6 +11,7 @@ copied: on a CPU 9 times faster at 512 cached tokens.
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from roll.core.data.routes import Routes
+from roll.strategies.infer.hf.block_cache import BlockCache, BlockRows, block_attention
 from roll.strategies.infer.hf.decode_graphs import Capture, DecodeGraphs, Inputs
 from roll.strategies.infer.hf.slot_cache import SlotCache
 from roll.strategies.infer.hf.slot_sight import SlotSight
@@ -29,6 +31,8 @@ from roll.strategies.routers import Routers
 from roll.strategies.vision.sight import Sight
 
 SLOT_SDPA = "slot_sdpa"
+CLOSE = 0.1
+"""Of the largest logit: by so much another kernel of attention may round otherwise."""
 
 
 def slot_sdpa_attention(
@@ -39,11 +43,14 @@ def slot_sdpa_attention(
     attention_mask: Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
+    block_rows: BlockRows | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Output [n, tokens, heads, d] for query [n, heads, tokens, d], key and value [n, kv_heads, cached, d], mask [n, 1, 1,
-    cached]."""
+    cached]. `block_rows`: where the rows' blocks are in the pool that key and value are."""
     rows, heads, tokens, width = query.shape
+    if block_rows is not None:
+        return block_attention(query, key, value, block_rows, scaling), None
     kv_heads = key.shape[1]
     if tokens > 1 or heads == kv_heads:
         whole: tuple[Tensor, None] = sdpa_attention_forward(
@@ -63,10 +70,19 @@ AttentionMaskInterface.register(SLOT_SDPA, sdpa_mask)
 
 class SlotModel:
     def __init__(
-        self, model: nn.Module, slots: int, max_length: int, sight: Sight | None = None, capture: Capture | None = None
+        self,
+        model: nn.Module,
+        slots: int,
+        max_length: int,
+        sight: Sight | None = None,
+        capture: Capture | None = None,
+        block: int = 0,
+        cache_tokens: int | None = None,
     ) -> None:
         """`sight`: of a model that sees. `capture`: makes graphs of the decode steps of all rows, unless the model sees; its
-        weights then have to keep their places. `ValueError` if the model's architecture is not of the supported kind."""
+        weights then have to keep their places. `block`: the cache is in blocks of so many tokens, at most `cache_tokens` in all,
+        if the model's attention reads them right; 0: in rows. `ValueError` if the model's architecture is not of the supported
+        kind."""
         self.model = model.eval().requires_grad_(False)
         config: Any = model.config.get_text_config()  # type: ignore[operator, union-attr]
         parameter = next(model.parameters())
@@ -79,11 +95,39 @@ class SlotModel:
         if config._attn_implementation == "sdpa":
             set_text_attention(self.model, SLOT_SDPA)
         graphs = capture is not None and sight is None
-        self.cache = SlotCache(slots + graphs, max_length, config.num_hidden_layers)
-        self._graphs = DecodeGraphs(slots, self.device, self._padded_step, capture) if graphs and capture else None
-        self._seen = None if sight is None else SlotSight(sight, self.cache)
         self._routers: Routers | None = None
         """Asked after each forward, once somebody wants to know what they chose."""
+        self._graphs: DecodeGraphs | None = None
+        self._seen: SlotSight | None = None
+        layers: int = config.num_hidden_layers
+        self.slots = slots if cache_tokens is None else max(1, min(slots, cache_tokens // max_length))
+        """Rows that there may be at once."""
+        self.cache = SlotCache(self.slots + graphs, max_length, layers)
+        if block and sight is None and config._attn_implementation == SLOT_SDPA:
+            self._try(BlockCache(slots, max_length, layers, self.device, block, cache_tokens))
+        if graphs and capture:
+            self._graphs = DecodeGraphs(self.slots, self.device, self._padded_step, capture)
+        self._seen = None if sight is None else SlotSight(sight, self.cache)
+
+    @torch.inference_mode()
+    def _try(self, blocks: BlockCache) -> None:
+        """Takes this cache if a token step with it gives what a forward without any does; else it says why not."""
+        rows, self.cache = self.cache, blocks
+        probe = torch.tensor([[0, 1, 1]], device=self.device)
+        expected = self._head(self._trunk(probe, use_cache=False).last_hidden_state[:, -1])
+        try:
+            blocks.own([(0, 0, 3)])
+            self.forward_contexts(0, [(0, 1)])
+            off, largest = float((self.forward_tokens(0, [1], [2]) - expected).abs().max()), float(expected.abs().max())
+            reason = "" if off <= CLOSE * largest else f"logits differ by {off:.2g}, of at most {largest:.2g}"
+        except (RuntimeError, ValueError, TypeError) as error:  # a kernel, or a model that does not know its argument
+            reason = " ".join(str(error).split()[:60])
+        blocks.free()
+        if not reason:
+            self.slots = blocks.slots
+        else:
+            self.cache = rows
+            logging.getLogger(__name__).warning("the KV cache is in rows of the longest, not in blocks: %s", reason)
 
     def record_routes(self) -> bool:
         """From now on the cache knows the experts of each token; whether it does not yet. `ValueError` for a model without."""
@@ -97,7 +141,21 @@ class SlotModel:
     def routes(self, slot: int, start: int, stop: int) -> Routes:
         """The experts of the slot's cached tokens from `start` to `stop`."""
         assert self.cache.routes is not None
-        return Routes(self.cache.routes[slot, start:stop].cpu().numpy().copy())
+        return Routes(self.cache.of_slot(self.cache.routes, slot, start, stop).cpu().numpy().copy())
+
+    def compute(self, first: int, contexts: list[tuple[tuple[int, ...], int]]) -> list[Tensor]:
+        """Logits [vocabulary] after each context, of which so many tokens are in its slot already (the rests ascend in length),
+        for the slots from `first` on. In batches in which none is padded to more than twice its length: episodes at different
+        turns would else all pay for the longest."""
+        computed: list[Tensor] = []
+        while contexts:
+            shortest = len(contexts[0][0]) - contexts[0][1]
+            alike = sum(len(context) - start <= 2 * shortest for context, start in contexts)
+            tokens, starts = ([*part] for part in zip(*contexts[:alike], strict=True))
+            at = first + len(computed)
+            computed += self.continue_contexts(at, tokens, starts) if any(starts) else self.forward_contexts(at, tokens)
+            contexts = contexts[alike:]
+        return computed
 
     def forward_contexts(self, first: int, contexts: list[tuple[int, ...]]) -> Tensor:
         """Logits [m, vocabulary] that follow each context, computed in one right-padded batch for the slots from `first` on."""
@@ -128,7 +186,7 @@ class SlotModel:
         width = max(positions) + 1
         if self._graphs is not None and first == 0:
             self.cache.reserve(width)
-            hidden = self._graphs(tokens, positions, self.cache.capacity)
+            hidden = self._graphs(tokens, positions, self.cache.reads(width), self.cache.capacity)
             if hidden is not None:
                 return self._head(hidden)  # type: ignore[no-any-return]
         ids, at = torch.tensor([tokens, positions], device=self.device)
@@ -172,7 +230,7 @@ class SlotModel:
 
     def _hidden(self, ids: Tensor, positions: Tensor, mask: Tensor | None, **images: Tensor) -> Tensor:
         given = {"input_ids": ids, "position_ids": positions, "attention_mask": mask, **images}
-        out = self._trunk(**given, past_key_values=self.cache, use_cache=True)
+        out = self._trunk(**given, past_key_values=self.cache, use_cache=True, **self.cache.for_attention)
         if self._routers is not None:
             self.cache.store_routes(self._routers.taken())
         hidden: Tensor = out.last_hidden_state

@@ -48,6 +48,8 @@ class Row:
     """The context it was last prefilled with."""
     cached: int = 0
     """Tokens whose keys and values are in the slot: all but the newest sampled one."""
+    preempted: bool = False
+    """It had to leave the cache, for want of blocks."""
     mixed: bool = False
     """No other row may begin with these: some are of other weights, or their experts are not known."""
 
@@ -104,4 +106,5 @@ class Row:
         stops = [start for start, _ in self.marks[1:]] + [len(self.tokens)]
         spans = [VersionSpan(start, stop, version) for (start, version), stop in zip(self.marks, stops, strict=False)]
         kept = KeptTokens.of(self.kept) if self.request.sampling.with_kept else None
-        return GenerateResult(self.request_id, self.tokens, self.logprobs, spans, reason, text, extras=Extras(kept, self.routes))
+        extras = Extras(kept, self.routes)
+        return GenerateResult(self.request_id, self.tokens, self.logprobs, spans, reason, text, self.preempted, extras)

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from roll.core.configs.arguments import KV_BLOCK
 from roll.core.errors import EngineClosed
 from roll.core.weights.adapter import AdapterSource
 from roll.core.weights.bucket import Bucket, WeightManifest
@@ -33,13 +34,17 @@ from roll.strategies.model_folder import load_model, load_tokenizer
 from roll.strategies.vision.sight import Sight
 
 T = TypeVar("T")
+HALVES = (torch.bfloat16, torch.float16)
+"""The types that the kernel which attends over blocks takes."""
 
 
 class HFInferStrategy:
     """Implements `InferStrategy`. Methods may be called from any event loop.
 
-    `deterministic`: see `SlotEngine`. `version`: the policy version of the folder's weights. `adapters`: weight updates are
-    adapters, merged here with their base. `images`: the folder of the run's. `graphs`: on a GPU decode steps are CUDA graphs."""
+    `max_length` bounds prompt + response tokens of a request. `deterministic`: see `SlotEngine`. `version`: the policy version of
+    the folder's weights. `adapters`: weight updates are adapters, merged here with their base. `images`: the folder of the run's.
+    `graphs`: on a GPU decode steps are CUDA graphs. `cache_tokens`: the most that the KV cache may hold; in blocks on a GPU, in
+    rows of full length elsewhere."""
 
     def __init__(
         self,
@@ -58,12 +63,11 @@ class HFInferStrategy:
         adapters: AdapterSource | None = None,
         images: str | None = None,
         graphs: bool = True,
+        cache_tokens: int | None = None,
     ) -> None:
-        """Loads a Hugging Face folder (safetensors only) and starts the engine.
-
-        `max_length` bounds prompt + response tokens of a request. `threads`: torch CPU threads of the engine; torch keeps this
-        number per thread but also takes it as the default of threads that have not used torch yet. `borrows_cores`: it may have
-        more while other workers wait. `seed` serves the requests that bring none."""
+        """Loads a Hugging Face folder (safetensors only) and starts the engine. `threads`: torch CPU threads of the engine; torch
+        keeps this number per thread but also takes it as the default of threads that have not used torch yet. `borrows_cores`: it
+        may have more while other workers wait. `seed` serves the requests that bring none."""
 
         def engine() -> SlotEngine:
             model: Any = load_model(Path(model_path), getattr(torch, dtype), attn_implementation).to(device)
@@ -77,7 +81,8 @@ class HFInferStrategy:
                 version=version,
                 adapters=adapters,
                 sight=Sight.of(model, Path(model_path), images),
-                capture=CudaCapture(model.device) if graphs and model.device.type == "cuda" else None,
+                cache_tokens=cache_tokens,
+                **(on_gpu(model, graphs) if model.device.type == "cuda" else {}),
             )
 
         self._start(engine, threads, borrows_cores)
@@ -238,3 +243,9 @@ class HFInferStrategy:
         except BaseException as failure:
             done.set_exception(failure)
             raise
+
+
+def on_gpu(model: Any, graphs: bool) -> dict[str, Any]:
+    """What a `SlotEngine` does there, and nowhere else."""
+    block = KV_BLOCK if model.dtype in HALVES else 0
+    return {"capture": CudaCapture(model.device) if graphs else None, "block": block}

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from roll.strategies.infer.hf.decode_graphs import padded
+from roll.plan.memory import padded
+from roll.strategies.infer.hf import block_cache
 
 CLOSE = 5e-5
 """Between log-probs of float32 products of other shapes, down to -9."""
@@ -75,10 +76,10 @@ def test_a_replayed_step_is_bitwise_the_step_without_a_graph(lab: Any) -> None:
     replay = graphs.__call__
 
     class Compared(type(graphs)):  # type: ignore[misc]
-        def __call__(self, tokens: Any, positions: Any, capacity: int) -> Tensor | None:
-            found = replay(tokens, positions, capacity)
-            assert found is not None
-            rows, width = padded(len(tokens), 6), padded(max(positions) + 1, capacity, 64)
+        def __call__(self, tokens: Any, positions: Any, width: int, capacity: int) -> Tensor | None:
+            found = replay(tokens, positions, width, capacity)
+            assert found is not None and max(positions) < width <= capacity
+            rows = padded(len(tokens), 6)
             view = type("Rows", (), dict(zip(("tokens", "positions", "slots"), self._buffer[:, :rows], strict=True)))
             compared.append(torch.equal(found, self._step(view, width)[: len(tokens)]))
             return found
@@ -90,9 +91,14 @@ def test_a_replayed_step_is_bitwise_the_step_without_a_graph(lab: Any) -> None:
     assert engine._model.cache.capacity > 64
 
 
-def test_an_engine_with_graphs_samples_what_one_without_does(lab: Any) -> None:
+@pytest.mark.parametrize("block", [0, 16])
+def test_an_engine_with_graphs_samples_what_one_without_does(lab: Any, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks a graph reads whatever blocks its rows have by then, and there is one for each number of rows."""
+    monkeypatch.setattr(block_cache, "varlen_attn", lab.gathering)
     recorded = Recorded()
-    found = lab.run_all(lab.engine(lab.model(), slots=6, capture=recorded), requests(lab, 14))
+    engine = lab.engine(lab.model(), slots=6, capture=recorded, block=block)
+    found = lab.run_all(engine, requests(lab, 14))
+    assert not block or {width for _, width in engine._model._graphs._graphs} == {1}
     expected = lab.run_all(lab.engine(lab.model(), slots=6), requests(lab, 14))
     assert recorded.replayed > 100
     for name, result in expected.items():
