@@ -194,6 +194,7 @@ def role_plans(config: PPOConfig) -> list[RolePlan]:
     plans = []
     for name, role in roles.items():
         tensor, pipeline, context = (_size(role, names) for names in (TENSOR, PIPELINE, CONTEXT))
+        context *= role.model_args.ulysses_size
         data = max(1, role.world_size // (tensor * pipeline * context))
         plans.append(
             RolePlan(

@@ -83,6 +83,8 @@ class ModelLayout:
     data: int = 1
     tensor: int = 1
     pipeline: int = 1
+    ulysses: int = 1
+    """Devices that divide the tokens of a micro-batch, and in attention the heads."""
     shard_weights: bool = True
     """Over the data-parallel ranks: FSDP2, ZeRO-3."""
     shard_gradients: bool = True
@@ -180,13 +182,16 @@ def activations(
     Norms of query and key heads add s·(8 or 6)·(q + kv); eager attention adds s·sequence·n·(4 or 6). Where prompts are shared
     attention's output is copied, and keys and values of a prompt for each sample. Recomputing keeps the input of each layer, and
     one layer at a time in full."""
-    shape, s = model.shape, micro.tokens
+    shape, ranks = model.shape, layout.ulysses
+    s = -(-micro.tokens // ranks)
     per_token = layer_bytes(shape, micro.sequence, element, attention)
     layers = -(-shape.layers // layout.pipeline)
     # 1F1B holds as many micro-batches on the first stage as there are stages: all layers' worth again.
     held = layers * layout.pipeline
     whole = 0 if layout.sequence_parallel else norm_bytes(shape, element)
-    copied = 2 * shape.kv_dim * element * micro.repeated
+    # Heads of keys that the ranks of Ulysses do not divide are repeated until they do.
+    more = ranks // math.gcd(shape.kv_heads, ranks)
+    copied = 2 * shape.kv_dim * element * (more * micro.repeated // ranks + (more - 1) * s)
     full = s * (whole + (per_token - whole) // layout.tensor) + copied
     if not recompute:
         return Part("activations", held * full, f"{s:,} tokens × {full // s:,} B × {held} layers")
@@ -214,16 +219,16 @@ def norm_bytes(shape: ModelShape, element: int) -> int:
 def head(model: Model, layout: ModelLayout, micro: Microbatch, element: int, train: bool, accelerator: bool = False) -> Part:
     """What is alive at the peak while the head runs a part of the vocabulary at a time: the states that predict, and logits and
     probabilities of the part in float32, beside the logits in bf16. Training adds the states' gradient. Adapters of the head need
-    its logits whole. Compiled, the part needs half of it or less."""
+    its logits whole. Compiled, the part needs half of it or less. Ulysses: of the device with most tokens of responses."""
     shape, vocabulary = model.shape, model.shape.vocab // layout.tensor
-    rounded = element if element < FP32 else 0
+    rounded, predicted = element if element < FP32 else 0, min(micro.predicted, -(-micro.tokens // layout.ulysses))
     if model.adapts_head:
         each, width = element + 3 * FP32 + (2 * FP32 if train else 0), vocabulary
     else:
-        each, width = 2 * FP32 + rounded, min(head_columns(micro.predicted, accelerator), vocabulary)
+        each, width = 2 * FP32 + rounded, min(head_columns(predicted, accelerator), vocabulary)
     states = shape.hidden * ((2 * element + FP32 + rounded) if train else element)
-    formula = f"{micro.predicted:,} response tokens × ({width:,} of the vocabulary × {each} B + {states:,} B)"
-    return Part("head", micro.predicted * (width * each + states), formula)
+    formula = f"{predicted:,} response tokens × ({width:,} of the vocabulary × {each} B + {states:,} B)"
+    return Part("head", predicted * (width * each + states), formula)
 
 
 def head_columns(rows: int, accelerator: bool) -> int:

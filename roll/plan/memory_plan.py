@@ -303,7 +303,8 @@ def _activations(
 
 def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> ModelLayout:
     """How the role's back end divides the model: see each `roll.strategies.train` module."""
-    base = ModelLayout(data=role.data * role.context, tensor=role.tensor, pipeline=role.pipeline)
+    ranks, ulysses = role.data * role.context, worker.model_args.ulysses_size
+    base = ModelLayout(data=ranks, tensor=role.tensor, pipeline=role.pipeline, ulysses=ulysses)
     options = worker.strategy_args.options
     if isinstance(options, DeepSpeedConfig):
         zero = options.zero_optimization
@@ -319,10 +320,10 @@ def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> ModelLayout:
     if isinstance(options, FSDP2Config):
         return replace(
             base,
-            data=options.shards(role.data),
+            data=options.shards(ranks),
             shard_gradients=options.reduce_scatter_during_grad_accumulation,
             regathered=options.reshard_after_forward,
-            masters=role.data == 1 and element < memory.FP32,
+            masters=ranks == 1 and element < memory.FP32,
         )
     megatron = options if isinstance(options, MegatronConfig) else MegatronConfig()
     return replace(

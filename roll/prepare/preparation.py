@@ -52,6 +52,7 @@ from roll.strategies.installed_backend import backend_problems
 from roll.strategies.model_folder import open_classifier, open_model
 from roll.strategies.routers import check_replayable
 from roll.strategies.run_models import CLASSIFIER, Models, UsedModel, once, used_models
+from roll.strategies.train import ulysses
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
 from roll.strategies.train.saved_adapters import check_adapters
 from roll.topologies import serving
@@ -325,6 +326,8 @@ def _run_by_others(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, o
         if isinstance(options, MegatronConfig) and find_spec("megatron"):
             check = partial(check_folder, folder, ParallelLayout.of(options), options.sequence_parallel, device_kind)
             yield f"{name}.strategy_args.strategy_config", chosen.strategy_config, check
+        elif (ranks := role.model_args.ulysses_size) > 1:
+            yield f"{name}.model_args.ulysses_size", ranks, partial(ulysses.check_folder, Path(folder), ranks)
         elif package := engine_package(chosen.strategy_name):
             dtype = TORCH_NAMES[compute_dtype(role.model_args.dtype, device_kind == "cuda")]
             check = partial(package.check_folder, folder, chosen.strategy_config, dtype, device_kind)

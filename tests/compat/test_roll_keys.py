@@ -235,7 +235,6 @@ def test_a_block_that_two_keys_share_becomes_two():
         ({"profiler_timeline": True}, "profiler_timeline"),
         ({"difficulty_loss_weight": True}, "difficulty_loss_weight"),
         ({"reward": {"device_mapping": "0"}}, "reward"),
-        ({"actor_train": {"model_args": {"ulysses_size": 2}}}, "actor_train.model_args.ulysses_size"),
         ({"actor_train": {"router_replay": {"mode": "R2"}}}, "actor_train.router_replay"),
         ({"reference": {"router_replay": {"mode": "R3"}}}, "reference.router_replay"),
         ({"actor_infer": {"generating_args": {"num_beams": 4}}}, "actor_infer.generating_args.num_beams"),

@@ -47,6 +47,19 @@ def notes(kind, **changes):
     return {note.key: note.message for note in getattr(translate(written(**changes)), kind)}
 
 
+def test_devices_that_divide_tokens_share_a_batch_and_its_budget():
+    """Pairs have twice the batch, and twice the tokens of a device."""
+    alone, pairs = (
+        translate(written(trainer__ulysses_sequence_parallel_size=size, trainer__max_token_len_per_gpu=1000)).mapping
+        for size in (1, 2)
+    )
+    assert [each["actor_train"]["model_args"]["ulysses_size"] for each in (alone, pairs)] == [1, 2]
+    assert pairs["reference"]["model_args"]["ulysses_size"] == 2
+    assert [each["actor_train"]["max_tokens_per_microbatch_in_train"] for each in (alone, pairs)] == [1000, 2000]
+    batches = [each["actor_train"]["training_args"]["per_device_train_batch_size"] for each in (alone, pairs)]
+    assert batches[1] == 2 * batches[0] > 0
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_documents_files_have_no_problem(name):
     config, report = load(FOLDER, name, [])
@@ -131,7 +144,6 @@ def test_a_number_of_steps_takes_the_place_of_the_epochs():
             "buffer.explorer_input.taskset.default_workflow_type",
             "grade",
         ),
-        ({"trainer__ulysses_sequence_parallel_size": 2}, "trainer.ulysses_sequence_parallel_size", "not there"),
         ({"trainer__trainer_strategy": "megatron"}, "trainer.trainer_strategy", "megatron_train"),
         ({"trainer__grad_clipp": 1.0}, "trainer.grad_clipp", "remove it"),
         ({"service__data_juicer__port": 5005}, "service.data_juicer.port", "remove it"),

@@ -339,6 +339,21 @@ def test_memory_of_weights_that_groups_of_devices_divide_and_of_gradients_that_a
     assert late["gradients"] - 4 * divided["gradients"] in range(-4, 5) and late["weights"] == divided["weights"]
 
 
+def test_devices_that_divide_tokens_are_no_data_parallel_ones_and_have_a_share_of_the_activations():
+    """The batch of one of two pairs is that of two devices of their own, and weights are divided by all four."""
+
+    def planned(devices, **model):
+        plan = plan_of(rlvr([*range(devices)], devices, actor_train={"model_args": model}, rollout_batch_size=64))
+        role = next(role for role in plan.memory if role.role == "actor_train")
+        (training, *_) = role.passes
+        return plan, {part.name: part.bytes for part in (*role.resident, *training.parts)}
+
+    (plan, pairs), (_, two), (_, four) = planned(4, ulysses_size=2), planned(2), planned(4)
+    assert plan.roles[0].arithmetic == "4 devices = 2 context × 2 data-parallel"
+    assert abs(2 * pairs["activations"] - two["activations"]) < 0.01 * two["activations"]
+    assert [pairs[name] for name in ("weights", "optimiser")] == [four[name] for name in ("weights", "optimiser")]
+
+
 def test_the_host_of_the_first_ranks_holds_what_checkpoints_are_written_from():
     host = {part.name: part.bytes for part in plan_of(rlvr()).host}
     assert host["actor_train snapshot"] == 12 * SHAPE.parameters and "critic snapshot" not in host

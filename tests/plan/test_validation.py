@@ -419,6 +419,22 @@ def test_groups_of_devices_that_divide_the_weights_are_equal():
     assert "the 6 devices of actor_train do not divide" in found(4).message and found(4).fix == "a divisor of 6, or -1"
 
 
+def test_ranks_that_divide_tokens_are_equal_groups_of_a_back_end_that_can():
+    def found(strategy="fsdp2_train", size=4, **model):
+        role = {"device_mapping": "0-5", "strategy_args": {"strategy_name": strategy}}
+        return check(6, actor_train={**role, "model_args": {"ulysses_size": size, **model}}).get(
+            "actor_train.model_args.ulysses_size"
+        )
+
+    assert [size for size in range(1, 7) if found(size=size) is not None] == [4, 5]
+    assert "the 6 devices of actor_train do not divide" in found().message and found().fix == "a divisor of 6"
+    assert found("deepspeed_train", 3) is None
+    assert "context_parallel_size" in found("megatron_train", 3).fix
+    assert found(size=3, attn_implementation="eager").fix == "actor_train.model_args.attn_implementation: sdpa"
+    engine = check(actor_infer={"model_args": {"ulysses_size": 2}})["actor_infer.model_args.ulysses_size"]
+    assert "hf_infer divides no tokens" in engine.message and engine.fix == "remove it"
+
+
 def test_missing_devices_name_the_machines_that_would_have_them():
     found = check(num_nodes=2, actor_infer={"device_mapping": [2, 5]})["actor_infer.device_mapping"]
     assert "num_nodes: 3" in found.fix

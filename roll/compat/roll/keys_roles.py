@@ -118,8 +118,7 @@ MODEL = (
     KeyRule("<role>.model_args.freeze_module_prefix", "without effect", "no text reaches these parts, so they are not trained",
          when=_names_towers_only, values="parts that see or hear", absent=True),
     *off_or_lacking("<role>.model_args.freeze_module_prefix", (None, ""), "freezing is not there: all weights are trained"),
-    *off_or_lacking("<role>.model_args.ulysses_size", (None, 1), "megatron_train's context_parallel_size divides "
-                    "sequences; or remove it, and divide gradient_accumulation_steps by it"),
+    value_read_as("<role>.model_args.ulysses_size", (None,), 1, "read as 1"),
     *off_or_lacking("<role>.model_args.vision_dp", (None, False), "each rank computes the images of its own samples"),
     *off_or_lacking("<role>.model_args.model_config_kwargs", (None, {}), "change config.json in the model's folder instead"),
     KeyRule("critic.model_args.model_type", "without effect", "a critic is that: the model with one number as its head, which "

@@ -148,8 +148,13 @@ def _batch(value: object, file: File) -> Mapping[str, Any]:
     found = {"rollout_batch_size": tasks}
     trainers = len(_devices(0, file).get("actor_train.device_mapping", ()))
     if trainers and is_count(tasks) and is_count(size):
-        found[f"{_TRAINING}.per_device_train_batch_size"] = tasks * size // trainers
+        found[f"{_TRAINING}.per_device_train_batch_size"] = tasks * size * _ulysses(file) // trainers
     return found
+
+
+def _ulysses(file: File) -> int:
+    """Devices that divide the tokens of one batch."""
+    return _whole(file, "trainer.ulysses_sequence_parallel_size") or 1
 
 
 def _one_batch(value: object, file: File) -> bool:
@@ -316,9 +321,12 @@ EXPLORER = (
 TRAINER = (
     renamed("trainer.grad_clip", "max_grad_norm"),
     *off_or_lacking("trainer.use_dynamic_bsz", (True,), _BY_TOKENS),
-    KeyRule("trainer.max_token_len_per_gpu", "alias", "read as actor_train.max_tokens_per_microbatch_in_train and _in_infer",
-            lambda v, f: {f"actor_train.max_tokens_per_microbatch_in_{each}": v for each in ("train", "infer")}),
-    *off_or_lacking("trainer.ulysses_sequence_parallel_size", (1, None), "sequence parallelism of this kind is not there"),
+    KeyRule("trainer.max_token_len_per_gpu", "alias", "read as actor_train.max_tokens_per_microbatch_in_train and _in_infer, "
+            "which count what all ranks of ulysses_sequence_parallel_size have", lambda v, f: {
+                f"actor_train.max_tokens_per_microbatch_in_{each}": v * _ulysses(f) if is_count(v) else v
+                for each in ("train", "infer")}),
+    KeyRule("trainer.ulysses_sequence_parallel_size", "alias", "read as model_args.ulysses_size of actor_train and reference",
+            lambda v, f: {f"{role}.model_args.ulysses_size": 1 if v is None else v for role in ("actor_train", "reference")}),
     *off_or_lacking("trainer.trainer_type", ("verl",), "is not there: the trainer is this project's own"),
     KeyRule("trainer.trainer_strategy", "alias", "read as fsdp2_train", lambda v, f: {
         "actor_train.strategy_args.strategy_name": "fsdp2_train"}, is_one_of("fsdp", "fsdp2"), "fsdp, fsdp2"),

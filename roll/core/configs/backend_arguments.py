@@ -68,10 +68,7 @@ class MegatronConfig(Compiling):
 
     def data_parallel_rank(self, rank: int, world_size: int) -> int:
         """Returns the data-parallel rank of a rank; ranks that divide one model among them have the same one."""
-        return rank // (self.tensor_model_parallel_size * self.context_parallel_size) % self.data_parallel_size(world_size)
-
-    def data_parallel_size(self, world_size: int) -> int:
-        return world_size // self.ranks_per_model
+        return rank // (self.tensor_model_parallel_size * self.context_parallel_size) % (world_size // self.ranks_per_model)
 
     @property
     def ranks_per_model(self) -> int:

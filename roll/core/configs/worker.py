@@ -48,11 +48,12 @@ class WorkerConfig:
 
     @property
     def data_parallel_size(self) -> int:
-        """Number of parts of a batch: one per worker, unless several workers divide a model among them."""
+        """Number of parts of a batch: one per worker, unless several workers divide a model, or a part's tokens, among them."""
         options = self.strategy_args.options
         if isinstance(options, EngineArguments):
             return self.world_size // options.devices_per_engine
-        return options.data_parallel_size(self.world_size) if isinstance(options, MegatronConfig) else self.world_size
+        each = options.ranks_per_model if isinstance(options, MegatronConfig) else self.model_args.ulysses_size
+        return self.world_size // each
 
     @property
     def data_parallel_ranks(self) -> tuple[int, ...]:
@@ -60,7 +61,7 @@ class WorkerConfig:
         options, size = self.strategy_args.options, self.world_size
         if isinstance(options, MegatronConfig):
             return tuple(options.data_parallel_rank(rank, size) for rank in range(size))
-        return tuple(range(self.data_parallel_size))
+        return tuple(part for part in range(self.data_parallel_size) for _ in range(self.model_args.ulysses_size))
 
 
 @dataclass(frozen=True, kw_only=True)

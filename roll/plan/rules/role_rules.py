@@ -96,6 +96,7 @@ def role_problems(config: PPOConfig) -> Iterator[Problem]:
             yield from megatron_problems(name, role.strategy_args.options, role.devices, role.model_args.attn_implementation)
         elif isinstance(role.strategy_args.options, FSDP2Config):
             yield from _fsdp2(name, role.strategy_args.options.fsdp_size, role.world_size)
+        yield from _ulysses(name, role)
         yield from _lora(name, role)
         if isinstance(role, TrainedConfig) and role.model_args.dtype == "fp16":
             yield Problem(f"{name}.model_args.dtype", "fp16", "fp16 gradients underflow", "bf16 or fp32")
@@ -117,6 +118,23 @@ def _fsdp2(name: str, size: int, devices: int) -> Iterator[Problem]:
     if size == 0 or (0 < size < devices and devices % size):
         message = f"the {devices} devices of {name} do not divide into groups of so many"
         yield Problem(f"{name}.strategy_args.strategy_config.fsdp_size", size, message, f"a divisor of {devices}, or -1")
+
+
+def _ulysses(name: str, role: WorkerConfig) -> Iterator[Problem]:
+    model, key, devices = role.model_args, f"{name}.model_args.ulysses_size", role.world_size
+    size, strategy = model.ulysses_size, role.strategy_args.strategy_name
+    if size == 1:
+        return
+    if not isinstance(role.strategy_args.options, FSDP2Config | DeepSpeedConfig):
+        megatron = isinstance(role.strategy_args.options, MegatronConfig)
+        fix = "1, and strategy_config.context_parallel_size, which divides sequences there" if megatron else "remove it"
+        yield Problem(key, size, f"{strategy} divides no tokens by it", fix)
+    elif devices % size:
+        message = f"the {devices} devices of {name} do not divide into groups of so many"
+        yield Problem(key, size, message, f"a divisor of {devices}")
+    elif model.attn_implementation != "sdpa":
+        message = f"tokens are exchanged for heads around sdpa, not around {model.attn_implementation}"
+        yield Problem(key, size, message, f"{name}.model_args.attn_implementation: sdpa")
 
 
 def _lora(name: str, role: WorkerConfig) -> Iterator[Problem]:

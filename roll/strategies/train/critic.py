@@ -38,7 +38,8 @@ class ValueModel(HFTrainStrategy):
     def _values(self, micro: Padded, layout: Layout) -> Tensor:
         """[B, T] values."""
         said = self._scorer.said(self._callable, layout).float().flatten()
-        return layout.spread(said.index_select(0, layout.places), micro)
+        values = said.index_select(0, layout.places)
+        return layout.spread(values if layout.scored is None else layout.scored.whole(values), micro)
 
     def _load_model(self, path: Path, dtype: torch.dtype, state: dict[str, Tensor] | None = None) -> PreTrainedModel:
         return load_value_model(path, dtype, self._spec.model.attn_implementation, state)

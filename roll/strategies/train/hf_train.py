@@ -72,7 +72,7 @@ class HFTrainStrategy(ABC):
         self._device = torch.device(context.device)
         self._cores = prepare_process(context, self._device)
         self._compute_dtype = resolve_dtype(spec.dtype, self._device)
-        self._ranks = Ranks(context, self._device, spec.collective_timeout_s)
+        self._ranks = Ranks(context, self._device, spec.collective_timeout_s, spec.model.ulysses_size)
         self._tokenizer = model_folder.load_tokenizer(path)
         masters = spec.trained and spec.model.lora_target is None
         self._kept_dtype = torch.float32 if masters else self._compute_dtype
@@ -85,7 +85,7 @@ class HFTrainStrategy(ABC):
             recompute_activations(self._model)
         fast = spec.backend.compiles(self._device.type != "cpu")
         packed = packs(self._device, self._compute_dtype, self._model.config.get_text_config())
-        self._scorer = Scorer(self._model, fast, packed, opened(self._model, spec, masters))
+        self._scorer = Scorer(self._model, fast, packed, opened(self._model, spec, masters), self._ranks.of_batch)
         if fast and self._layers_can_be_compiled:
             compile_layers(self._model.get_decoder())
         follow_cores(self._model, self._cores)
@@ -245,7 +245,7 @@ class HFTrainStrategy(ABC):
     def _take_step(self, parts: Sequence[Metrics], rate_scale: RateScale = unscaled) -> dict[str, float]:
         """The optimiser step on the gradients, and the metrics of its micro-batches with its own."""
         assert self._optimizer is not None
-        metrics = reduce_metrics(parts, self._ranks.all_reduce)
+        metrics = reduce_metrics(parts, self._ranks.reduce_over_data)
         lr = self._training.schedule.at(self._state.optimizer_step) * rate_scale(metrics)
         for group in self._optimizer.param_groups:
             group["lr"] = lr

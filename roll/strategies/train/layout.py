@@ -8,17 +8,20 @@ tokens, and the loss sees them as [B, T] again. It is planned on the host.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.nn.functional import pad
 
 from roll.core.data.routes import unrouted
 from roll.core.data.token_batch import PER_SAMPLE, Padded, TokenBatch
 from roll.core.data.transfer import Move
 from roll.strategies.train.forest_attention import ForestAttention
 from roll.strategies.train.packed_attention import PackedAttention
+from roll.strategies.train.ulysses import DividedAttention, Scored
 
 
 class RankMicrobatch(NamedTuple):
@@ -58,13 +61,16 @@ class Layout:
     columns: Tensor
     """[C] int64, ascending: the columns of these rows whose outputs are asked for."""
     places: Tensor
-    """[K] int64, for each trained token, in the order of the loss mask, the one of the R·C outputs that predicts it."""
+    """[K] int64, for each trained token, in the order of the loss mask, the one of the R·C outputs that predicts it; [K_rank] of
+    those that are `scored` here."""
     trained: tuple[Tensor, Tensor]
     """[K] each: row and column in the micro-batch of each trained token."""
     routes: Tensor | None = None
     """[R, W, layers, k] the experts of each token; None: the routers choose them."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """What else the model is called with."""
+    scored: Scored | None = None
+    """Where the rows are a rank's part of the micro-batch's; None: they are all of it."""
 
     def each(self, move: Move) -> Layout:
         row, column = self.trained
@@ -75,6 +81,7 @@ class Layout:
             (move(row), move(column)),
             None if self.routes is None else move(self.routes),
             {name: move(value) if isinstance(value, Tensor) else value.each(move) for name, value in self.arguments.items()},
+            None if self.scored is None else self.scored.each(move),
         )
 
     def spread(self, values: Tensor, micro: Padded) -> Tensor:
@@ -109,6 +116,31 @@ def forest_row(micro: Padded, packed: bool = False) -> Layout:
         (rows, predictors + 1),
         None if micro.routes is None else micro.routes[own][None],
         {"position_ids": positions[None], "forest": attention},
+    )
+
+
+def divided(layout: Layout, group: dist.ProcessGroup) -> Layout:
+    """What this rank of the group computes of a forest's row: its stretch of it, padded until all are equally long."""
+    width, ranks = layout.tokens.shape[1], group.size()
+    each = -(-width // ranks)
+    stretch = slice(group.rank() * each, (group.rank() + 1) * each)
+    first, last = torch.searchsorted(layout.columns, torch.tensor([stretch.start, stretch.stop])).tolist()
+    own = ((layout.places >= first) & (layout.places < last)).nonzero().squeeze(1)
+
+    def part(row: Tensor) -> Tensor:
+        return pad(row, (0, each * ranks - width))[:, stretch]
+
+    routes, forest = layout.routes, DividedAttention(layout.arguments["forest"], width, group)
+    if routes is not None:
+        routes = torch.cat([routes[0], unrouted(each * ranks - width, routes[0])])[None, stretch]
+    return replace(
+        layout,
+        tokens=part(layout.tokens),
+        columns=layout.columns[first:last] - stretch.start,
+        places=layout.places[own] - first,
+        routes=routes,
+        arguments={"position_ids": part(layout.arguments["position_ids"]), "forest": forest},
+        scored=Scored(group, own, len(layout.places)),
     )
 
 

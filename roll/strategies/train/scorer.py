@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -24,9 +25,10 @@ from roll.strategies.model_folder import set_text_attention
 from roll.strategies.routers import Routers
 from roll.strategies.train.forest_attention import FOREST_SDPA, attends_by_forest, check_attended
 from roll.strategies.train.image_rows import IMAGES, looking, with_images
-from roll.strategies.train.layout import Layout, forest_row, padded_rows
+from roll.strategies.train.layout import Layout, divided, forest_row, padded_rows
 from roll.strategies.train.logprobs import EntropyMode, columned, head_logprobs, row_logprobs
 from roll.strategies.train.top_tokens import head_top, row_top
+from roll.strategies.train.ulysses import check_model
 from roll.strategies.vision.sight import Sight
 
 AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling", "logits_soft_cap", "lm_head_multiplier")
@@ -113,14 +115,25 @@ Call = Callable[..., Any]
 
 
 class Scorer:
-    def __init__(self, model: PreTrainedModel, fast: bool = False, packed: bool = False, sight: Sight | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        fast: bool = False,
+        packed: bool = False,
+        sight: Sight | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
         """Before a back end divides the model, whose attention and head it may change. `fast`: whether the head is compiled.
-        `packed`: whether a forest is attended in one call. `sight`: of a model that sees."""
-        self._model, self._packed, self._sight = model, packed, sight
+        `packed`: whether a forest is attended in one call. `sight`: of a model that sees. `group`: the ranks that divide the
+        tokens of a micro-batch."""
+        self._model, self._packed, self._sight, self._group = model, packed, sight, group
         self._rows: int = model.get_input_embeddings().weight.shape[0]
         """Tokens that the model has, before its weights are divided."""
         self.metrics: Metrics = {}
         """Of the last forward."""
+        if group is not None:
+            check_model(model, group.size())
+            assert sight is None, "refused before the start"
         self._forest = attends_by_forest(model)
         if self._forest:
             set_text_attention(model, FOREST_SDPA)
@@ -133,6 +146,7 @@ class Scorer:
 
     def layout(self, micro: Padded) -> Layout:
         layout = forest_row(micro, self._packed) if self._forest else padded_rows(micro)
+        layout = layout if self._group is None else divided(layout, self._group)
         return layout if self._sight is None else with_images(layout, micro, self._sight)
 
     def logprobs(self, call: Call, micro: Padded, layout: Layout, entropy: EntropyMode) -> tuple[Tensor, Tensor | None]:
@@ -165,13 +179,25 @@ class Scorer:
         self, call: Call, micro: Padded, layout: Layout, targets: Tensor, entropy: EntropyMode, top: int = 0
     ) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor] | None]:
         """[K] or [K, n] log-probs of the targets, [K] entropies, and `row_top`."""
-        temperatures = micro.temperatures[layout.trained[0]]
+        temperatures, kept, scored = micro.temperatures[layout.trained[0]], micro.kept, layout.scored
+        if scored is not None:
+            targets, temperatures, kept = scored.of(targets), scored.of(temperatures), None if kept is None else scored.of(kept)
         if self._head is not None:
-            asked = Asked(layout.places, targets, temperatures, entropy, micro.kept, top)
-            return *self._head.scores(asked, lambda: self.said(call, layout)), self._head.top
-        logits = self.said(call, layout).flatten(0, 1).index_select(0, layout.places)
-        found = row_logprobs(logits, targets, temperatures, entropy, micro.kept)
-        return *found, row_top(logits, temperatures, top, micro.kept) if top else None
+            asked = Asked(layout.places, targets, temperatures, entropy, kept, top)
+            found = self._head.scores(asked, lambda: self.said(call, layout))
+            most = self._head.top
+        else:
+            logits = self.said(call, layout).flatten(0, 1).index_select(0, layout.places)
+            found = row_logprobs(logits, targets, temperatures, entropy, kept)
+            most = row_top(logits, temperatures, top, kept) if top else None
+        if scored is None:
+            return *found, most
+        logprobs, entropies = found
+        return (
+            scored.whole(logprobs),
+            None if entropies is None else scored.whole(entropies),
+            (scored.whole(most[0]), scored.whole(most[1])) if top and most is not None else None,
+        )
 
     def said(self, call: Call, layout: Layout) -> Tensor:
         """[R, C, V] what the model's head says where it is asked: logits unless it is made to say something else."""

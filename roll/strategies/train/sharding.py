@@ -23,16 +23,21 @@ from roll.transports.experts import Fused
 
 
 class Ranks:
-    """The data-parallel ranks of one role. Methods named `all_...` and `full` are collectives: every rank must call them.
+    """The ranks of one role, data-parallel but for those that divide the tokens of a batch. Methods named `all_...` and `full`
+    are collectives: every rank must call them.
 
     A process group that stands already is used, and left standing."""
 
-    def __init__(self, context: RankContext, device: torch.device, timeout_s: float) -> None:
+    def __init__(self, context: RankContext, device: torch.device, timeout_s: float, ulysses_size: int = 1) -> None:
         self.rank, self.size, self.device = context.rank, context.world_size, device
         self._shards = self.size
         self._made_group = self.size > 1 and not dist.is_initialized()
         if self._made_group:
             init_process_group(context, device, timedelta(seconds=timeout_s))
+        self.of_batch: dist.ProcessGroup | None = None
+        """The ranks that divide the tokens of this one's batch; None: it has all of them."""
+        if ulysses_size > 1:
+            self.of_batch, _ = dist.new_subgroups(ulysses_size, timeout=timedelta(seconds=timeout_s))
 
     def shard(self, model: nn.Module, layer_names: set[str], param_dtype: torch.dtype | None, options: FSDP2Config) -> None:
         """Moves the model to the device; the ranks divide each layer of a class in `layer_names`, and the rest, among them, or
@@ -66,6 +71,12 @@ class Ranks:
         """Reduces the tensor over the ranks in place, by `sum` or `max`."""
         if self.size > 1:
             dist.all_reduce(values, dist.ReduceOp.MAX if operation == "max" else dist.ReduceOp.SUM)
+
+    def reduce_over_data(self, values: Tensor, operation: str) -> None:
+        """As `all_reduce`, of sums that the ranks of a batch all have, or divide: each counts once, or its mean does."""
+        self.all_reduce(values, operation)
+        if operation == "sum" and self.of_batch is not None:
+            values /= self.of_batch.size()
 
     def sum_of_parts(self, own: Tensor) -> Tensor:
         """Of what the ranks' parts of the weights have; each part counts once, however many ranks have it."""
