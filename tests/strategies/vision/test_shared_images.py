@@ -168,7 +168,7 @@ LAYOUTS = {
 def test_two_ranks_compute_what_one_does(
     name: str, programs: Programs, folders: dict[str, Path], images: Path, tmp_path: Path
 ) -> None:
-    """With images on both ranks, with texts alone on one, and with nothing on one. The whole gradient in float32 is within 1e-6 of
+    """With images on both ranks, with texts alone on one, and with nothing on one. The whole float32 gradient is within 1e-6 of
     its length; each is 2e-7 to 6e-7 from that in float64. What is saved is the model as it was, for all who load it."""
     family, layouts = LAYOUTS[name]
     folder, port = folders[family], free_port()
