@@ -10,15 +10,17 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
 from roll.cli.options import Parser, answering, keys_and_values, table
 from roll.core.configs.agentic import AgenticConfig, EnvConfig
-from roll.core.configs.arguments import GeneratingArguments
+from roll.core.configs.arguments import GeneratingArguments, ImageArguments
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.redact import visible
 from roll.core.data.seeding import derive_seed
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from roll.core.data.episode import AskPolicy, PolicyAnswer
     from roll.core.data.sample import Trajectory
     from roll.core.workers.infer_interface import SamplingParams
+    from roll.prompts.messages import Show
     from roll.strategies.infer.hf.strategy import HFInferStrategy
 
 USAGE = "usage: roll env check|play|audit|add|list|prompts [options]; roll env check --help, and so on, say more"
@@ -89,11 +92,13 @@ def play(arguments: Sequence[str]) -> int:
     parser.add_argument("--max_steps", type=int, default=20, help="turns (default: 20; a run's own with --run)")
     parser.add_argument("--max_tokens_per_step", type=int, default=64, help="tokens of an answer (default: 64)")
     parser.add_argument("--sequence_length", type=int, default=2048, help="tokens of the episode (default: 2048)")
+    parser.add_argument("--images", help="folder for the images that a model is shown, by the names in turns (default: not kept)")
     options, pairs = parser.parse_with_overrides(arguments)
     to_play = _what_to_play(vars(options), pairs)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    return asyncio.run(_play(to_play, options.model, options.seed, options.temperature))
+    with nullcontext(options.images) if options.images else TemporaryDirectory() as images:
+        return asyncio.run(_play(to_play, options.model, options.seed, options.temperature, images))
 
 
 class _ToPlay(NamedTuple):
@@ -106,6 +111,8 @@ class _ToPlay(NamedTuple):
     """Of a run; the temperature is the command's."""
     variables: Mapping[str, object] = {}
     """Of the chat template."""
+    images: ImageArguments | None = None
+    """Of a run."""
 
 
 def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> _ToPlay:
@@ -129,7 +136,7 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> _ToPlay:
             raise ConfigError([Problem("--tag", tag, "is a program, which is no environment to be played turn by turn")])
         data, args = config.actor_train.data_args, config.actor_infer.generating_args
         limits = config.answer_tokens(tag), config.lengths().sequence
-        return _ToPlay(config.custom_envs[tag], data.template, *limits, args, data.chat_template_kwargs)
+        return _ToPlay(config.custom_envs[tag], data.template, *limits, args, data.chat_template_kwargs, data.images)
     if not options["env"]:
         raise ConfigError([Problem("--env", "", "is needed, or --run", "e.g. --env frozen_lake")])
     known = [item.name for item in fields(EnvConfig)]
@@ -144,23 +151,24 @@ def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> _ToPlay:
     return _ToPlay(env, "auto", options["max_tokens_per_step"], options["sequence_length"])
 
 
-async def _play(to_play: _ToPlay, model: str, seed: int, temperature: float) -> int:
+async def _play(to_play: _ToPlay, model: str, seed: int, temperature: float, images: str) -> int:
     from roll.cli.one_episode import one_episode
     from roll.core.workers.infer_interface import sampling_params
     from roll.strategies.folder_tokens import folder_tokens
     from roll.strategies.infer.hf.strategy import HFInferStrategy
 
-    env, template, answer_tokens, context, args, variables = to_play
-    tokenizer, dialogue = _opened(model, template, variables)
+    env, _, answer_tokens, context, args, *_ = to_play
+    tokenizer, dialogue, show = _opened(model, to_play, Path(images))
     tokens = folder_tokens(model, tokenizer)
     if args.end_ids is None and not args.stop_strings and not tokens.has_end:
         message = "nothing ends an answer: no token, by tokenizer, generation_config.json and config.json"
         raise ConfigError([Problem("--model", model, message, "eos_token_id: ID in its generation_config.json")])
     sampling = replace(sampling_params(args, answer_tokens, tokens.ends), temperature=temperature)
-    engine = HFInferStrategy(model, max_running_requests=1, max_length=context)
+    engine = HFInferStrategy(model, max_running_requests=1, max_length=context, images=images if show else None)
     ask = _asked(engine, tokenizer, sampling, seed)
     try:
-        samples = await one_episode("play", env, dialogue, ask, seed=seed, context=context, answer_tokens=answer_tokens)
+        limits = {"context": context, "answer_tokens": answer_tokens}
+        samples = await one_episode("play", env, dialogue, ask, seed=seed, show=show, **limits)
     except EpisodeFailed as failure:
         print(f"error: {visible(str(failure))}", file=sys.stderr)
         return 1
@@ -186,17 +194,23 @@ def _asked(engine: HFInferStrategy, tokenizer: Any, params: SamplingParams, seed
     return ask
 
 
-def _opened(model: str, template: str, variables: Mapping[str, object]) -> tuple[Any, Dialogue]:
-    """Its tokenizer, and how it is talked to."""
+def _opened(model: str, to_play: _ToPlay, images: Path) -> tuple[Any, Dialogue, Show | None]:
+    """Its tokenizer, how it is talked to, and where images go that it is shown; None: it reads text."""
     from roll.chat.dialogue import Dialogue
+    from roll.cli.one_episode import sight
     from roll.prompts.chat_template import set_variables
-    from roll.strategies.model_folder import open_model
+    from roll.strategies.model_folder import check_model_folder, open_model
+    from roll.strategies.vision.families import sees
 
     try:
-        tokenizer = open_model(model)
-        set_variables(tokenizer, variables)
-        form = ("native" if tokenizer.chat_template else "none") if template == "auto" else template
-        return tokenizer, Dialogue(tokenizer, "native" if form == "native" else "none")
+        check_model_folder(Path(model))
+        seeing = sees(Path(model))
+        tokenizer = open_model(model, images=seeing)
+        set_variables(tokenizer, to_play.variables)
+        form = to_play.template
+        form = ("native" if tokenizer.chat_template else "none") if form == "auto" else form
+        shown = sight(Path(model), images, tokenizer, to_play.images or ImageArguments()) if seeing else (None, None)
+        return tokenizer, Dialogue(tokenizer, "native" if form == "native" else "none", sees=shown[0]), shown[1]
     except (ValueError, OSError) as error:
         fix = "a Hugging Face folder: config.json, tokenizer, *.safetensors"
         raise ConfigError([Problem("--model", model, str(error), fix)]) from error

@@ -84,7 +84,7 @@ async def _ask(context: Sequence[int], turn: int, most: int) -> Any:
 
 def _of_tag(config: AgenticConfig, tag: str, tokenizer: Any) -> FirstPrompt:
     from roll.chat.dialogue import Dialogue
-    from roll.cli.one_episode import one_episode
+    from roll.cli.one_episode import one_episode, sight
     from roll.core.distributed.user_code import START_S, try_aside
     from roll.core.explorer.agentic import environment
     from roll.prompts.chat_template import set_variables
@@ -97,7 +97,8 @@ def _of_tag(config: AgenticConfig, tag: str, tokenizer: Any) -> FirstPrompt:
     limits = {"context": config.lengths().sequence, "answer_tokens": config.answer_tokens(tag)}
     try:
         with TemporaryDirectory() as kept:
-            sees, show = _sight(config, Path(kept), tokenizer)
+            model = Path(config.model_folder(config.actor_train))
+            sees, show = (None, None) if data.images is None else sight(model, Path(kept), tokenizer, data.images)
             dialogue = Dialogue(tokenizer, data.template, sees=sees)
             playing = partial(one_episode, tag, env, dialogue, _ask, seed=seed, show=show, **limits)
             try_aside(playing, env.reset_timeout_s + 2 * START_S)
@@ -110,18 +111,6 @@ def _of_tag(config: AgenticConfig, tag: str, tokenizer: Any) -> FirstPrompt:
     except (Exception, SystemExit) as error:  # boundary: an environment of the user's
         return FirstPrompt(tag, None, "", f"{type(error).__name__}: {error}")
     return FirstPrompt(tag, None, "", "its env manager does not ask the policy")
-
-
-def _sight(config: AgenticConfig, kept: Path, tokenizer: Any) -> tuple[Any, Any]:
-    """How images are shown, and stored; None twice where none may be."""
-    if (images := config.actor_train.data_args.images) is None:
-        return None, None
-    from roll.prompts.image_folder import ImageFolder
-    from roll.prompts.shown_images import ShownImages
-    from roll.strategies.vision.named_images import NamedImages
-
-    model = Path(config.model_folder(config.actor_train))
-    return NamedImages(model, kept, tokenizer), ShownImages(images, ImageFolder(kept))
 
 
 def _shown(of: str, ids: Sequence[int], tokenizer: Any) -> FirstPrompt:

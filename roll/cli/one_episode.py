@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from roll.chat.dialogue import Dialogue
+from pathlib import Path
+from typing import Any
+
+from roll.chat.dialogue import Dialogue, Sees
 from roll.core.configs.agentic import EnvConfig
+from roll.core.configs.arguments import ImageArguments
 from roll.core.configs.dotted_path import import_object
 from roll.core.data.episode import AskPolicy, EpisodeTask
 from roll.core.data.sample import Sample
@@ -42,3 +46,12 @@ async def one_episode(
         await host.close()
         if tools is not None:
             await tools.close()
+
+
+def sight(model: Path, kept: Path, tokenizer: Any, images: ImageArguments) -> tuple[Sees, Show]:
+    """How the images of an episode are shown to a model that sees, and stored in the folder `kept`."""
+    from roll.prompts.image_folder import ImageFolder
+    from roll.prompts.shown_images import ShownImages
+    from roll.strategies.vision.named_images import NamedImages
+
+    return NamedImages(model, kept, tokenizer), ShownImages(images, ImageFolder(kept))

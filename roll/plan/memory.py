@@ -18,8 +18,11 @@ from roll.core.configs.sizes import BYTES, MIB, compute_dtype
 from roll.core.configs.worker import WorkerConfig
 from roll.core.data.microbatches import Forest
 from roll.plan.model_shape import ModelShape
+from roll.plan.vision_shape import VisionShape
 
 FP32 = 4
+PREFILL_TOKENS = 8192
+"""Padded tokens that one prefill step of `hf_infer` may hold (a longer prompt goes alone): bounds its memory and duration."""
 HEAD_LOGITS = {False: 1 << 21, True: 1 << 27}
 """Logits that a trainer computes at a time: on a CPU as many as caches hold, on an accelerator as many as keep it busy."""
 LEAST_COLUMNS = 1024
@@ -30,6 +33,8 @@ WORKSPACE = 32 * MIB
 """cuBLAS's for the stream that graphs are captured on: torch's choice for Hopper (CublasHandlePool.cpp); 8 MiB before it."""
 Attention = Literal["plain", "eager", "forest"]
 """forest: `roll.strategies.train.forest_attention`."""
+Kept = Literal["all", "inputs", "none"]
+"""What the backward pass needs of blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +55,18 @@ class Model:
     """LoRA: parameters that are trained while all others are frozen."""
     adapts_head: bool = False
     """LoRA: whether the output projection is among the layers that have adapters."""
+    sees: VisionShape | None = None
+    frozen: int = 0
+    """Parameters of the part that sees, where it alone is not trained."""
 
     @property
     def trained(self) -> int:
-        return self.parameters if self.adapters is None else self.adapters
+        return self.parameters - self.frozen if self.adapters is None else self.adapters
+
+    @property
+    def in_training(self) -> int:
+        """Parameters in the type of those that are trained."""
+        return self.trained + self.frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +87,11 @@ class Microbatch:
     @property
     def predicted(self) -> int:
         return self.rows * self.response
+
+    @property
+    def asked(self) -> int:
+        """Computed tokens of prompts; of episodes all, as nobody knows who writes them."""
+        return self.tokens - self.predicted or self.tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +146,7 @@ def trained_weights(model: Model, layout: ModelLayout, element: int) -> list[Par
     if model.adapters is not None:
         parts.append(_share("frozen weights", element, model.parameters, weights))
     if not layout.weights_on_host:
-        parts.append(_share("weights", element if layout.masters else FP32, trained, weights))
+        parts.append(_share("weights", element if layout.masters else FP32, model.in_training, weights))
     parts.append(_share("gradients", FP32, trained, over * (layout.data if layout.shard_gradients else 1)))
     if not layout.optimizer_on_host:
         parts.append(_share("optimiser", kept, trained, over * (layout.data if layout.shard_optimizer else 1)))
@@ -138,13 +156,13 @@ def trained_weights(model: Model, layout: ModelLayout, element: int) -> list[Par
 
 
 def snapshot(model: Model, element: int) -> Part:
-    """What a checkpoint is written from while training goes on: float32 masters and two moments, and what adapters leave
-    frozen."""
+    """What a checkpoint is written from while training goes on: float32 masters and two moments, and what stays frozen."""
     each = 3 * FP32
     formula = f"{each} B × {model.trained:,} parameters"
-    frozen = 0 if model.adapters is None else element * model.parameters
+    width, count = (FP32, model.frozen) if model.adapters is None else (element, model.parameters)
+    frozen = width * count
     if frozen:
-        formula += f" + {element} B × {model.parameters:,} frozen"
+        formula += f" + {width} B × {count:,} frozen"
     return Part("snapshot", each * model.trained + frozen, formula)
 
 
@@ -198,6 +216,15 @@ def activations(
     kept = s * shape.hidden * element // (layout.tensor if layout.sequence_parallel else 1)
     formula = f"{s:,} tokens × ({held} layers' inputs + {full // s:,} B of one recomputed layer)"
     return Part("activations", held * kept + full, formula)
+
+
+def images(sees: VisionShape, places: int, element: int, kept: Kept) -> Part:
+    """What the part that sees holds of images that take so many places of tokens: all its blocks for the backward pass; their
+    inputs, and one block in full at a time; or, where nothing of it is trained, at most that block."""
+    patches = places * sees.patches
+    each = sees.outer_bytes(element) + sees.block_bytes(element) * (sees.blocks if kept == "all" else 1)
+    each += sees.blocks * sees.hidden * element if kept == "inputs" else 0
+    return Part("images", patches * each, f"{places:,} places × {sees.patches} patches × {each:,} B")
 
 
 def layer_bytes(shape: ModelShape, sequence: int, element: int, attention: Attention) -> int:

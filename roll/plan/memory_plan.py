@@ -94,7 +94,7 @@ def host_memory(
     for name, worker in config.roles().items():
         model = models[config.model_folder(worker)]
         if isinstance(worker, ActorTrainConfig | CriticConfig) and not isinstance(model, str):
-            taken = memory.snapshot(with_adapters(model, worker), element_bytes(worker, accelerators))
+            taken = memory.snapshot(as_trained(model, worker), element_bytes(worker, accelerators))
             own, ranks = _most_on_a_node(worker.devices, per_node), len(worker.devices)
             if worker.model_args.lora_target is None and own < ranks:
                 taken = replace(taken, bytes=taken.bytes * own // ranks, formula=f"{taken.formula}, {own} of {ranks} ranks")
@@ -155,7 +155,7 @@ class RoleMemories:
 
     def _of_model(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
         if isinstance(worker, ActorTrainConfig | CriticConfig):
-            return self._trained(role, worker, with_adapters(model, worker), element)
+            return self._trained(role, worker, as_trained(model, worker), element)
         if isinstance(worker, ScoringConfig) and role.strategy not in ENGINES:
             return self._frozen(role, worker, model, element)
         return self._engine(role, worker, model, element)
@@ -170,6 +170,10 @@ class RoleMemories:
         budget = worker.max_tokens_per_microbatch_in_train
         micro = memory.microbatch(budget, share, derived.sequence_length, derived.response_length, group)
         parts, passes = [_activations(worker, model, layout, micro, element)], []
+        if model.sees:
+            kept: memory.Kept = "all" if worker.model_args.disable_gradient_checkpointing else "inputs"
+            kept = "none" if model.frozen or model.adapters is not None else kept
+            parts.append(memory.images(model.sees, micro.asked, element, kept))
         if isinstance(worker, ActorTrainConfig):
             parts.append(memory.head(model, layout, micro, element, train=True, accelerator=self.accelerators))
             if derived.recompute_old_logprobs and self.config.actor_log_prob is None:
@@ -191,8 +195,9 @@ class RoleMemories:
         share = -(-self.derived.samples_per_step * self.config.samples_per_rollout // role.data)
         budget, group = worker.max_tokens_per_microbatch_in_infer, prompt_sharing(self.config, worker)
         micro = memory.microbatch(budget, share, self.derived.sequence_length, self.derived.response_length, group)
-        head = memory.head(model, layout, micro, element, train=False, accelerator=self.accelerators)
-        return Pass("log-probs of a micro-batch", (head,))
+        parts = [memory.head(model, layout, micro, element, train=False, accelerator=self.accelerators)]
+        parts += [memory.images(model.sees, micro.asked, element, "none")] if model.sees else []
+        return Pass("log-probs of a micro-batch", tuple(parts))
 
     def _engine(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
         """vLLM and SGLang take a share of the device and fill what weights leave of it with KV cache. Asleep they keep none of it
@@ -200,7 +205,8 @@ class RoleMemories:
         engine = engine_of(role.strategy)
         if engine.memory_share is None:
             weights = memory.engine_weights(model, element, shadow=True)
-            return RoleMemory(role.role, (*weights, *self._cache(worker, model, element)), (), weights[0].bytes)
+            cache = self._cache(worker, model, element)
+            return RoleMemory(role.role, (*weights, *cache), self._prefill(model, element), weights[0].bytes)
         if engine.cpu_cache_variable and not self.accelerators:
             return self._cpu_engine(role, worker, model, element)
         fp8, cache_fp8 = EngineArguments(worker.strategy_args.strategy_config).in_fp8
@@ -225,6 +231,14 @@ class RoleMemories:
         yield (memory.kv_blocks if blocks else memory.kv_cache)(*sizes, given.kv_cache_tokens)
         if self.accelerators and given.cuda_graphs and not config.deterministic and config.images_dir is None:
             yield memory.decode_graphs(*sizes, blocks)
+
+    def _prefill(self, model: Model, element: int) -> tuple[Pass, ...]:
+        """What sees, in the largest prefill."""
+        if model.sees is None:
+            return ()
+        longest = self.derived.prompt_length
+        places = min(max(memory.PREFILL_TOKENS, longest), self.derived.requests_per_engine * longest)
+        return (Pass("seeing the images of a prefill", (memory.images(model.sees, places, element, "none"),)),)
 
     def _cpu_engine(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
         """On a CPU vLLM's KV cache has room for all running requests, unless its size is given; a share of memory is not read."""
@@ -336,9 +350,9 @@ def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> ModelLayout:
     )
 
 
-def with_adapters(model: Model, worker: WorkerConfig) -> Model:
-    """The model as its trainer sees it: with `lora_target` only adapters are trained."""
+def as_trained(model: Model, worker: WorkerConfig) -> Model:
+    """The model as its trainer sees it: with `lora_target` only adapters are trained, with `freeze_vision` only what writes."""
     target, rank = worker.model_args.lora_target, worker.model_args.adapter_rank
-    if target is None:
-        return model
-    return replace(model, adapters=model.shape.adapter_parameters(target, rank), adapts_head=model.shape.adapts_head(target))
+    if target is not None:
+        return replace(model, adapters=model.shape.adapter_parameters(target, rank), adapts_head=model.shape.adapts_head(target))
+    return replace(model, frozen=model.sees.parameters) if model.sees and worker.model_args.freeze_vision else model

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 ARCHITECTURES = ("qwen2", "qwen3", "llama", "mistral")
+_OF_FAMILIES = {"qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
+"""The `model_type` of the part that writes of a model that sees -> that of the causal LM that it is."""
 _HEAD = "lm_head"
 _SIZES = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
@@ -94,8 +96,13 @@ class ModelShape:
 
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
-    """The shape that the content of a Hugging Face `config.json` describes. `ValueError` for another architecture or a missing
-    size."""
+    """The shape that the content of a Hugging Face `config.json` describes; of a model that sees, of the part that writes.
+    `ValueError` for another architecture or a missing size."""
+    if "vision_config" in config:
+        written = config.get("text_config") or config
+        tied = config.get("tie_word_embeddings", written.get("tie_word_embeddings"))
+        kind = _OF_FAMILIES.get(str(written.get("model_type")), written.get("model_type"))
+        config = {**written, "model_type": kind, "tie_word_embeddings": tied}
     architecture = config.get("model_type")
     if architecture not in ARCHITECTURES:
         raise ValueError(f"model_type {architecture!r} has no size formula here (known: {', '.join(ARCHITECTURES)})")

@@ -20,6 +20,7 @@ from roll.plan.model_shape import shape_of
 from roll.plan.plan import Plan, make_plan, model_folders
 from roll.plan.rules.validation import check_config
 from roll.plan.sharing import C, with_sharing
+from roll.plan.vision_shape import vision_of
 from roll.prepare.fitting import read_model_folder
 from roll.prepare.packaged import missing_model
 from roll.prompts.hub import cached, is_hub_name, where_from
@@ -130,10 +131,11 @@ def _model(folder: str) -> tuple[Model | str, list[str]]:
     if files.config is None:
         return f"unknown: {files.note}", [f"{files.note}: no memory figures"]
     try:
-        shape = shape_of(files.config)
+        shape, sees = shape_of(files.config), vision_of(files.config)
     except ValueError as error:
         return f"unknown: {error}", [f"{folder}: {error}: no memory figures"]
-    return Model(shape, files.stored_parameters or shape.parameters), [files.note] if files.note else []
+    counted = shape.parameters + (sees.parameters if sees else 0)
+    return Model(shape, files.stored_parameters or counted, sees=sees), [files.note] if files.note else []
 
 
 def _devices_here(plan: Plan, machine: Machine, per_node: int) -> Iterator[str]:

@@ -1,6 +1,8 @@
 import json
+import re
 
 import pytest
+import tiny_vision
 import yaml
 from gateway_world import SYMBOLS, call, make_tokenizer
 from tiny_models import symbol_tokenizer, tiny_qwen2
@@ -30,6 +32,22 @@ def test_an_episode_is_shown_turn_by_turn(model, capsys):
     assert "truncated" in shown and "return 0 in 4 turns" in shown
     again = main([*LAKE, "--model", model, "--seed", "3", "--max_steps", "4", "--max_tokens_per_step", "1"])
     assert again == 0 and capsys.readouterr().out == shown, "the same seed shows the same episode"
+
+
+def test_a_model_that_sees_is_shown_what_the_environment_draws(tmp_path, capsys):
+    """The frames stay in the folder that is named; a model that reads is told."""
+    model = str(tiny_vision.save(tiny_vision.qwen2_5_vl(seed=3), tmp_path / "model"))
+    actions = "action_lookup={circle: Left, square: Down, star: Right, line: Up}"
+    drawn = ["--env", "frozen_lake", "render_mode=rgb_array", "size=2", "action_pattern=(.*)", actions]
+    asked = [*drawn, "agent_system_template=", "agent_template='{observation}what'", "--max_steps", "3"]
+    one = ["--max_tokens_per_step", "1"]
+    assert main([*asked, *one, "--model", model, "--images", str(tmp_path / "frames"), "--seed", "5"]) == 0
+    shown = capsys.readouterr().out
+    named = re.findall(r"image ([0-9a-f]{64}\.png)", shown)
+    assert "turn 1" in shown and named and all((tmp_path / "frames" / name).is_file() for name in named)
+    assert main([*asked, *one, "--model", model, "--seed", "5"]) == 0 and capsys.readouterr().out == shown
+    text = [*LAKE[:2], "p=1.0", "agent_system_template=", "agent_template=what", "--max_steps", "1"]
+    assert main([*text, *one, "--model", model]) == 0, "and plays what is read"
 
 
 def test_tools_stand_where_they_stand_in_a_run(tmp_path, capsys, monkeypatch):

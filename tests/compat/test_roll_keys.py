@@ -378,10 +378,22 @@ def test_classes_and_environments_of_roll_that_are_not_here():
     assert made.mapping["custom_envs"]["A"]["env_manager_cls"] == "roll.pipeline.agentic.env_manager.vl.VL"
 
 
-def test_what_boxes_earn_in_roll_is_told_to_be_another_reward():
+def test_a_file_of_rolls_for_models_that_see_is_read():
+    """As its examples of RLVR on images are written; what boxes earn there is told to be another reward, and stays."""
     detection = "roll.pipeline.rlvr.rewards.detection_reward_worker.DetectionRewardWorker"
-    (note,) = rlvr({"rewards": {"boxes": {"worker_cls": detection}}}).lacking
+    data = {"template": "qwen2-vl", "image_max_pixels": 1048576}
+    written = {
+        "pretrain": "Qwen/Qwen2.5-VL-3B-Instruct",
+        "actor_train": {"model_args": {"freeze_module_prefix": "model.visual"}, "data_args": data},
+        "rewards": {"boxes": {"worker_cls": detection}},
+    }
+    made = translate(written, RLVRConfig, has_class=lambda path: False)
+    read = made.mapping["actor_train"]
+    assert read["model_args"] == {"freeze_vision": True}
+    assert read["data_args"] == {"template": "native", "images": {"max_pixels": 1048576}}
+    (note,) = made.lacking
     assert note.key == "rewards.boxes.worker_cls" and "BoxIoURewardWorker" in note.message
+    assert made.mapping["rewards"]["boxes"]["worker_cls"] == detection
 
 
 def test_a_classifier_of_rolls_is_the_reward_model_of_its_domain():

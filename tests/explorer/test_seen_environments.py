@@ -1,6 +1,7 @@
 """Agents that see: a tiny random Qwen2.5-VL plays environments of gymnasium from what they draw."""
 
 import asyncio
+import importlib.util
 import json
 import re
 from array import array
@@ -75,6 +76,26 @@ def test_a_run_is_trained_on_what_its_agents_saw(lab, seeing, manager):
     assert max(len({turn["observation"] for turn in sample["trajectory"]["turns"]}) for sample in run.trained_samples()) > (
         1 if "Traj" in manager else 0
     ), "several images in one sample"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt")
+@pytest.mark.xdist_group("vllm")
+def test_vllm_goes_on_with_frames_that_it_has_seen_when_weights_come_in_flight(lab, seeing, tmp_path):
+    """A request that waits in the engine while weights come sees with the new ones."""
+    changes = {
+        "pretrain": str(tiny_vision.save(tiny_vision.for_vllm("qwen2.5-vl", 3), tmp_path / "model", 2.0)),
+        "actor_infer.strategy_args": {"strategy_name": "vllm"},
+        "weight_update_mode": "in_flight",
+        "async_generation_ratio": 2,
+        "entropy_loss_coef": 0.01,
+        "sequence_length": 512,
+        "max_tokens_per_step": 60,
+    }
+    run = lab.run(seeing(changes, max_steps=6))
+    spans = [sample["versions"] for sample in run.trained_samples()]
+    assert any(len({version for _, _, version, *_ in each}) > 1 for each in spans), "several versions in a rollout"
+    assert max(row["actor/engine_mismatch_max"] for row in run.steps()[:1]) <= 1e-4
 
 
 def test_a_run_that_goes_on_from_another_has_the_frames_of_its_groups(lab, seeing):

@@ -105,9 +105,10 @@ def trained(folder: Path, images: Path, asked: dict[str, list[int]], found: dict
 
 
 def distance(some: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """|some - other| / |other| of whole gradients, summed in float64."""
     assert some.keys() == other.keys()
-    square = sum(float((some[name] - other[name]).square().sum()) for name in other)
-    return float((square / sum(float(tensor.square().sum()) for tensor in other.values())) ** 0.5)
+    square = sum(float((some[name].double() - other[name].double()).square().sum()) for name in other)
+    return float((square / sum(float(tensor.double().square().sum()) for tensor in other.values())) ** 0.5)
 
 
 def of(strategy: Any) -> dict[str, Tensor]:

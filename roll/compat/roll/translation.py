@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from roll.compat.roll import keys_images, keys_roles, keys_rows, keys_run, keys_tasks, keys_verl, readings, readings_agentic
-from roll.compat.roll.keys_tasks import NOT_HERE, YOUR_OWN
+from roll.compat.roll.keys_tasks import CLASSES_NOT_HERE, NOT_HERE, YOUR_OWN
 from roll.compat.roll.pipelines import CONFIGS
 from roll.compat.roll.readings import Path, Reading
 from roll.compat.roll.readings_agentic import meant
@@ -170,7 +170,8 @@ def _absent(
         if isinstance(value, Mapping):
             yield from _absent(value, path, has_class, has_environment)
         elif name in _CLASS_KEYS and isinstance(value, str) and value.startswith("roll.") and not has_class(value):
-            yield Note(".".join(path), value, f"there is no {value.rpartition('.')[2]}; write the dotted path of your own class")
+            said = CLASSES_NOT_HERE.get(value, f"there is no {value.rpartition('.')[2]}; write the dotted path of your own class")
+            yield Note(".".join(path), value, said)
         elif name == "env_type" and above[:1] == ("custom_envs",) and isinstance(value, str) and not has_environment(value):
             yield Note(".".join(path), value, f"{NOT_HERE.get(value, NO_SUCH)}; {YOUR_OWN}")
 

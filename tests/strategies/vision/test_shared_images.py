@@ -160,6 +160,7 @@ LAYOUTS = {
     "fsdp2": ("qwen2.5-vl", ["plain", "cut", "frozen", "recomputed"]),
     "zero": ("qwen2.5-vl", ["zero0", "zero1", "zero2-cut", "zero3", "zero3-cut", "zero3-frozen", "zero3-recomputed"]),
     "tiles": ("smolvlm", ["plain", "zero1", "zero3-cut"]),
+    "deeper": ("qwen3-vl", ["cut", "zero3"]),
 }
 
 
@@ -167,8 +168,8 @@ LAYOUTS = {
 def test_two_ranks_compute_what_one_does(
     name: str, programs: Programs, folders: dict[str, Path], images: Path, tmp_path: Path
 ) -> None:
-    """With images on both ranks, with texts alone on one, and with nothing on one. In float32: rounding alone makes 1e-6 of the
-    gradient's length. What is saved is the model as it was, for whoever loads it."""
+    """With images on both ranks, with texts alone on one, and with nothing on one. The whole float32 gradient is within 1e-6 of
+    its length; each is 2e-7 to 6e-7 from that in float64. What is saved is the model as it was, for all who load it."""
     family, layouts = LAYOUTS[name]
     folder, port = folders[family], free_port()
     batch = batch_of(folder, images)
@@ -186,7 +187,7 @@ def test_two_ranks_compute_what_one_does(
             prefix = f"{name}/{which}/"
             for found in ranks:
                 gradient = {n.removeprefix(prefix): t for n, t in found.items() if n.startswith(prefix) and "logprobs" not in n}
-                assert distance(gradient, kept) <= 3e-6, prefix
+                assert distance(gradient, kept) <= 1e-6, prefix
             logprobs = torch.cat([found[f"{prefix}logprobs"] for found in ranks])
             assert len(logprobs) == batch.num_tokens and logprobs.isfinite().all()
         model_folder.check_sight(tmp_path / name / "model", True)

@@ -46,18 +46,28 @@ class Seeing:
         calls = [self.engine.generate(GenerateRequest(name, tuple(p), sampling, partial)) for name, p in self.asked.items()]
         return dict(zip(self.asked, await asyncio.gather(*calls), strict=True))
 
-    async def update(self, mode: Any) -> None:
-        model = model_folder.load_model(self.folders[1], torch.float32, "sdpa")
+    async def update(self, version: int, mode: Any) -> None:
+        """To the weights of that version's folder, of which there are two."""
+        model = model_folder.load_model(self.folders[version % 2], torch.float32, "sdpa")
         buckets = list(make_buckets(model.named_parameters(), 20_000))
         for bucket in buckets:
-            await self.engine.receive_bucket(1, bucket)
-        await self.engine.activate_weights(manifest_of(1, buckets), mode)
+            await self.engine.receive_bucket(version, bucket)
+        await self.engine.activate_weights(manifest_of(version, buckets), mode)
+
+    async def over(self, version: int, mode: Any) -> dict[str, GenerateResult]:
+        """Answers that run while an update comes."""
+        before = (await self.engine.stats()).generated_tokens
+        running = asyncio.create_task(self.answers(max_new_tokens=120))
+        while (await self.engine.stats()).generated_tokens < before + 100:
+            await asyncio.sleep(0)
+        await self.update(version, mode)
+        return await running
 
     def error(
         self, found: dict[str, GenerateResult], version: int, partial: tuple[int, ...] = (), weights: int | None = None
     ) -> float:
         """The largest difference of the tokens of that version to what the trainer says of them with its weights, or others."""
-        folder = self.folders[version if weights is None else weights]
+        folder = self.folders[version % 2 if weights is None else weights]
         asked = {name: [*prompt, *partial] for name, prompt in self.asked.items()}
         worst = 0.0
         for name, wanted in trained(folder, self.images, asked, found).items():
@@ -70,13 +80,11 @@ class Seeing:
 async def _updated(seeing: Seeing) -> dict[str, dict[str, GenerateResult]]:
     try:
         before = await seeing.answers()
-        running = asyncio.create_task(seeing.answers(max_new_tokens=120))
-        while (await seeing.engine.stats()).generated_tokens < 8 * 9 * 4 + 100:
-            await asyncio.sleep(0)
-        await seeing.update("interrupt")
-        over = await running
+        over = await seeing.over(1, "interrupt")
         after = await seeing.answers(PARTIAL)
-        return {"before": before, "over": over, "after": after}
+        flying = await seeing.over(2, "in_flight")
+        landed = await seeing.answers()
+        return {"before": before, "over": over, "after": after, "flying": flying, "landed": landed}
     finally:
         await seeing.engine.close()
 
@@ -85,7 +93,8 @@ async def _updated(seeing: Seeing) -> dict[str, dict[str, GenerateResult]]:
 @pytest.mark.xdist_group("vllm")
 @pytest.mark.parametrize("family", ["qwen2.5-vl", "smolvlm"])
 def test_engine_and_trainer_agree_before_over_and_after_an_update(family: str, tmp_path: Path) -> None:
-    """Groups of eight that show several images, or none. Of other weights, or another image, a token is off by 0.01 or more."""
+    """Groups of eight that show several images, or none. Of other weights, or another image, a token is off by 0.01 or more.
+    In flight, what runs keeps the images that it has seen, and nothing of them is left for what begins behind the update."""
     seeing = Seeing(family, tmp_path)
     found = asyncio.run(_updated(seeing))
     assert seeing.error(found["before"], 0) < EXACT
@@ -94,3 +103,7 @@ def test_engine_and_trainer_agree_before_over_and_after_an_update(family: str, t
     assert max(seeing.error(found["over"], version) for version in (0, 1)) < EXACT
     assert {span.version for result in found["after"].values() for span in result.versions} == {1}
     assert seeing.error(found["after"], 1, PARTIAL) < EXACT
+    versions = [span.version for result in found["flying"].values() for span in result.versions]
+    assert set(versions) == {1, 2} and seeing.error(found["flying"], 1) < EXACT < seeing.error(found["flying"], 2)
+    assert {span.version for result in found["landed"].values() for span in result.versions} == {2}
+    assert seeing.error(found["landed"], 2) < EXACT

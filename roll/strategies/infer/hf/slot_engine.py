@@ -24,6 +24,7 @@ from roll.core.weights.adapter import AdapterSource
 from roll.core.weights.bucket import WeightManifest
 from roll.core.workers.infer_interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.core.workers.response_text import Tokenizer
+from roll.plan.memory import PREFILL_TOKENS
 from roll.platform.process_setup import warn_if_not_deterministic
 from roll.strategies.infer.hf.decode_graphs import Capture
 from roll.strategies.infer.hf.kept_rows import KeptRows
@@ -35,9 +36,6 @@ from roll.strategies.infer.hf.slot_model import SlotModel
 from roll.strategies.infer.hf.slot_row import WHOLE, ContextKey, Row, split
 from roll.strategies.infer.request_queue import BusyTime, RequestBounds
 from roll.strategies.vision.sight import Sight
-
-PREFILL_TOKENS = 8192
-"""Padded tokens one prefill step may hold (a longer prompt goes alone): bounds a step's memory and duration."""
 
 
 class SlotEngine:

@@ -278,8 +278,6 @@ class VLLMInferStrategy:
         await engine.engine_core.pause_scheduler_async(mode="wait" if mode == "drain" else "keep", clear_cache=False)
         began = time.perf_counter()
         forgotten = [] if mode == "in_flight" else [engine.reset_prefix_cache(reset_running_requests=True)]
-        if forgotten and self._images.shown:
-            forgotten.append(engine.reset_encoder_cache())
         # The engine is paused, so their order is free: one round trip instead of three.
         done = await asyncio.gather(self._load(files), engine.update_weight_version(str(version)), *forgotten)
         if False in done:
@@ -291,6 +289,8 @@ class VLLMInferStrategy:
     async def _load(self, files: list[str]) -> None:
         if self._adapters is None:
             await self._engine.collective_rpc("load_policy", args=(files,))
+            if self._images.shown:  # the workers have forgotten the features of images, and the scheduler counts on them
+                await self._engine.reset_encoder_cache()
         elif not await self._engine.add_lora(lora_request(files[0], replace=True)):
             raise RuntimeError("vLLM did not load the adapters")
         self._dropped = None
