@@ -83,7 +83,8 @@ def host_memory(
         return []
     element = element_bytes(config.actor_train, accelerators)
     size, limit = element * trained.parameters, config.model_update_buffer_size_mb
-    parts = [] if config.from_rows else list(_versions(config, size, f"{element} B × {trained.parameters:,} parameters"))
+    published = config.has_engines or not config.from_rows
+    parts = list(_versions(config, size, f"{element} B × {trained.parameters:,} parameters")) if published else []
     for role in roles:
         if role.role == "actor_infer":
             parts += _on_the_way(config, role, per_node, size, min(size, limit * MIB))

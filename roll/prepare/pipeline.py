@@ -36,7 +36,6 @@ from roll.core.record.callbacks import Callback, checked
 from roll.core.record.journal import write_atomically
 from roll.core.record.live_files import SUMMARY, amend_summary, announce_running
 from roll.core.record.run_lock import RunLock, cannot_write, lock_run
-from roll.core.record.run_record import archive_previous
 from roll.platform.local_backend import LocalBackend
 from roll.platform.process_setup import DETERMINISTIC, set_defaults, set_deterministic
 from roll.platform.watchdog import Watchdog
@@ -308,3 +307,16 @@ def _room(prepared: Prepared) -> Iterator[None]:
 def _cannot_resume(config: PPOConfig, message: str) -> Problem:
     fix = "resume from another checkpoint, or start over with false"
     return Problem("resume_from_checkpoint", config.resume_from_checkpoint, " ".join(message.split()), fix)
+
+
+def archive_previous(run_dir: Path) -> Path | None:
+    """Moves the folder of an earlier run of the same name aside (`<exp_name>.old-1`, `.old-2`, ...), so that nothing of it is
+    lost. A plain number would do for no sweep: `ratio=0.1` is the name of another of its runs than `ratio=0`."""
+    if not (run_dir / "config.yaml").exists():
+        return None
+    number = 1
+    while (aside := run_dir.with_name(f"{run_dir.name}.old-{number}")).exists():
+        number += 1
+    run_dir.rename(aside)
+    run_dir.mkdir()
+    return aside

@@ -13,7 +13,7 @@ import yaml
 from roll.cli.main import main
 from roll.cli.sweep import Combination, Sweep, combinations, results
 from roll.core.configs.problems import ConfigError
-from roll.core.record.run_record import archive_previous
+from roll.prepare.pipeline import archive_previous
 
 pytestmark = pytest.mark.slow
 

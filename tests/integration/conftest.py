@@ -17,9 +17,9 @@ from tiny_models import symbol_tokenizer, tiny_qwen2
 from roll.cli.verify import read_run, violations
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.distributed.devices import Inventory
-from roll.core.record.run_record import archive_previous
 from roll.plan.rules.loading import load_config
 from roll.platform.local_backend import LocalBackend
+from roll.prepare.pipeline import archive_previous
 from roll.prepare.rlvr_run import RLVRRun, prepare
 
 HERE = str(Path(__file__).parent)

@@ -161,8 +161,6 @@ class RunRecord:
     def add_validation(self, result: ValidationResult, sets: Sequence[Sequence[Sample]]) -> dict[str, float]:
         """Records a validation. `sets`: the samples of each validation set. Returns all its metrics."""
         self.results.append(result)
-        for samples in sets:
-            self.journals.samples.record_validation(result.version, samples)
         found = Validated(result.version, result.accuracy, result.reward, result.errors, result.rollouts)
         self.validation.append(found)
         metrics = {**found.metrics(), "time/validation_s": result.seconds}
@@ -174,6 +172,8 @@ class RunRecord:
         metrics |= {f"val_correct/{tag}/mean": accuracy for tag, accuracy in result.by_tag.items()}
         metrics |= dict(result.estimates()) | result.more
         self.journals.metrics.log(result.version, metrics)
+        for samples in sets:
+            self.journals.samples.record_validation(result.version, samples)
         return metrics
 
     def add_own(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -252,16 +252,3 @@ class RunRecord:
             summary.setdefault("warnings", []).append(f"not everything could be written at the end: {error}")
         with suppress(Superseded):
             self.files.finish(summary, self._ledger)
-
-
-def archive_previous(run_dir: Path) -> Path | None:
-    """Moves the folder of an earlier run of the same name aside (`<exp_name>.old-1`, `.old-2`, ...), so that nothing of it is
-    lost. A plain number would do for no sweep: `ratio=0.1` is the name of another of its runs than `ratio=0`."""
-    if not (run_dir / "config.yaml").exists():
-        return None
-    number = 1
-    while (aside := run_dir.with_name(f"{run_dir.name}.old-{number}")).exists():
-        number += 1
-    run_dir.rename(aside)
-    run_dir.mkdir()
-    return aside
