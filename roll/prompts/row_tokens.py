@@ -18,7 +18,7 @@ from roll.core.data.microbatches import common_prefix
 from roll.core.errors import PromptFileError
 from roll.prompts.chat_template import TemplateProcess
 from roll.prompts.stored_rows import ANSWERS, QUESTION, RowFile, TokenizedRow
-from roll.prompts.training_rows import Message, TrainingRow
+from roll.prompts.training_rows import Message, TrainingRow, is_trained
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -159,10 +159,12 @@ class _Told:
 
     def __init__(self, row: TrainingRow, messages: list[Message], loss_on: LossOn) -> None:
         self._where = row.where
-        self.answer = str(messages[-1]["content"])
         self.spans: list[tuple[int, int]] | None = None
         """Where its trained answers stand in its text; None if it does not show one as it was given."""
-        turns = [i for i, each in enumerate(messages) if each["role"] == "assistant"]
+        turns = [i for i, each in enumerate(messages) if is_trained(each)]
+        self.answer = str(messages[turns[-1]]["content"])
+        if loss_on == "all" and any(each.get("weight", 1) == 0 for each in messages):
+            raise PromptFileError(f"{row.where}: a message has weight 0, and loss_on all trains it", "sft.loss_on: assistant")
         self._turns = {"all": [], "last": turns[-1:], "assistant": turns}[loss_on]
         shared: dict[str, Any] = {"tools": row.tools}
         self.asks: list[dict[str, Any]] = [{"messages": messages, "whole": True} | shared]
