@@ -1,6 +1,8 @@
-"""Training on rows against TRL's SFTTrainer and DPOTrainer, on the same rows and the same random Qwen2, in float32.
+"""Training on rows against TRL's SFTTrainer, DPOTrainer and DistillationTrainer, on the same rows and the same random Qwen2, in
+float32.
 
-* gradients: of one step of SFT, DPO and IPO, the distance of the two sides as a share of the gradient's length
+* gradients: of one step of SFT, DPO, IPO and of each divergence from a teacher (the rows take the place of the student's own
+  texts), the distance of the two sides as a share of the gradient's length
 * speed: SFT, tokens a second on two threads; TRL packs rows (its default strategy), this project packs micro-batches by tokens.
   The sides alternate, each run in a process of its own.
 
@@ -18,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,8 @@ from safetensors.torch import load_file
 
 import roll
 from roll.core.data.sample import SampleGroup
+from roll.core.data.taught import TopTokens
+from roll.core.data.token_batch import TokenBatch
 from roll.core.pipeline.roles import loss_spec, train_spec
 from roll.core.trainer.batch import token_batch, totals_of
 from roll.core.workers.train_backends import make_train_strategy
@@ -38,6 +43,7 @@ from roll.topologies.rows.from_rows import complete
 
 ROWS, SPEED_BATCH, WARM_UP = 32, 64, 3
 LOSSES = {"sft": "", "sigmoid": "sigmoid", "ipo": "ipo"}
+BETAS = {"forward_kl": 0.0, "js_divergence": 0.3, "reverse_kl": 1.0}
 
 
 def write_load(folder: Path, hidden: int, layers: int) -> int:
@@ -91,24 +97,39 @@ def written(folder: Path, name: str, content: dict[str, Any]) -> Path:
 
 def gradient(folder: Path, kind: str) -> dict[str, torch.Tensor]:
     """Of the whole set, by the components of a run."""
-    file = "few.jsonl" if kind == "sft" else "pairs.jsonl"
-    config: Any = roll.load_config(written(folder, kind, configuration(folder, kind, 1, ROWS, file)))
+    beta = BETAS.get(kind)
+    rows, file = ("sft", "few.jsonl") if kind == "sft" or beta is not None else (kind, "pairs.jsonl")
+    config: Any = roll.load_config(written(folder, rows, configuration(folder, rows, 1, ROWS, file)))
     prepared = prepare(config, LocalBackend().devices(1, None), one_process=True)
     groups = [complete(SampleGroup(i, 0, prepared.source.next())) for i in range(ROWS)]
     batch, derived, context = token_batch(groups, 1.0), prepared.derived, RankContext()
+    frozen: Any = roll.load_config(written(folder, "frozen", configuration(folder, "sigmoid", 1, ROWS, "pairs.jsonl")))
 
     def strategy(role: str) -> Any:
-        worker = getattr(config, role)
+        worker = getattr(config if role == "actor_train" else frozen, role)
         return make_train_strategy(context, train_spec(config, derived, worker, config.model_folder(worker)))
 
-    if kind != "sft":
+    if rows != "sft":
         batch = batch.with_(reference_logprobs=strategy("reference").log_probs(batch))
-    trained = strategy("actor_train")
-    if kind != "sft":
+    trained, loss = strategy("actor_train"), loss_spec(config, derived)
+    if rows != "sft":
         batch = batch.with_(proximal_logprobs=trained.log_probs(batch))
     batch, _ = RowsRun.advantages(config)(batch, groups)
-    list(trained._gradients(batch, trained._policy_loss(loss_spec(config, derived), totals_of(batch))))
+    if beta is not None:
+        batch, loss = told(batch, strategy("reference")), replace(loss, divergence=beta)
+    list(trained._gradients(batch, trained._policy_loss(loss, totals_of(batch))))
     return {name: each.grad.clone() for name, each in trained._model.named_parameters() if each.grad is not None}
+
+
+def told(batch: TokenBatch, teacher: Any) -> TokenBatch:
+    """What the teacher knows of the rows, of the whole vocabulary; nothing else is learnt from them."""
+    logprobs, ids, most = teacher.top_log_probs(batch, len(letters.CHARACTERS) + 1)
+    return batch.with_(
+        advantages=torch.zeros(batch.num_tokens),
+        teacher_logprobs=torch.zeros(batch.num_tokens).masked_scatter(batch.loss_mask, logprobs),
+        teacher_weights=torch.ones(len(batch)),
+        teacher_top=TopTokens(batch.loss_mask, ids.long(), most),
+    )
 
 
 def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
@@ -120,6 +141,7 @@ def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
 
 def trl(python: str, folder: Path, kind: str, steps: int, batch: int) -> dict[str, Any]:
     command = [python, str(ROOT / "benchmarks" / "trl_rows_side.py"), str(folder), kind, "2", str(steps), str(batch)]
+    command += [str(BETAS[kind])] if kind in BETAS else []
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -158,11 +180,11 @@ def main() -> None:
         result: dict[str, Any] = {"parameters": parameters, "gradients": {}, "speed": []}
         rows = (folder / "rows.jsonl").read_text()
         (folder / "rows.jsonl").write_text((folder / "few.jsonl").read_text())
-        for kind in LOSSES if options.gradients else ():
+        for kind in (*LOSSES, *BETAS) if options.gradients else ():
             trl(options.trl, folder, kind, 1, ROWS)
             apart = distance(gradient(folder, kind), load_file(folder / f"trl_{kind}.safetensors"))
             result["gradients"][kind] = apart
-            print(f"gradient of {kind:<8} apart by {apart:.1e} of its length")
+            print(f"gradient of {kind:<13} apart by {apart:.1e} of its length")
         (folder / "rows.jsonl").write_text(rows)
         for number in range(options.rounds):
             sides = {

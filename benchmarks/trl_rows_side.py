@@ -1,7 +1,7 @@
-"""TRL's half of `sft_vs_trl.py`; runs in TRL's own environment: `python trl_rows_side.py FOLDER KIND THREADS STEPS BATCH`.
+"""TRL's half of `sft_vs_trl.py`; runs in TRL's own environment: `python trl_rows_side.py FOLDER KIND THREADS STEPS BATCH [BETA]`.
 
-KIND is sft, or a loss of DPOTrainer. With one step its gradient goes to FOLDER/trl_<KIND>.safetensors; with more the seconds
-after the first three are printed."""
+KIND is sft, a loss of DPOTrainer, or with BETA a divergence of DistillationTrainer. With one step its gradient goes to
+FOLDER/trl_<KIND>.safetensors; with more the seconds after the first three are printed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from datasets import load_dataset
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, TrainerCallback
-from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+from trl import DistillationConfig, DistillationTrainer, DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 WARM_UP = 3
 
@@ -36,7 +36,18 @@ class Watch(TrainerCallback):
         self.ends.append(time.perf_counter())
 
 
-def main(folder: Path, kind: str, threads: int, steps: int, batch: int) -> None:
+class GivenTexts(DistillationTrainer):  # type: ignore[misc]
+    """Compares on given texts, not on the student's own."""
+
+    completions: dict[str, str]
+
+    def _generate(self, prompts: list[str]) -> tuple[Any, ...]:
+        encode, end = self.processing_class, self.processing_class.eos_token_id
+        asked = [encode(prompt)["input_ids"] for prompt in prompts]
+        return asked, [[*encode(self.completions[prompt])["input_ids"], end] for prompt in prompts], None, None, None
+
+
+def main(folder: Path, kind: str, threads: int, steps: int, batch: int, beta: float | None = None) -> None:
     torch.set_num_threads(threads)
     watch = Watch()
     shared: dict[str, Any] = {
@@ -44,10 +55,19 @@ def main(folder: Path, kind: str, threads: int, steps: int, batch: int) -> None:
         "learning_rate": 1e-4, "lr_scheduler_type": "constant", "max_grad_norm": 1e9, "gradient_checkpointing": False,
         "bf16": False, "logging_steps": 1000, "report_to": "none", "save_strategy": "no", "disable_tqdm": True,
     }  # fmt: skip
-    name = "rows" if kind == "sft" else "pairs"
+    name = "rows" if kind == "sft" or beta is not None else "pairs"
     rows = load_dataset("json", data_files=str(folder / f"{name}.jsonl"), split="train", cache_dir=str(folder / "cache"))
     trainer: Any
-    if kind == "sft":
+    if beta is not None:
+        models = [str(folder / each) for each in ("model", "other")]
+        options = {"model_init_kwargs": {"dtype": "float32"}, "teacher_model_init_kwargs": {"dtype": "float32"}}
+        distils = DistillationConfig(**shared, **options, beta=beta, max_completion_length=192)
+        tokenizer = __import__("transformers").AutoTokenizer.from_pretrained(folder / "model")
+        trainer = GivenTexts(
+            models[0], models[1], args=distils, train_dataset=rows, processing_class=tokenizer, callbacks=[watch]
+        )
+        trainer.completions = {row["prompt"]: row["completion"] for row in rows}
+    elif kind == "sft":
         # Packed where time is measured, by its default strategy; the gradient is that of whole rows.
         config = SFTConfig(**shared, max_length=192, packing=steps > 1, model_init_kwargs={"dtype": "float32"})
         trainer = SFTTrainer(str(folder / "model"), config, train_dataset=rows, callbacks=[watch])
@@ -69,4 +89,4 @@ def main(folder: Path, kind: str, threads: int, steps: int, batch: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))
+    main(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:6]), *map(float, sys.argv[6:]))

@@ -83,7 +83,8 @@ def host_memory(
         return []
     element = element_bytes(config.actor_train, accelerators)
     size, limit = element * trained.parameters, config.model_update_buffer_size_mb
-    parts = [] if config.from_rows else list(_versions(config, size, f"{element} B × {trained.parameters:,} parameters"))
+    published = config.has_engines or not config.from_rows
+    parts = list(_versions(config, size, f"{element} B × {trained.parameters:,} parameters")) if published else []
     for role in roles:
         if role.role == "actor_infer":
             parts += _on_the_way(config, role, per_node, size, min(size, limit * MIB))
@@ -205,8 +206,8 @@ class RoleMemories:
         engine = engine_of(role.strategy)
         if engine.memory_share is None:
             weights = memory.engine_weights(model, element, shadow=True)
-            cache = self._cache(worker, model, element)
-            return RoleMemory(role.role, (*weights, *cache), self._prefill(model, element), weights[0].bytes)
+            parts = self._cache(worker, model, element)
+            return RoleMemory(role.role, (*weights, *parts), self._prefill(model, element), weights[0].bytes)
         if engine.cpu_cache_variable and not self.accelerators:
             return self._cpu_engine(role, worker, model, element)
         fp8, cache_fp8 = EngineArguments(worker.strategy_args.strategy_config).in_fp8

@@ -26,7 +26,7 @@ from roll.plan.formulas import LossFormula, loss_formula
 from roll.plan.memory import Model, Part
 from roll.plan.memory_plan import DeviceMemory, RoleMemories, RoleMemory, device_memory, host_memory
 from roll.plan.rows_config import RowsConfig
-from roll.plan.rows_formulas import pair_formula, rows_formula, rows_of_step
+from roll.plan.rows_formulas import answers, pair_formula, rows_formula, rows_of_step
 from roll.plan.rules.doubts import doubts
 
 
@@ -251,7 +251,8 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
         return
     if config.mode == "replay":
         yield f"mode replay: groups are those that {config.replay.run} has recorded"
-    elif config.from_rows:
+    elif isinstance(config, RowsConfig):
+        yield from answers(config)
         return
     elif not config.has_both_sides:
         place = redact_text(config.groups_address or "")

@@ -1,4 +1,5 @@
-"""The configurations of runs on rows of files: supervised fine-tuning (SFT), and preferences (DPO). Nothing is generated."""
+"""The configurations of runs on rows of files: supervised fine-tuning (SFT), and preferences (DPO). Nothing that is trained is
+generated."""
 
 from __future__ import annotations
 
@@ -8,12 +9,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
-from roll.core.configs.arguments import GeneratingArguments
+from roll.core.configs.arguments import DataArguments, GeneratingArguments
 from roll.core.configs.derived import optimizer_batch_size
 from roll.core.configs.fields import Bounds, option
 from roll.core.configs.losses import LossAggregation
 from roll.core.configs.ppo import MAIN_SET, Lengths, PPOConfig
-from roll.core.configs.rows import ColumnsConfig, DPOKeysConfig, LossOn, RowSetConfig, SFTKeysConfig
+from roll.core.configs.rows import ColumnsConfig, DPOKeysConfig, LossOn, SFTKeysConfig
+from roll.core.configs.worker import RoleConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSetConfig:
+    """A fixed set of rows whose loss is computed every eval_steps."""
+
+    data_args: DataArguments = option(DataArguments(), "Its rows.")
+    generate_during_eval: int = option(
+        0,
+        "Rows, the first ones, whose last answer the policy gives itself at each evaluation, on the engines of actor_infer: "
+        "samples.jsonl has it beside the row's own.",
+        bounds=Bounds(ge=0),
+    )
+    generating_args: GeneratingArguments = option(
+        GeneratingArguments(temperature=0.0), "Their sampling; max_new_tokens null: what sequence_length leaves them."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +65,13 @@ class RowsConfig(PPOConfig, ABC):
 
     @property
     def has_engines(self) -> bool:
-        return False
+        """Returns True if the policy answers questions of evaluated rows."""
+        return bool(self.validation_sampling)
+
+    def configured_roles(self) -> dict[str, RoleConfig]:
+        engines = {"actor_infer": self.actor_infer} if self.has_engines else {}
+        scoring = {"reference": self.reference} if self.reference is not None else {}
+        return {"actor_train": self.actor_train, **engines, **scoring}
 
     @property
     def group_size(self) -> int:
@@ -88,7 +112,8 @@ class RowsConfig(PPOConfig, ABC):
 
     @property
     def validation_sampling(self) -> dict[str, GeneratingArguments]:
-        return {}
+        """Returns that of the sets whose questions the policy answers."""
+        return {name: each.generating_args for name, each in self.validations.items() if each.generate_during_eval}
 
 
 @dataclass(frozen=True, kw_only=True)

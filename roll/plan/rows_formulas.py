@@ -44,3 +44,11 @@ def rows_of_step(config: RowsConfig) -> Iterator[Quantity]:
     samples, longest = rows * (2 if isinstance(config, DPOConfig) else 1), config.lengths().sequence
     tokens = samples * longest
     yield Quantity("tokens", tokens, tokens * steps, f"{samples:,} × sequence_length {longest:,}", at_most=True)
+
+
+def answers(config: RowsConfig) -> Iterator[str]:
+    """What the policy is asked at each evaluation."""
+    for name, each in config.validations.items():
+        if rows := each.generate_during_eval:
+            engine, n = config.actor_infer.strategy_args.strategy_name, each.generating_args.num_return_sequences or 1
+            yield f"{name}: at each evaluation {engine} answers the questions of {rows:,} rows, {n:,} time{'s' * (n > 1)} each"

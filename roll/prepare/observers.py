@@ -96,7 +96,8 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
     if not prepared.evaluated:
         tags = ByTag(derived.tag_to_domain)
         alarms = Alarms(config.alarms if config.trains else (), run_dir, display)
-        reports += [tags, Adviser(config, inventory.kind, not backend.isolated, curves), alarms]
+        adviser = [] if config.from_rows else [Adviser(config, inventory.kind, not backend.isolated, curves)]
+        reports += [tags, *adviser, alarms]
     if isinstance(config, AgenticConfig) and config.mode == "both":
         reports.append(KeptTurns(run_dir, prepared.checkpoints, config.save_steps))
     retention = Retention(prepared.checkpoints, best)

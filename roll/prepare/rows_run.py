@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.ppo import set_key
 from roll.core.configs.problems import ConfigError, Problem
+from roll.core.data.sample import Prompt
 from roll.core.distributed.backend import Backend, WorkerSpec
+from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.devices import Inventory
-from roll.core.explorer.explorer import Explorer
+from roll.core.engines.engine_fleet import EngineFleet
+from roll.core.engines.rollout_client import RolloutClient
+from roll.core.engines.router import Router
+from roll.core.explorer.explorer import Exploration
 from roll.core.flow.stage import AnyStage
 from roll.core.pipeline.prepared import Prepared
 from roll.core.pipeline.run import Run
+from roll.core.record.ledger import Ledger
 from roll.core.record.validation import ValidationSet
 from roll.core.workers.infer_interface import sampling_params
-from roll.plan.rows_config import DPOConfig, RowsConfig, SFTConfig
+from roll.plan.rows_config import DPOConfig, RowsConfig, RowSetConfig, SFTConfig
 from roll.prepare.pipeline import Pipeline
 from roll.prepare.preparation import Preparation
 from roll.prepare.row_sets import RowSetSource, read_row_set
 from roll.prompts.prompt_source import PromptSource
 from roll.prompts.row_tokens import LeftOutRows
 from roll.prompts.stored_rows import RowFile
+from roll.topologies.rows.answered import RowAnswers, question
 from roll.topologies.rows.row_losses import PairWeights, RowWeights
 
 Config = TypeVar("Config", bound=RowsConfig)
@@ -34,17 +41,21 @@ class RowsPrepared(Prepared):
     config: RowsConfig
     skipped: dict[str, int]
     """Rows left out, by reason; those of an evaluated set after its name."""
+    asked: Sequence[ValidationSet]
+    """Questions that the policy answers at each evaluation."""
 
 
 def prepare(config: RowsConfig, inventory: Inventory, one_process: bool = False) -> RowsPrepared:
     """Raises `ConfigError` with every problem found. `one_process`: all roles share this process (`--local`)."""
     shared = Preparation(config, inventory, one_process, {})
     read, skipped = _rows(config, "actor_train", config.actor_train.data_args, shared)
-    sets = []
+    sets, asked = [], []
     for name, each in config.validations.items():
         own, left_out = _rows(config, set_key(name), each.data_args, shared)
         prompts = tuple(row.prompt(0) for row in own.rows[: config.val_batch_size])
         sets.append(ValidationSet(name, prompts, 1, sampling_params(config.actor_infer.generating_args, 1, ())))
+        if each.generate_during_eval and prompts and shared.tokenizer is not None:
+            asked.append(_asked(name, each, prompts, shared))
         skipped |= {f"{name}: {reason}": count for reason, count in left_out.items()}
     shared.collect.raise_if_any()
     _count_epochs(config, len(read), shared)
@@ -56,7 +67,20 @@ def prepare(config: RowsConfig, inventory: Inventory, one_process: bool = False)
     shared.restore(source)
     shared.collect.raise_if_any()
     assert source is not None
-    return RowsPrepared(**shared.common(source, {}), validation=sets, skipped=skipped)
+    return RowsPrepared(**shared.common(source, {}), validation=sets, skipped=skipped, asked=asked)
+
+
+def _asked(name: str, of: RowSetConfig, rows: Sequence[Prompt], shared: Preparation) -> ValidationSet:
+    assert shared.tokenizer is not None
+    args, text = of.generating_args, shared.tokenizer.decode
+    prompts = tuple(question(row, f"{name}/{i}", text) for i, row in enumerate(rows[: of.generate_during_eval]))
+    longest = max(len(each.input_ids) for each in prompts)
+    room = shared.derived.sequence_length - longest
+    if (most := args.max_new_tokens or room) > room:
+        message = f"the longest question has {longest:,} tokens, and sequence_length is {shared.derived.sequence_length:,}"
+        key = f"{set_key(name)}.generating_args.max_new_tokens"
+        shared.collect.add([Problem(key, most, message, f"{room:,} at most, or a larger sequence_length")])
+    return ValidationSet(name, prompts, args.num_return_sequences or 1, sampling_params(args, most, shared.models.ends))
 
 
 def _rows(config: RowsConfig, role: str, data: DataArguments, shared: Preparation) -> tuple[RowFile, LeftOutRows]:
@@ -76,6 +100,8 @@ def _count_epochs(config: RowsConfig, rows: int, shared: Preparation) -> None:
 
 
 class RowsRun(Run):
+    prepared: RowsPrepared
+
     def own_specs(self) -> Mapping[str, Sequence[WorkerSpec]]:
         return {}
 
@@ -87,8 +113,13 @@ class RowsRun(Run):
     def rollouts(config: RowsConfig, explorer: Any) -> list[AnyStage]:
         return []
 
-    async def explorer(self, *_: object) -> Explorer:
-        raise NotImplementedError("nothing is generated")
+    async def explorer(
+        self, exploration: Exploration, clusters: Mapping[str, Cluster], engines: EngineFleet, ledger: Ledger
+    ) -> RowAnswers:
+        cluster, prepared = clusters["actor_infer"], self.prepared
+        router = Router(len(cluster), prepared.derived.requests_per_engine)
+        client = RolloutClient(cluster, router, prepared.tokenizer, self.config.seed, engines)
+        return RowAnswers(replace(exploration, sets=prepared.asked), client)
 
 
 class RowsPipeline(Pipeline[Config, RowsPrepared]):

@@ -17,8 +17,8 @@ from roll.core.configs.rows import LossOn
 from roll.core.data.microbatches import common_prefix
 from roll.core.errors import PromptFileError
 from roll.prompts.chat_template import TemplateProcess
-from roll.prompts.stored_rows import ANSWERS, RowFile, TokenizedRow
-from roll.prompts.training_rows import Message, TrainingRow
+from roll.prompts.stored_rows import ANSWERS, QUESTION, RowFile, TokenizedRow
+from roll.prompts.training_rows import Message, TrainingRow, is_trained
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,6 +32,8 @@ class Tokens(NamedTuple):
     trained: list[bool]
     text: str
     """Of the last answer."""
+    asked: int
+    """Tokens before the last answer; with loss_on all they are not told apart."""
 
 
 class LeftOutRows(dict[str, int]):
@@ -100,7 +102,8 @@ class RowTokenizer:
             asked = _asked(found)
             answers = [[each.ids[asked:], [*map(int, each.trained[asked:])], each.text] for each in found]
             question = next((str(each["content"]) for each in row.conversations[0] if each["role"] == "user"), "")
-            return TokenizedRow(row.id, domain or row.name, row.name, question, found[0].ids[:asked], "", {ANSWERS: answers})
+            extra = {ANSWERS: answers, QUESTION: found[0].asked - asked}
+            return TokenizedRow(row.id, domain or row.name, row.name, question, found[0].ids[:asked], "", extra)
         return None
 
     def _check_known(self, row: TrainingRow, found: Sequence[Tokens]) -> None:
@@ -130,14 +133,14 @@ class RowTokenizer:
     def _of(self, told: _Told, ids: list[int], places: list[tuple[int, int]]) -> Tokens | None:
         if told.spans is None:
             return None
-        trained = [False] * len(ids)
+        trained, own = [False] * len(ids), list[int]()
         for start, stop in told.spans:
             own = [i for i, (begin, end) in enumerate(places) if start <= begin < stop and end > begin]
             closing = [i for i in own if ids[i] in self._ends] if self._loss_on != "all" else []
             for i in own:
                 trained[i] = not closing or i <= closing[-1]
         stop = max((i + 1 for i, each in enumerate(trained) if each), default=0)
-        return Tokens(ids[:stop], trained[:stop], told.answer)
+        return Tokens(ids[:stop], trained[:stop], told.answer, own[0] if own else 0)
 
     def _plain(self, row: TrainingRow, messages: Sequence[Message]) -> Tokens:
         """Template none: question and answer as they stand, and the end of text."""
@@ -148,7 +151,7 @@ class RowTokenizer:
         own: list[int] = self._tokenizer(answer["content"], add_special_tokens=False)["input_ids"]
         end = self._tokenizer.eos_token_id
         own = [*own, end] if isinstance(end, int) else own
-        return Tokens([*ids, *own], [self._loss_on == "all"] * len(ids) + [True] * len(own), answer["content"])
+        return Tokens([*ids, *own], [self._loss_on == "all"] * len(ids) + [True] * len(own), answer["content"], len(ids))
 
 
 class _Told:
@@ -156,10 +159,12 @@ class _Told:
 
     def __init__(self, row: TrainingRow, messages: list[Message], loss_on: LossOn) -> None:
         self._where = row.where
-        self.answer = str(messages[-1]["content"])
         self.spans: list[tuple[int, int]] | None = None
         """Where its trained answers stand in its text; None if it does not show one as it was given."""
-        turns = [i for i, each in enumerate(messages) if each["role"] == "assistant"]
+        turns = [i for i, each in enumerate(messages) if is_trained(each)]
+        self.answer = str(messages[turns[-1]]["content"])
+        if loss_on == "all" and any(each.get("weight", 1) == 0 for each in messages):
+            raise PromptFileError(f"{row.where}: a message has weight 0, and loss_on all trains it", "sft.loss_on: assistant")
         self._turns = {"all": [], "last": turns[-1:], "assistant": turns}[loss_on]
         shared: dict[str, Any] = {"tools": row.tools}
         self.asks: list[dict[str, Any]] = [{"messages": messages, "whole": True} | shared]

@@ -23,6 +23,8 @@ from roll.core.data.sample import Prompt
 
 ANSWERS = "trained_answers"
 """The entry of a row that is trained as it stands with its answers: token ids, mask (1: trained) and text of each."""
+QUESTION = "tokens_of_question"
+"""The entry with how many of the first answer's token ids are those of turns before it."""
 
 
 @dataclass(frozen=True, slots=True)

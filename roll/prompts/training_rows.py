@@ -40,7 +40,14 @@ class TrainingRow:
                 return "without_last_answer"
             if any(each["role"] == "assistant" and not _says(each) for each in messages):
                 return "empty_answer"
+            if not any(map(is_trained, messages)):
+                return "without_answer_of_weight_1"
         return "equal_answers" if self.conversations[1:] == self.conversations[:1] else ""
+
+
+def is_trained(message: Message) -> bool:
+    """True for an answer, unless it has `weight: 0`, as in OpenAI's files."""
+    return bool(message["role"] == "assistant" and message.get("weight", 1) != 0)
 
 
 def _says(message: Message) -> bool:
@@ -110,7 +117,12 @@ class _Reader:
         if speaker and isinstance(value, str):
             return [{"role": speaker, "content": value}]
         listed = as_list(value, column, self._where)
-        return None if listed is None else read_turns(listed, f"{self._where}: {column}")
+        if listed is None:
+            return None
+        turns = read_turns(listed, f"{self._where}: {column}")
+        if wrong := [each["weight"] for each in turns if each.get("weight", 1) not in (0, 1)]:
+            raise PromptFileError(f"{self._where}: {column} has the weight {wrong[0]!r}", "0: an answer is not trained; or 1")
+        return turns
 
     def _text(self, column: str | None) -> str:
         value = None if column is None else self._content.get(column)

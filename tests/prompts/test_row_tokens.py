@@ -47,6 +47,18 @@ def test_answers_are_trained_with_the_token_that_ends_them_and_nothing_behind_it
     assert shown(row) == expected
 
 
+def test_an_answer_of_weight_0_is_read_and_not_trained(tmp_path):
+    unheard = SAY | {"weight": 0}
+    rows = [{"messages": [ASK, SAY | {"weight": 1}, ASK, unheard]}, {"messages": [ASK, unheard]}]
+    usable, left_out = made(tmp_path / "rows.jsonl", rows)
+    assert [shown(row) for row in usable] == ["<u1+2=>\n<a|(3)(>)"]
+    assert left_out == {"without_answer_of_weight_1": 1}
+    with pytest.raises(PromptFileError, match=r"rows\.jsonl:1: a message has weight 0, and loss_on all"):
+        made(tmp_path / "rows.jsonl", rows, "all")
+    with pytest.raises(PromptFileError, match=r"messages has the weight 0\.5"):
+        made(tmp_path / "half.jsonl", [{"messages": [ASK, SAY | {"weight": 0.5}]}])
+
+
 def test_a_prompt_and_a_response_are_a_conversation_with_system_and_query(tmp_path):
     row = {"instruction": "1+2=", "input": "4", "output": "3", "system": "00"}
     columns = SFTKeysConfig(response="output", query="input", system="system")

@@ -62,7 +62,7 @@ class Lengths(NamedTuple):
 class PPOConfig(BaseConfig, ABC):
     kind: ClassVar[Literal["rlvr", "agentic", "sft", "dpo"]]
     from_rows: ClassVar[bool] = False
-    """True if samples are rows of a file: nothing is generated, and there are no engines."""
+    """True if samples are rows of a file: nothing that is trained is generated."""
     group_size_key: ClassVar[str]
     """The key of `group_size`."""
     refused_estimators: ClassVar[Mapping[str, str]]
@@ -226,8 +226,6 @@ class PPOConfig(BaseConfig, ABC):
             "critic": self.critic,
             **{f"{TEACHERS}{name}": teacher for name, teacher in self.teachers.items() if not (teacher.live or teacher.endpoint)},
         }
-        if self.from_rows:
-            roles = {"actor_train": self.actor_train, "reference": self.reference}
         half = {"both": roles.keys(), "explore": {"actor_infer"}, "bench": {"actor_infer"}}
         unused = set() if self.mode == "replay" and self.replay.generate else {"actor_infer"}
         here = half.get(self.mode, roles.keys() - unused)

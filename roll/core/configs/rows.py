@@ -12,13 +12,6 @@ LossOn = Literal["assistant", "last", "all"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowSetConfig:
-    """A fixed set of rows whose loss is computed every eval_steps."""
-
-    data_args: DataArguments = option(DataArguments(), "Its rows.")
-
-
-@dataclass(frozen=True, kw_only=True)
 class ColumnsConfig:
     """Columns of rows besides those of data_args."""
 

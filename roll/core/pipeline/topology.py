@@ -8,7 +8,7 @@
 | replay | in memory, as another run recorded them | nowhere | the training side | all steps are trained |
 | bench | – | from folders of models, one after another | validation | the last model is evaluated |
 | (warm start) | as both | as both; its first steps train rows of a file, `warm_steps` | both sides | all steps are trained |
-| (rows) | in memory | nowhere: rows of a file are trained, `from_rows` | rows, training | all steps are trained |
+| (rows) | in memory | nowhere, or to engines that are asked what rows ask, `from_rows` | rows, training | all steps are trained |
 
 The first is here; the others are loaded by name.
 """
@@ -61,8 +61,9 @@ TOPOLOGIES = {
     "replay": "roll.topologies.replay.replayed_trainer.ReplayedTrainer",
     "warm_start": "roll.topologies.rows.warm_start.WarmStarted",
     "rows": "roll.topologies.rows.from_rows.FromRows",
+    "answered_rows": "roll.topologies.rows.answered.AnsweredRows",
 }
-"""`mode`, or rows for a run of any mode that generates nothing -> the class of its topology."""
+"""`mode`, or rows for a run of any mode that trains rows of a file -> the class of its topology."""
 Rollouts = Callable[[Any, Any], list[AnyStage]]
 """Makes the stages from an admitted group to samples with rewards, for a configuration and its explorer."""
 Watchers = list[Coroutine[object, object, None]]
@@ -301,8 +302,9 @@ class SingleDriver(WithTrainer):
 
 
 def topology_of(config: PPOConfig) -> type[Topology]:
-    warms = config.warm_steps and config.mode == "both"
-    found: type[Topology] = import_object(TOPOLOGIES["rows" if config.from_rows else "warm_start" if warms else config.mode])
+    rows = "answered_rows" if config.has_engines else "rows"
+    kind = rows if config.from_rows else "warm_start" if config.warm_steps and config.mode == "both" else config.mode
+    found: type[Topology] = import_object(TOPOLOGIES[kind])
     return found
 
 

@@ -149,6 +149,12 @@ class SampleLog:
         for group in drawn.take():
             self.journal.append([as_row(version, VALIDATION, None, sample) for sample in group])
 
+    def rewind(self, position: int, step: int, digest: str | None = None) -> None:
+        """Returns to the checkpoint of `step`. Validations of versions up to it stay: they end when it has begun."""
+        later = [row for row in self.journal.after(position) if row.get("status") == VALIDATION]
+        self.journal.rewind(position, digest)
+        self.journal.append([row for row in later if row["step"] <= step])
+
     def close(self) -> None:
         """Writes the remaining rows and closes the file. Raises as `JournalFile.append` does, and is closed then, too."""
         try:

@@ -280,6 +280,13 @@ class RotatedJournal:
         self._open(part or JournalPart(position, self._named(position)))
         return cut + (self._journal.rewind(position - part.start) if part is not None else 0)
 
+    def after(self, position: int) -> Iterator[JsonObject]:
+        """Returns the rows behind a position."""
+        for part in journal_parts(self._path):
+            with part.path.open("rb") as file:
+                file.seek(max(0, position - part.start))
+                yield from filter(None, map(_row, file))
+
     def close(self) -> None:
         self._journal.close()
 

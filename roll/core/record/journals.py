@@ -57,7 +57,7 @@ class Journals:
         self.metrics.rewind(at.get("metrics", 0), step if resumed is not None else -1, digests.get("metrics"))
         write_atomically(run_dir / "config.yaml", yaml.safe_dump(redact(written), sort_keys=False).encode())
         self.groups.rewind(at.get("groups", 0), digests.get("groups"))
-        self.samples.journal.rewind(at.get("samples", 0), digests.get("samples"))
+        self.samples.rewind(at.get("samples", 0), step if resumed is not None else -1, digests.get("samples"))
         if self.batches.journal is not None:
             self.batches.journal.rewind(at.get("batches", 0), digests.get("batches"))
         self.batches.begun(step)

@@ -161,8 +161,6 @@ class RunRecord:
     def add_validation(self, result: ValidationResult, sets: Sequence[Sequence[Sample]]) -> dict[str, float]:
         """Records a validation. `sets`: the samples of each validation set. Returns all its metrics."""
         self.results.append(result)
-        for samples in sets:
-            self.journals.samples.record_validation(result.version, samples)
         found = Validated(result.version, result.accuracy, result.reward, result.errors, result.rollouts)
         self.validation.append(found)
         metrics = {**found.metrics(), "time/validation_s": result.seconds}
@@ -174,6 +172,8 @@ class RunRecord:
         metrics |= {f"val_correct/{tag}/mean": accuracy for tag, accuracy in result.by_tag.items()}
         metrics |= dict(result.estimates()) | result.more
         self.journals.metrics.log(result.version, metrics)
+        for samples in sets:
+            self.journals.samples.record_validation(result.version, samples)
         return metrics
 
     def add_own(self, step: int, metrics: Mapping[str, float]) -> None:

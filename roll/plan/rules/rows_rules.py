@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from roll.core.configs.arguments import DataArguments
+from roll.core.configs.arguments import DataArguments, GeneratingArguments
 from roll.core.configs.base import BaseConfig
 from roll.core.configs.fields import default_of
 from roll.core.configs.losses import PolicyLossKnobs
@@ -13,7 +13,7 @@ from roll.core.configs.ppo import PPOConfig, set_key
 from roll.core.configs.problems import MISSING_VALUE, Problem
 from roll.core.configs.rows import PairLossConfig
 from roll.core.configs.worker import ActorTrainConfig
-from roll.plan.rows_config import DPOConfig, RowsConfig, SFTConfig
+from roll.plan.rows_config import DPOConfig, RowsConfig, RowSetConfig, SFTConfig
 from roll.plan.rules.rlvr_rules import data_problems
 from roll.plan.rules.set_names import set_names
 
@@ -29,6 +29,14 @@ OF_EVERY_PIPELINE = frozenset(
 )
 """The keys of RLVR and agentic runs that runs on rows read, too."""
 
+OF_ENGINES = frozenset(
+    (
+        *("actor_infer", "sharing", "max_running_requests", "max_engine_restarts", "engine_health_interval_s"),
+        *("engine_health_timeout_s", "model_update_transport", "model_update_buffer_size_mb"),
+    )
+)
+"""Those that are read besides where engines answer questions (`generate_during_eval`)."""
+
 OF_A_LOSS = frozenset({"pg_variant", "router_replay", *(item.name for item in fields(PolicyLossKnobs))})
 
 
@@ -36,6 +44,7 @@ def rows_problems(config: PPOConfig) -> Iterator[Problem]:
     assert isinstance(config, RowsConfig)
     yield from _unread(config)
     yield from _data(config)
+    yield from _answers(config)
     yield from set_names(config.validation_sets)
     if config.sequence_length is None:
         yield Problem("sequence_length", None, "is the longest row in tokens, and is not given", "e.g. 2048")
@@ -52,13 +61,15 @@ def rows_problems(config: PPOConfig) -> Iterator[Problem]:
 
 def _unread(config: RowsConfig) -> Iterator[Problem]:
     """Keys of other pipelines that are written, and would do nothing."""
-    what = config.kind.upper()
+    what, read = config.kind.upper(), OF_EVERY_PIPELINE | (OF_ENGINES if config.has_engines else set())
     for item in fields(PPOConfig):
         value = getattr(config, item.name)
-        if item.name not in OF_EVERY_PIPELINE and value != default_of(item):
+        if item.name not in read and value != default_of(item):
             shown = value if isinstance(value, bool | int | float | str) else "given"
             message = f"is not read: {what} trains rows as they stand, and generates nothing"
             fix = "actor_train.training_args.per_device_train_batch_size" if item.name == "rollout_batch_size" else "remove it"
+            if item.name in OF_ENGINES:
+                fix = "validation.generate_during_eval: the number of rows whose questions the policy answers, or remove it"
             yield Problem(item.name, shown, message, fix)
     for item in fields(ActorTrainConfig):
         if item.name in OF_A_LOSS and (value := getattr(config.actor_train, item.name)) != default_of(item):
@@ -75,6 +86,26 @@ def _data(config: RowsConfig) -> Iterator[Problem]:
     for key in ("curriculum", "pass_rate_curriculum"):
         if getattr(data, key) is not None:
             yield Problem(f"actor_train.data_args.{key}", "given", "is for prompts", "remove it")
+
+
+def _answers(config: RowsConfig) -> Iterator[Problem]:
+    """Problems of the answers that the policy gives at evaluations."""
+    if config.actor_infer.generating_args != GeneratingArguments():
+        fix = "validation.generating_args"
+        yield Problem("actor_infer.generating_args", "given", "is not read: nothing that is trained is generated", fix)
+    for name, each in config.validations.items():
+        key, args, rows = set_key(name), each.generating_args, each.generate_during_eval
+        written, count = config.rollout_log_per_step, rows * (args.num_return_sequences or 1)
+        if not rows and args != RowSetConfig().generating_args:
+            yield Problem(
+                f"{key}.generating_args", "given", "is not read: generate_during_eval is 0", "the number of rows, or remove it"
+            )
+        if rows and config.loss_on == "all" and each.data_args.template != "none":
+            message = "loss_on: all does not tell answers from questions"
+            yield Problem(f"{key}.generate_during_eval", rows, message, "0, or sft.loss_on: assistant")
+        if written != "all" and count > written:
+            message = f"its {count:,} answers are not written: rollout_log_per_step is {written:,}"
+            yield Problem(f"{key}.generate_during_eval", rows, message, f"rollout_log_per_step: {count}, or fewer rows")
 
 
 def row_data_problems(key: str, data: DataArguments) -> Iterator[Problem]:

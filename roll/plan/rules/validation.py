@@ -43,8 +43,8 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
         return problems + unreadable
     problems += device_problems(config, device_count)
     if isinstance(config, RowsConfig):
-        rules = (_run, alarm_problems, best_problems, role_problems, _template_variables, image_problems, rows_problems)
-        return problems + [problem for rule in rules for problem in rule(config)]
+        rules = (_run, _deterministic, alarm_problems, best_problems, role_problems, _template_variables, image_problems)
+        return problems + [problem for rule in (*rules, rows_problems) for problem in rule(config)]
     for rule in (
         _run,
         _deterministic,

@@ -7,7 +7,7 @@ weights are evaluated if that is due.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from roll.core.distributed.device_locks import DeviceLocks
 from roll.core.engines.weight_updates import UpdateStats
 from roll.core.flow.stage import AnyStage
 from roll.core.groups.groups import Groups
+from roll.core.pipeline.prepared import Prepared
 from roll.core.pipeline.recovery import TrainerRecovery
 from roll.core.pipeline.stages import NO_PARTS, Parts, exploring, training
 from roll.core.pipeline.state import RunState
@@ -30,7 +31,7 @@ from roll.core.record.validation import ValidationResult, ValidationSet
 from roll.core.trainer.batch import token_batch
 from roll.core.trainer.milestones import Milestone
 from roll.core.trainer.trainer import Step, Trainer
-from roll.core.weights.transport import weight_store
+from roll.core.weights.transport import NewWeights, weight_store
 from roll.prompts.stored_rows import ANSWERS
 from roll.topologies.rows.row_losses import RowWeights
 
@@ -39,7 +40,7 @@ def complete(group: SampleGroup) -> SampleGroup:
     """Gives a group the answers of its row, the best one first. They count as written under the version that trains them."""
     prompt = group.prompt
     answers = prompt.row[ANSWERS]
-    group.prompt = replace(prompt, row={name: value for name, value in prompt.row.items() if name != ANSWERS})
+    group.prompt = replace(prompt, row={})
     for place, (ids, mask, text) in enumerate(answers):
         spans = [VersionSpan(0, len(ids), group.start_version)]
         sample = Sample(group.prompt, place, ids, [0.0] * len(ids), spans, "stop", text, 1.0 - place, None if all(mask) else mask)
@@ -82,11 +83,13 @@ class RowSet:
 
 
 class RowTrainer(Trainer):
-    """Publishes nothing: what is trained is evaluated, and then the rows of the next step may come."""
+    """What is trained is evaluated, and then the rows of the next step may come. Engines that answer questions take the versions
+    that are evaluated, and no others are published."""
 
     def __init__(self, sets: Sequence[RowSet], state: RunState, *given: Any) -> None:
         super().__init__(*given)
         self._sets, self._state = sets, state
+        self.report: Callable[[ValidationResult], Awaitable[None]] = lambda result: state.reports.validation(result, ())
 
     async def open(self, devices: DeviceLocks) -> None:
         """The reference never changes, so it is asked once. Evaluates the weights that the run begins with."""
@@ -96,20 +99,22 @@ class RowTrainer(Trainer):
                 for each in self._sets:
                     asked = await self.scores(reference, "log_probs", each.batch)
                     each.batch = each.batch.with_(reference_logprobs=asked)
-        async with devices.hold("actor_train"):
-            await self._evaluate(self._state.first_step)
+        if self._schedule.validates(self._state.first_step):
+            async with devices.hold("actor_train"):
+                await self._evaluate(self._state.first_step)
 
-    async def gather(self, step: Step) -> None:
-        version = step.number + 1
+    async def gather(self, step: Step) -> NewWeights | None:
+        version, weights = step.number + 1, None
         await self._finish(step)
-        if not self._groups.hurried:
+        if self._schedule.validates(version) and not self._groups.hurried:
             await self._evaluate(version)
+            weights = await self.gather_weights(version) if "actor_infer" in self._clusters else None
         self.milestones.passed(Milestone.GATHERED, version)
-        await self._groups.set_served(version)
+        if weights is None:
+            await self._groups.set_served(version)
+        return weights
 
     async def _evaluate(self, version: int) -> None:
-        if not self._schedule.validates(version):
-            return
         started, weights, more = monotonic(), self._advantages, dict[str, float]()
         assert isinstance(weights, RowWeights)
         found = [weights.figures(each.batch, await self.scores(self._policy, "log_probs", each.batch)) for each in self._sets]
@@ -119,7 +124,11 @@ class RowTrainer(Trainer):
         accuracy, score = found[0].get("accuracy"), -found[0]["loss"]
         by_tag = {} if accuracy is None else {"all": accuracy}
         result = ValidationResult(version, accuracy, score, by_tag, 0, seconds, {}, rows, more=more)
-        await self._reports.validation(result, ())
+        await self.report(result)
+
+
+def row_trainer(prepared: Prepared, state: RunState) -> Callable[..., Trainer]:
+    return partial(RowTrainer, [RowSet.of(each) for each in prepared.validation], state)
 
 
 class FromRows(WithTrainer):
@@ -142,4 +151,4 @@ class FromRows(WithTrainer):
         return True
 
     def _kind(self) -> Callable[..., Trainer]:
-        return partial(RowTrainer, [RowSet.of(each) for each in self._prepared.validation], self._state)
+        return row_trainer(self._prepared, self._state)

@@ -41,7 +41,6 @@ class SqlGroups(FollowingGroups):
     start = outlasting(Groups.start)
     drop = outlasting(Groups.drop)
     lease = outlasting(Groups.lease)
-    trained = outlasting(Groups.trained)
     set_published = outlasting(Groups.set_published)
     drop_all = outlasting(Groups.drop_all)
 
@@ -207,6 +206,16 @@ class SqlGroups(FollowingGroups):
 
     def _completed(self, group: SampleGroup) -> None:
         self._statements.append(rows.completed(group, self._seq))
+
+    @outlasting
+    async def trained(self, lease: Lease) -> None:
+        """What teachers said of groups that may be trained again is there before the transaction begins."""
+        for group in lease.groups if self.admission.reuse.max_reuse > 1 else ():
+            if self.is_live(group.group_id) and any(sample.taught is not None for sample in group.samples):
+                work = await asyncio.to_thread(rows.stored_anew, group)
+                async with self._lock:
+                    await self._database.outside(work, much=True)
+        await super().trained(lease)
 
     def _ended(self, group: SampleGroup, status: str, reason: str, step: int, lag: int | None) -> None:
         ended = EndedGroup(group, status, reason, step, lag)

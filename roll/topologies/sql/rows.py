@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -116,6 +116,13 @@ class Stored:
     def __call__(self, connection: Connection) -> None:
         for statement in self._statements:
             connection.execute(statement)
+
+
+def stored_anew(group: SampleGroup) -> Callable[[Connection], object]:
+    """Stores the samples of a group that the trainer has, with all that it knows of them."""
+    data = packed(group)
+    changed = update(samples).where(samples.c.group_id == group.group_id).values(digest=digest(data), data=data)
+    return lambda connection: connection.execute(changed)
 
 
 def content(connection: Connection, group_id: int) -> SampleGroup | PackingError:

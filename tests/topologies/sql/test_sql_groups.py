@@ -7,10 +7,13 @@ import random
 import time
 from collections import Counter
 
+import numpy as np
 import pytest
 from database_party import STEPS, B, Party, explore, follow, roll_out, run
 
+from roll.core.data.extras import Extras
 from roll.core.data.sample import Sample, VersionSpan
+from roll.core.data.taught import TeacherAnswer
 from roll.core.errors import Closed, ContractError, DatabaseFailed, Expelled, TakenBack
 from roll.topologies.sql.joining import Leave
 
@@ -195,6 +198,30 @@ def test_groups_are_trained_again_where_fresh_ones_lack_and_every_process_counts
             await explorer.until(lambda: explorer.admission.reuse.done == 1)
             assert explorer.admission.counts() == trainer.admission.counts()
             assert explorer.admission.places == 2 * B
+
+    run(main())
+
+
+def test_what_teachers_said_comes_back_with_a_group_that_is_trained_again_by_another_process_too(make_party):
+    async def main():
+        party = make_party(3.0)
+        party.max_reuse = 3
+        async with party.joined("explorer") as explorer:
+            await explore(explorer, B)
+            async with party.trainer() as trainer:
+                lease = await trainer.lease(0)
+                for sample in lease.groups[0].samples:
+                    count = len(sample.response_ids)
+                    said = np.full(count, -1 / 3, np.float32), np.full((count, 2), 7, np.int32), np.ones((count, 2), np.float32)
+                    sample.extras = Extras(taught=TeacherAnswer("teachers.big", *said))
+                told = [group.to_json() for group in lease.groups]
+                await trainer.trained(lease)
+                again = await trainer.lease(1)
+                assert [group.to_json() for group in again.groups] == told
+                await trainer.trained(again)
+                at = (2, trainer.state()["database"]["seq"])
+            async with party.trainer(at) as another:
+                assert [group.to_json() for group in (await another.lease(2)).groups] == told
 
     run(main())
 
