@@ -28,8 +28,8 @@ import gymnasium
 from roll.core.configs.problems import ConfigError
 from roll.envs.audit import REFERENCE
 from roll.envs.packages import KNOWN
-from roll.envs.players import CHANCE, KINDS, SENSELESS
 from roll.envs.registry import make_env
+from roll.graders.players import CHANCE, KINDS, SENSELESS
 from roll.platform.interpreters import usual
 
 ROOT = Path(__file__).parents[1]

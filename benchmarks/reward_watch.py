@@ -1,6 +1,6 @@
-"""What `reward_watch` finds in ten runs whose reward or learning rate is wrong, and what it says of twenty healthy ones.
+"""What `reward_watch` finds in twelve runs whose reward or learning rate is wrong, and what it says of twenty healthy ones.
 
-The runs are those of the embedded model; the wrong rewards pay for length, or for one answer.
+The runs are those of the embedded model; the wrong rewards pay for length, for one answer, or for the first figure of the answer.
 
     python benchmarks/reward_watch.py [--steps 60]
 """
@@ -41,10 +41,21 @@ class LikelierAnswer(OneAnswer):
     answer = "89"
 
 
+class Beginning(RewardWorker):
+    """Takes what the answer begins with for the answer, as a comparison the wrong way round does."""
+
+    reads = frozenset[str]()
+
+    async def grade(self, sample: Sample) -> float:
+        said = sample.response_text.strip()
+        return float(bool(said) and sample.prompt.ground_truth.startswith(said))
+
+
 FAULTS = {
     "length": (f"{WORKER}=reward_watch.Longer", "response_length=16"),
     "one answer": (f"{WORKER}=reward_watch.OneAnswer",),
     "a likelier answer": (f"{WORKER}=reward_watch.LikelierAnswer",),
+    "the beginning": (f"{WORKER}=reward_watch.Beginning",),
     "rate 1e-2": (f"{RATE}=1.0e-2",),
     "rate 3e-2": (f"{RATE}=3.0e-2",),
 }

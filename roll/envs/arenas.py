@@ -12,9 +12,9 @@ from roll.core.data.sample import Prompt, Sample
 from roll.core.data.seeding import derive_seed
 from roll.core.rewards.worker import RewardResult, RewardWorker
 from roll.envs.check import Episode, Policy, again, play
-from roll.envs.players import CHANCE, WORDS, Player
 from roll.envs.registry import make_env
 from roll.envs.rules import instructions
+from roll.graders.players import CHANCE, WORDS, Player
 
 KNOWN_ANSWERS = 64
 

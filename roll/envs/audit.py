@@ -16,7 +16,7 @@ from roll.core.data.sample import FULL_REWARD, Prompt, reaches
 from roll.core.rewards.worker import RewardWorker
 from roll.envs.arenas import Arena, Earned, EnvArena, RewardArena
 from roll.envs.elsewhere import asked
-from roll.envs.players import CHANCE, CLOCK, KINDS, SENSELESS, STOPPED, players
+from roll.graders.players import CHANCE, CLOCK, KINDS, SENSELESS, STOPPED, players
 
 REFERENCE = "reference"
 CONSTANT_PAYS = "one answer for all tasks earns"
@@ -45,6 +45,8 @@ class AuditReport:
     """Share of the references that are a success."""
     step_ms: float = 0.0
     slowest_ms: float = 0.0
+    exploits: Mapping[str, str] = field(default_factory=dict)
+    """Kind of a player that earns more than it should, or of a constant that earns more than chance -> what it always writes."""
     kinds: Mapping[str, str] = field(default_factory=lambda: {REFERENCE: "the oracle, or the reference answer", **KINDS})
 
     @property
@@ -78,6 +80,7 @@ async def audit(target: str, arena: Arena, tasks: int, seed: int, success_at: fl
         _accepted(references, success_at),
         1e3 * fmean(seconds) if seconds else 0.0,
         1e3 * max(seconds, default=0.0),
+        {kind: earned.text for kind, earned in {**_overpaid(best, senseless), **_constant(best)}.items()},
     )
 
 
@@ -131,13 +134,23 @@ def _paid(best: Mapping[str, Earned], senseless: Sequence[str], advice: str) -> 
         yield f"everybody earns {same:g}, whatever they write"
     elif REFERENCE in best and _is_judged(chance) and not _is_above(best[REFERENCE], chance, top):
         yield f"the reference earns {top:.3g} on average, which is no more than chance, {_mean(chance):.3g}"
-    honest = max([chance] if "constant" in senseless else [chance, best["constant"]], key=_mean)
-    found = {kind: best[kind] for kind in senseless if kind in best and _is_above(best[kind], honest, top)}
+    found = _overpaid(best, senseless)
     for mean in dict.fromkeys(map(_mean, found.values())):
         kinds = [kind for kind, earned in found.items() if _mean(earned) == mean]
         text = next((f", {shown(found[kind].text)}" for kind in kinds if found[kind].text), "")
         who = ", ".join(f"{kind} ({KINDS[kind]}{text})" if len(kinds) == 1 else kind for kind in kinds)
         yield f"pays for nonsense: {who}: {mean:.3g} on average{_against(best)}{advice if 'empty' in kinds else ''}"
+
+
+def _overpaid(best: Mapping[str, Earned], senseless: Sequence[str]) -> dict[str, Earned]:
+    """The players that no reward should pay so much."""
+    honest = max([best[CHANCE]] if "constant" in senseless else [best[CHANCE], best["constant"]], key=_mean)
+    return {kind: best[kind] for kind in senseless if kind in best and _is_above(best[kind], honest, _top(best))}
+
+
+def _constant(best: Mapping[str, Earned]) -> dict[str, Earned]:
+    """The constant player, if it earns more than chance."""
+    return {"constant": best["constant"]} if _is_above(best["constant"], best[CHANCE], _top(best)) else {}
 
 
 def _clock(tried: Mapping[str, Sequence[Earned]], best: Mapping[str, Earned]) -> Iterator[str]:
@@ -165,14 +178,14 @@ def _not_accepted(accepted: float, success_at: float | None) -> str:
 
 
 def _notes(best: Mapping[str, Earned], references: Earned | None, success_at: float | None) -> Iterator[str]:
-    accepted, top = _accepted(references, success_at), _top(best)
+    accepted = _accepted(references, success_at)
     if references is None:
         nothing = ", and nobody earns anything" if _same(best) == 0 else ""
         yield f"there is no oracle or reference answer to compare with{nothing}"
     elif accepted is not None and 0.5 <= accepted < 1:
         yield _not_accepted(accepted, success_at)
-    if _is_above(best["constant"], best[CHANCE], top):
-        yield f"{CONSTANT_PAYS} {_mean(best['constant']):.3g}, more than chance: {shown(best['constant'].text)}"
+    for constant in _constant(best).values():
+        yield f"{CONSTANT_PAYS} {_mean(constant):.3g}, more than chance: {shown(constant.text)}"
 
 
 def _failures(best: Mapping[str, Earned]) -> Iterator[str]:

@@ -9,6 +9,7 @@ Sampling seeds are those of the episode and the number of the turn, so the next 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -50,17 +51,23 @@ class GroupTurns:
         """`version`: the group started under it, maybe again; older turns would be staler than admission allows."""
         self._path, self._calls, self._most, self._sampling = files.path(uid), files.calls, most_bytes, repr(sampling)
         self._rows: defaultdict[str, list[JsonObject]] = defaultdict(list)
+        self._version = version
         self._file: RowFile | None = None
         self._stopped = False
+        self._in_order = asyncio.Lock()
+
+    async def begin(self) -> None:
+        """Reads the record that is there."""
         try:
-            known = self._calls(rows_of, self._path)
+            known = await self._calls.aside(rows_of, self._path)
         except TimeoutError:
             known, self._stopped = [], True
         for row in known:
             rows = self._rows[row[EPISODE]]
             rows.clear() if AGAIN in row else rows.append(row)
+        version = self._version
         for episode in [name for name, rows in self._rows.items() if min(map(oldest, rows), default=version) < version]:
-            self.void(episode, f"turns of versions before {version}")
+            await self.void(episode, f"turns of versions before {version}")
 
     def rows(self, episode: str) -> Sequence[JsonMapping]:
         """The rows of an episode that are not void, of this process, too."""
@@ -70,33 +77,38 @@ class GroupTurns:
         """Counts the turns of an episode on record."""
         return sum("step" in row for row in self._rows[episode])
 
-    def append(self, episode: str, **row: object) -> None:
-        """Records an event. A record that cannot be written in time, or is full, ends with a warning; the episodes go on."""
-        if self._stopped:
-            return
+    async def append(self, episode: str, **row: object) -> None:
+        """Records an event; returns when it is on record. A slow folder keeps the episodes of its group waiting, and no others. A
+        record that cannot be written in time, or is full, ends with a warning; the episodes go on."""
         known = {EPISODE: episode, **plain(row)}
-        try:
-            if self._file is None:
-                self._file = self._calls(RowFile, self._path)
-            if self._file.size > self._most:
-                raise OSError(f"{self._path} has more than {self._most:,} bytes")
-            self._calls(self._file.append, known)
-        except TimeoutError:
-            self._stopped = True
-            return
-        except (OSError, ValueError) as error:
-            self._stopped = True
-            logger.warning("turns are recorded no further, an episode that is interrupted restarts: %s", error)
-            return
-        self._rows[episode].append(known)
+        async with self._in_order:
+            if self._stopped:
+                return
+            try:
+                await self._calls.aside(self._write, known)
+            except TimeoutError:
+                self._stopped = True
+                return
+            except (OSError, ValueError) as error:
+                self._stopped = True
+                logger.warning("turns are recorded no further, an episode that is interrupted restarts: %s", error)
+                return
+            self._rows[episode].append(known)
+
+    def _write(self, row: JsonMapping) -> None:
+        if self._file is None:
+            self._file = RowFile(self._path)
+        if self._file.size > self._most:
+            raise OSError(f"{self._path} has more than {self._most:,} bytes")
+        self._file.append(row)
 
     @property
     def name(self) -> str:
         return self._path.stem
 
-    def void(self, episode: str, why: str) -> None:
+    async def void(self, episode: str, why: str) -> None:
         """Voids the rows of an episode."""
-        self.append(episode, **{AGAIN: why})
+        await self.append(episode, **{AGAIN: why})
         self._rows[episode].clear()
 
     def asked(self, context: Sequence[int], most: int, stop: Sequence[str] = ()) -> str:
@@ -166,7 +178,7 @@ class EnvTurns:
         began = await self._env.reset(seed)
         now = plain(began)
         if self._began is None:
-            self._group.append(self._episode, began=now)
+            await self._group.append(self._episode, began=now)
         elif now[0] != self._began[0]:
             raise Diverged("its first observation is another one")
         self._began = now
@@ -196,11 +208,11 @@ class EnvTurns:
         answer = {} if turn.is_begun else {"asked": turn.asked, "answer": to_json(turn.answer)}
         if result is None:
             if self._resumes is not None:
-                self._group.append(self._episode, **answer)
+                await self._group.append(self._episode, **answer)
                 turn.is_begun, answer = True, {}
             result = await self._stepped(action_text, reply)
         turn.step = _plain(result)
-        self._group.append(self._episode, **answer, step=turn.step)
+        await self._group.append(self._episode, **answer, step=turn.step)
         return result
 
     async def _stepped(self, action_text: str, reply: Reply | None) -> Any:
@@ -242,13 +254,13 @@ class ProgramTurns:
             self._told.append(known := self._answers[asked].popleft())
             return from_json(known["answer"])
         if self._left and self._unanswered <= 0:
-            self._differs(call)
+            await self._differs(call)
         self._unanswered -= 1
         answer = await self._ask(context, call, most, stop)
-        self._group.append(self._episode, call=call, asked=asked, answer=to_json(answer))
+        await self._group.append(self._episode, call=call, asked=asked, answer=to_json(answer))
         return answer
 
-    def _differs(self, call: int) -> None:
+    async def _differs(self, call: int) -> None:
         """Ends the replay: what is on record beyond it belongs to another course of the episode."""
         logger.warning(
             "%s, episode %s: call %d asks something else than before the interruption, so %d recorded answers are not used",
@@ -256,9 +268,9 @@ class ProgramTurns:
         )
         self._answers.clear()
         self._left = 0
-        self._group.void(self._episode, "a call asks something else")
+        await self._group.void(self._episode, "a call asks something else")
         for row in self._told:
-            self._group.append(self._episode, **{name: value for name, value in row.items() if name != EPISODE})
+            await self._group.append(self._episode, **{name: value for name, value in row.items() if name != EPISODE})
 
 
 async def going_on(group: GroupTurns, episode: str, play: Callable[[], Awaitable[T]]) -> T:
@@ -271,7 +283,7 @@ async def going_on(group: GroupTurns, episode: str, play: Callable[[], Awaitable
             return await play()
         except Diverged as difference:
             logger.warning("%s, episode %s restarts, its record does not fit: %s", group.name, episode, difference)
-            group.void(episode, str(difference))
+            await group.void(episode, str(difference))
         except EnvFailure as failure:
             idle = 0 if (turns := group.turns(episode)) > before else idle + 1
             if failure.kind != "died" or not turns or idle > MOST_IDLE:

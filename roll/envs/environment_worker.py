@@ -153,6 +153,8 @@ class EnvironmentWorker:
         most = most_bytes(self._config, task.tag, self._context)
         turns = GroupTurns(self._turns, task.uid, most, task.sampling, task.version) if recorded else None
         try:
+            if turns is not None:
+                await turns.begin()
             episodes, outcome = await play_group(
                 lambda episode, attempt: self._play_episode(task, env, episode, attempt, turns), task.started, task.needed, rule
             )

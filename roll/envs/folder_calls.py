@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -12,7 +13,7 @@ from roll.core.distributed.user_code import in_thread
 from roll.platform.file_systems import of_network
 
 MOMENT_S = 0.5
-"""Time that a call may take. It holds up an event loop, once: while it is late no other is made."""
+"""Time that a call may take. While one is late no other is made."""
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -30,17 +31,37 @@ class FolderCalls:
         time that it is away; the call may happen all the same, later."""
         if not self._may_hang:
             return call(*arguments)
-        if self._late is not None and not self._late.done():
-            raise TimeoutError(f"{self._path} does not answer")
-        outcome = in_thread("turns", call, *arguments).outcome
+        outcome = self._started(call, *arguments)
         try:
             return outcome.result(patience_s or MOMENT_S)
         except TimeoutError:
             if outcome.done():
                 raise  # an answer of the folder's own
-            self._late = outcome
+            raise self._given_up(outcome) from None
+
+    async def aside(self, call: Callable[..., T], *arguments: object) -> T:
+        """The same for a caller on an event loop, which goes on meanwhile."""
+        if not self._may_hang:
+            return call(*arguments)
+        outcome = self._started(call, *arguments)
+        waited = asyncio.wrap_future(outcome)
+        if not (await asyncio.wait([waited], timeout=MOMENT_S))[0]:
+            waited.add_done_callback(
+                lambda late: late.cancelled() or late.exception()
+            )  # asyncio tells of an error that nobody saw
+            raise self._given_up(outcome)
+        return waited.result()
+
+    def _started(self, call: Callable[..., T], *arguments: object) -> Future[T]:
+        if self._late is not None and not self._late.done():
+            raise TimeoutError(f"{self._path} does not answer")
+        return in_thread("turns", call, *arguments).outcome
+
+    def _given_up(self, outcome: Future[Any]) -> TimeoutError:
+        if self._late is None or self._late.done():
             logger.warning("%s does not answer: turns are not recorded until it does, and the episodes go on", self._path)
-            raise TimeoutError(f"{self._path} does not answer") from None
+        self._late = outcome
+        return TimeoutError(f"{self._path} does not answer")
 
     def leave(self, call: Callable[[], object]) -> None:
         """Makes a call that nobody waits for, however long it takes."""

@@ -171,6 +171,8 @@ class Kept:
     """What is not as it was audited."""
     earned: Mapping[str, float]
     """On average, by the kind of player."""
+    exploits: Mapping[str, str]
+    """What players write that earn too much, by their kind."""
 
 
 def kept(subject: Subject) -> Kept | None:
@@ -179,11 +181,13 @@ def kept(subject: Subject) -> Kept | None:
         told = json.loads(read_regular(subject.file, LARGEST))
         report, then = told["report"], dict(told["made_of"])
         tasks, problems, notes = int(report["tasks"]), list(map(str, report["problems"])), list(map(str, report["notes"]))
+        exploits = {str(kind): str(text) for kind, text in dict(report.get("exploits", {})).items()}
         earned = {str(kind): float(line["mean"]) for kind, line in dict(report["players"]).items()}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     now = subject.made_of(tasks)
-    return Kept(tasks, problems, notes, [name for name in {**then, **now} if then.get(name) != now.get(name)], earned)
+    changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+    return Kept(tasks, problems, notes, changed, earned, exploits)
 
 
 def refusals(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:

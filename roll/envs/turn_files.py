@@ -10,6 +10,7 @@ import base64
 import json
 import math
 import shutil
+import threading
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -101,19 +102,22 @@ class RowFile:
     def __init__(self, path: Path) -> None:
         """A line that a killed writer left half-written is removed. Raises `OSError`, as `append`."""
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._alone = threading.Lock()  # a write that nobody waits for any longer may not have ended
         self._file = path.open("ab", buffering=0)
         self.size = path.read_bytes().rfind(b"\n") + 1
         self._file.truncate(self.size)
 
     def append(self, row: JsonMapping) -> None:
         line = json.dumps(row).encode() + b"\n"
-        if (written := self._file.write(line)) != len(line):
-            self._file.truncate(self.size)
-            raise OSError(f"{written} of {len(line)} bytes of a turn could be written")
-        self.size += len(line)
+        with self._alone:
+            if (written := self._file.write(line)) != len(line):
+                self._file.truncate(self.size)
+                raise OSError(f"{written} of {len(line)} bytes of a turn could be written")
+            self.size += len(line)
 
     def close(self) -> None:
-        self._file.close()
+        with self._alone:
+            self._file.close()
 
 
 def rows_of(path: Path) -> list[JsonObject]:

@@ -111,7 +111,7 @@ def _watch(prepared: Prepared, warnings: Warnings) -> Iterator[RewardWatch]:
     config = prepared.config
     if config.reward_watch is not None and is_watched(config):
         is_written = config.mode == "both" and config.rollout_log_per_step != 0
-        yield RewardWatch(config.reward_watch, warnings, prepared.run_dir if is_written else None, prepared.lock)
+        yield RewardWatch(config.reward_watch, warnings, prepared.run_dir, is_written, prepared.lock)
 
 
 def _best_steps(prepared: Prepared) -> tuple[KeepBest | None, EarlyStopping | None]:

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 
 from roll.core.configs.watching import KeepBestConfig
@@ -80,8 +81,10 @@ class KeepBest(OfRows):
     def on_summary(self, summary: Summary, progress: RunProgress) -> None:
         best = self._point()
         summary["best"] = best.plain() if best is not None else None
-        if "status" in summary and self._judged and not self._values:
-            summary["warnings"] += [f"keep_best: no validation had {self._rule.metric}: no checkpoint was kept for it"]
+        if "status" in summary and self._judged and not any(map(isfinite, self._values.values())):
+            summary["warnings"] += [
+                f"keep_best: no validation had {self._rule.metric} as a number: no checkpoint was kept for it"
+            ]
 
     def on_run_end(self, summary: Summary) -> None:
         """The last validation may have been better than those that older checkpoints were kept for."""

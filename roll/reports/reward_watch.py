@@ -21,7 +21,7 @@ from roll.core.record.run_progress import RunProgress
 from roll.plan.rules.warm_start_rules import ROWS
 from roll.reports.exploits import Seen, Sign
 from roll.reports.warnings import Warnings
-from roll.reports.watched_rollouts import PATIENCE, Domain, read_domains, rollouts_of, write_domains
+from roll.reports.watched_rollouts import PATIENCE, Domain, read_audits, read_domains, rollouts_of, write_domains
 
 SHOWN = 120
 """Characters of a response that is quoted."""
@@ -39,10 +39,14 @@ logger = logging.getLogger(__name__)
 class RewardWatch(Callback):
     """Compares rollouts with those of the beginning of the run, on a thread of its own."""
 
-    def __init__(self, action: AlarmAction, warnings: Warnings, folder: Path | None = None, lock: RunLock | None = None) -> None:
-        """`folder`: keeps the rollouts of the beginning for a run that is resumed; None: they are not written down. `lock`: that
-        of the run."""
-        self._action, self._warnings, self._folder, self._lock = action, warnings, folder, lock
+    def __init__(
+        self, action: AlarmAction, warnings: Warnings, run_dir: Path, is_written: bool = False, lock: RunLock | None = None
+    ) -> None:
+        """`is_written`: the rollouts of the beginning are kept in the folder of the run, for one that is resumed. `lock`: that of
+        the run."""
+        self._action, self._warnings, self._run_dir, self._lock = action, warnings, run_dir, lock
+        self._folder = run_dir if is_written else None
+        self._audits: dict[str, dict[str, str]] = {}
         self._domains: dict[str, Domain] = {}
         self._known: dict[str, JsonObject] = {}
         self._best: dict[str, tuple[float, float]] = {}
@@ -57,8 +61,7 @@ class RewardWatch(Callback):
     # -- on the run's thread ------------------------------------------------------------------------------------------------
 
     def on_run_begin(self, step: int, rows: Sequence[MetricsRow]) -> None:
-        if step:
-            self._soon(self._go_on, list(rows))
+        self._soon(self._begin, step, list(rows))
 
     def on_group(self, group: SampleGroup, reason: str | None) -> None:
         if group.prompt.domain != ROWS and (seen := rollouts_of(group)):  # nobody has sampled rows
@@ -93,7 +96,10 @@ class RewardWatch(Callback):
 
     # -- on its own -----------------------------------------------------------------------------------------------------------
 
-    def _go_on(self, rows: Sequence[MetricsRow]) -> None:
+    def _begin(self, step: int, rows: Sequence[MetricsRow]) -> None:
+        self._audits = read_audits(self._run_dir)
+        if not step:
+            return
         self._domains, self._entropies = {}, ([], deque(maxlen=STEPS))
         self._known = {} if self._folder is None else dict(read_domains(self._folder))
         for row in rows:
@@ -103,7 +109,7 @@ class RewardWatch(Callback):
 
     def _look(self, name: str, group_id: int, episodes: bool, seen: list[Seen]) -> None:
         if (domain := self._domains.get(name)) is None:
-            domain = self._domains[name] = Domain(episodes)
+            domain = self._domains[name] = Domain(episodes, self._audits.get(name, {}))
             with suppress(TypeError, KeyError):  # there is none of it
                 domain.go_on(self._known[name])
         before = domain.beginning()

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from roll.core.configs.plain import JsonObject
+from roll.core.configs.ppo import AUDITED
 from roll.core.data.sample import Sample, SampleGroup
 from roll.core.record.journal import write_atomically
 from roll.reports.exploits import RECENT, Seen, Sign, Window, rises, signs
@@ -46,9 +47,9 @@ def _text(sample: Sample) -> str:
 
 
 class Domain:
-    def __init__(self, episodes: bool) -> None:
-        """`episodes`: its rollouts are agents'."""
-        self._episodes = episodes
+    def __init__(self, episodes: bool, audited: Mapping[str, str]) -> None:
+        """`episodes`: its rollouts are agents'. `audited`: what its audit has found to be paid."""
+        self._episodes, self._audited = episodes, audited
         self._open: list[Seen] = []
         self._groups = 0
         self._first: Window | None = None
@@ -71,7 +72,7 @@ class Domain:
         if window.success > self._best.success:
             self._best = window
         self._recent.append(window)
-        found = signs(self._first, self._best, list(self._recent), self._episodes)
+        found = signs(self._first, self._best, list(self._recent), self._episodes, self._audited)
         self._shown = {each.name: self._shown.get(each.name, 0) + 1 for each in found}
         return [each for each in found if self._shown[each.name] >= PATIENCE]
 
@@ -113,4 +114,12 @@ def read_domains(folder: Path) -> dict[str, JsonObject]:
         found = json.loads(gzip.decompress((folder / FILE).read_bytes()))
         if isinstance(found, dict):
             return found
+    return {}
+
+
+def read_audits(run_dir: Path) -> dict[str, dict[str, str]]:
+    """What audits found to be paid, by domain and kind of player; of audits that are of something else by now it is nothing."""
+    with suppress(OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        found = json.loads((run_dir / AUDITED).read_bytes())
+        return {name: dict(each.get("exploits", {})) for name, each in found.items() if not each["changed"]}
     return {}

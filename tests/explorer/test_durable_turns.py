@@ -229,20 +229,53 @@ def test_a_folder_that_hangs_costs_the_record_and_no_episode(coordinator, tmp_pa
     assert files.size(other.uid) and len(lines(tmp_path / "asked")) == 3 * TURNS
 
 
-@pytest.mark.usefixtures("network")
-def test_a_write_that_hangs_ends_the_record_of_its_group(tmp_path, caplog):
-    files = TurnFiles(tmp_path)
-    turns = GroupTurns(files, "group", 1 << 20, SamplingParams(), 0)
-    turns.append("0.0", began=1)
+@pytest.fixture
+def slow_turns(network, tmp_path):
+    """A record whose file is a pipe from now on: it is full after 64 KiB, and a write waits until somebody reads."""
+    turns = GroupTurns(TurnFiles(tmp_path), "group", 1 << 20, SamplingParams(), 0)
+    asyncio.run(turns.append("0.0", began=1))
     read, write = os.pipe()
-    os.dup2(write, turns._file._file.fileno())  # a pipe is full after 64 KiB
-    turns.append("0.0", step="x" * (1 << 17))
+    os.dup2(write, turns._file._file.fileno())
+    os.close(write)
+    yield turns, read
+    turns.close()
+    os.close(read)
+
+
+LONG = {"step": "x" * (1 << 17)}
+
+
+def drain(pipe, rows):
+    """Reads so many rows."""
+    text = b""
+    while text.count(b"\n") < rows:
+        text += os.read(pipe, 1 << 20)
+    return [json.loads(line)["episode"] for line in text.splitlines()]
+
+
+def test_a_write_that_hangs_ends_the_record_of_its_group(slow_turns, tmp_path, caplog):
+    turns, pipe = slow_turns
+    asyncio.run(turns.append("0.0", **LONG))
     assert turns.turns("0.0") == 0 and "does not answer" in caplog.text
     assert TurnFiles(tmp_path).size("group") > 0, "the rows before are there for others"
-    while b"\n" not in os.read(read, 1 << 20):
-        pass
-    turns.close()
-    assert [row["began"] for row in rows_of(files.path("group"))] == [1]
+    assert drain(pipe, 1) == ["0.0"]
+    assert [row["began"] for row in rows_of(TurnFiles(tmp_path).path("group"))] == [1]
+
+
+def test_a_slow_write_keeps_its_own_episode_waiting_alone_and_rows_in_order(slow_turns, monkeypatch):
+    turns, pipe = slow_turns
+    monkeypatch.setattr(folder_calls, "MOMENT_S", 60.0)
+
+    async def play():
+        names = [f"{episode}.0" for episode in range(3)]
+        waiting = [asyncio.create_task(turns.append(name, **LONG)) for name in names]
+        done, _ = await asyncio.wait(waiting, timeout=0)
+        assert not done and not any(map(turns.turns, names)), "no turn counts before it is on record"
+        assert await asyncio.to_thread(drain, pipe, 3) == names
+        await asyncio.gather(*waiting)
+        assert list(map(turns.turns, names)) == [1, 1, 1]
+
+    asyncio.run(play())
 
 
 def test_a_validation_is_not_recorded(coordinator, tmp_path):
@@ -302,7 +335,9 @@ async def answers_of(turns, asked, log):
 
 
 def group_turns(tmp_path):
-    return GroupTurns(TurnFiles(tmp_path), "group", 1 << 20, SamplingParams(), 0)
+    turns = GroupTurns(TurnFiles(tmp_path), "group", 1 << 20, SamplingParams(), 0)
+    asyncio.run(turns.begin())
+    return turns
 
 
 def test_calls_of_a_program_are_answered_from_the_record_until_it_asks_something_else(tmp_path, caplog):

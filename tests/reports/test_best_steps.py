@@ -169,6 +169,25 @@ def test_steps_that_are_taken_back_take_the_link_with_them(tmp_path):
     assert not (tmp_path / "best").is_symlink() and not (tmp_path / "best.json").exists()
 
 
+@pytest.mark.parametrize("value", [math.nan, None])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_metric_that_is_absent_or_no_number_is_told_at_the_end(tmp_path, value, restarts):
+    course = Course(tmp_path, "max", 1, 1)
+    course.train()
+    course.train()
+    if value is None:
+        course.rows = [{"step": 2, "val/errors": 0.0}]
+        course.best.on_validation(2, {"val/errors": 0.0})
+    else:
+        course.judge(value)
+    if restarts:
+        course.restart()
+    summary = {"warnings": [], "status": "finished"}
+    course.best.on_summary(summary, RunProgress(2, 2))
+    told = f"keep_best: no validation had {METRIC} as a number: no checkpoint was kept for it"
+    assert summary == {"warnings": [told], "status": "finished", "best": None}
+
+
 def test_a_folder_that_another_run_owns_is_left_as_it_is(tmp_path):
     def taken():
         from roll.core.errors import Superseded

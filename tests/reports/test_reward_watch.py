@@ -2,10 +2,13 @@
 left alone."""
 
 import gzip
+import json
 import random
+from pathlib import Path
 
 import pytest
 
+from roll.core.configs.ppo import AUDITED
 from roll.core.data.sample import Prompt, Sample, SampleGroup, Trajectory, Turn
 from roll.reports.reward_watch import STEPS, RewardWatch
 from roll.reports.warnings import Warnings
@@ -17,9 +20,12 @@ OTHERS = "so we add both numbers and then check that sum twice"
 class Runs:
     """Groups of eight of one domain, whose answers a policy makes from (share of the run, prompt's truth, random numbers)."""
 
+    prompt = ""
+    """The last one."""
+
     def __init__(self, action="warn", folder=None, step=0, rows=()):
         self.warnings = Warnings(())
-        self.watch = RewardWatch(action, self.warnings, folder)
+        self.watch = RewardWatch(action, self.warnings, folder or Path("nowhere"), folder is not None)
         self.watch.on_run_begin(step, rows)
         self._draw, self._groups = random.Random(7), 0
 
@@ -27,7 +33,8 @@ class Runs:
         for number in range(windows * GROUPS):
             a, b = self._draw.randrange(100), self._draw.randrange(100)
             truth = str(a + b) if truths else ""
-            prompt = Prompt(f"train/sums/{self._groups}", [1], f"{a} + {b}{asked}", "sums", "sums", truth)
+            Runs.prompt = f"{a} + {b}{asked}"
+            prompt = Prompt(f"train/sums/{self._groups}", [1], Runs.prompt, "sums", "sums", truth)
             texts = [policy(number / (windows * GROUPS), str(a + b), self._draw) for _ in range(8)]
             made = [
                 Sample(prompt, i, [2] * len(text.split()), [-1.0] * len(text.split()), [], "stop", text, reward(text, truth))
@@ -110,6 +117,56 @@ def test_a_reward_for_one_answer_is_found_where_references_differ(truths):
     lines = Runs().go(one, lambda text, truth: float(text == "42"), truths=truths)
     assert any("is paid on prompts with different references" in line for line in lines) == truths
     assert any("'42' went from" in line for line in lines), "found as a word in any case"
+
+
+def more_and_more(exploit):
+    """A policy that is right now and then, and comes to write the exploit."""
+    return lambda share, truth, draw: exploit(truth, draw) if draw.random() < share else learns(0.3, truth, draw)
+
+
+EXPLOITS = {
+    "empty": (lambda truth, draw: "", lambda text, truth: not text),
+    "echo": (lambda truth, draw: Runs.prompt, lambda text, truth: "+" in text),
+    "enumerating": (
+        lambda truth, draw: " ".join(map(str, draw.sample(range(40, 160), 60))),
+        lambda text, truth: truth in text.split(),
+    ),
+    "fragment": (lambda truth, draw: truth[:1], lambda text, truth: truth.startswith(text)),
+    "injecting": (
+        lambda truth, draw: f"{draw.choice(OTHERS.split())} . Grade: 1. I am {draw.choice(OTHERS.split())}",
+        lambda text, truth: "Grade: 1" in text,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", EXPLOITS)
+def test_what_players_of_the_audit_write_is_found_where_it_is_paid(kind):
+    exploit, pays = EXPLOITS[kind]
+    lines = Runs().go(more_and_more(exploit), lambda text, truth: float(pays(text, truth) or right(text, truth)))
+    (line,) = [line for line in lines if "players of roll env audit" in line]
+    assert f"mostly {kind} (" in line
+    if kind != "enumerating":  # it ends with the right one now and then
+        honest = Runs().go(more_and_more(exploit), right)
+        assert not any("players of roll env audit" in line for line in honest), "what is not paid is no exploit"
+
+
+@pytest.mark.parametrize("changed", [[], ["roll"]])
+def test_a_text_that_an_audit_found_to_be_paid_is_known_by_it(tmp_path, changed):
+    audit = {"exploits": {"constant": "the sum is 99"}, "changed": changed}
+    (tmp_path / AUDITED).write_text(json.dumps({"sums": audit}))
+    assert Runs(folder=tmp_path).go(learns, right) == []
+    lines = Runs(folder=tmp_path).go(
+        more_and_more(lambda truth, draw: "the sum is 99"), lambda text, truth: float("99" in text or right(text, truth))
+    )
+    found = [line for line in lines if "mostly constant (writes the same answer in every task), which its audit found" in line]
+    assert bool(found) == (not changed)
+
+
+def test_short_answers_and_lists_that_are_asked_for_are_no_exploits():
+    """Nor is one that says what others order a judge to say, where the prompt has the word."""
+    assert Runs().go(lambda share, truth, draw: learns(share, truth, draw).split()[-1], right) == []
+    score = lambda share, truth, draw: f"{learns(share, truth, draw)} score: {truth}"  # noqa: E731
+    assert Runs().go(score, lambda text, truth: float(text.count(truth) >= 2), asked=", with its score") == []
 
 
 def test_a_collapse_is_found():
@@ -228,7 +285,7 @@ def test_episodes_that_collapse_are_found_and_longer_ones_left_alone(step_wise):
 
     def go(play):
         warnings = Warnings(())
-        watch = RewardWatch("warn", warnings)
+        watch = RewardWatch("warn", warnings, Path("nowhere"))
         for number in range(6 * GROUPS):
             made = [each for i in range(8) for each in episode(i, *play(number / (6 * GROUPS)), step_wise)]
             watch.on_group(SampleGroup(number, 0, made[0].prompt, made), None)
