@@ -8,9 +8,9 @@ context, the allocator's gaps, communication buffers, and what an engine needs f
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from roll.core.configs.arguments import KV_BLOCK, KV_GRANULE
 from roll.core.configs.backend_arguments import DeepSpeedConfig
@@ -322,3 +322,11 @@ def element_bytes(worker: WorkerConfig, accelerators: bool) -> int:
     if isinstance(options, DeepSpeedConfig):
         dtype = options.computed_in(dtype)
     return BYTES[compute_dtype(dtype, accelerators)]
+
+
+def cpu_cache_tokens(given: Mapping[str, Any], requests: int, sequence: int) -> int:
+    """Returns the capacity in tokens of vLLM's KV cache on a CPU, unless its size is given: all running requests at full length.
+    Requests take whole blocks, and one more block is vLLM's null block."""
+    asked = given.get("block_size")
+    block = max(128, asked) if type(asked) is int else 128
+    return (requests * -(-sequence // block) + 1) * block

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from roll.core.configs.arguments import CACHE_BYTES, EngineArguments, FSDP2Config, HFInferConfig, cpu_cache_tokens
+from roll.core.configs.arguments import CACHE_BYTES, EngineArguments, FSDP2Config, HFInferConfig
 from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
 from roll.core.configs.derived import Derived, adapter_updates, optimizer_batch_size
 from roll.core.configs.engines import ENGINES, engine_of
 from roll.core.configs.ppo import PPOConfig
-from roll.core.configs.sizes import MIB, WINDOW
+from roll.core.configs.sizes import MIB
 from roll.core.configs.worker import ActorTrainConfig, CriticConfig, ScoringConfig, TrainedConfig, WorkerConfig
 from roll.plan import memory
 from roll.plan.counts import RolePlan, prompt_sharing
-from roll.plan.memory import Microbatch, Model, ModelLayout, Part, element_bytes, total
+from roll.plan.memory import Microbatch, Model, ModelLayout, Part, cpu_cache_tokens, element_bytes, total
 
 CONTEXT, GRAPHS = 600 * MIB, 1024 * MIB
 """What a process that sleeps keeps on a device, about: CUDA's context and the libraries' workspaces, and an engine's graphs."""
-BY_HANDLE = "ipc"
-"""The transport whose memory files engines map."""
 _WITHOUT_GRAPHS = ("enforce_eager", "disable_cuda_graph")
 
 
@@ -65,74 +61,9 @@ class DeviceMemory:
     the same time."""
 
 
-def host_memory(
-    config: PPOConfig,
-    roles: Sequence[RolePlan],
-    memories: Sequence[RoleMemory],
-    models: Mapping[str, Model | str],
-    per_node: int,
-    accelerators: bool,
-) -> list[Part]:
-    """Bytes of host memory on one node: the newest weights on their way to the engines (all of them if it has all the trainer's
-    ranks), by handle also those before, what an explorer's engines have fetched and not put into place, what vLLM and SGLang map
-    until they flip, what vLLM keeps while it takes turns, those that actor_log_prob lacks, its ranks' part of what checkpoints
-    are written from (adapters: all of it, if it has the first rank), and what roles that take turns move off their devices.
-    Nothing for an unknown model."""
-    trained = models[config.model_folder(config.actor_train)]
-    if isinstance(trained, str):
-        return []
-    element = element_bytes(config.actor_train, accelerators)
-    size, limit = element * trained.parameters, config.model_update_buffer_size_mb
-    published = config.has_engines or not config.from_rows
-    parts = list(_versions(config, size, f"{element} B × {trained.parameters:,} parameters")) if published else []
-    for role in roles:
-        if role.role == "actor_infer":
-            parts += _on_the_way(config, role, per_node, size, min(size, limit * MIB))
-            if accelerators and role.shares_with and _drops_weights(config, role) and config.model_update_transport != BY_HANDLE:
-                parts.append(Part("kept weights", size, "what vLLM loads again where no new version follows a sleep"))
-    if config.actor_log_prob is not None:
-        parts.append(Part("older weights", size, "the version that actor_log_prob has not taken yet"))
-    for name, worker in config.roles().items():
-        model = models[config.model_folder(worker)]
-        if isinstance(worker, ActorTrainConfig | CriticConfig) and not isinstance(model, str):
-            taken = memory.snapshot(as_trained(model, worker), element_bytes(worker, accelerators))
-            own, ranks = _most_on_a_node(worker.devices, per_node), len(worker.devices)
-            if worker.model_args.lora_target is None and own < ranks:
-                taken = replace(taken, bytes=taken.bytes * own // ranks, formula=f"{taken.formula}, {own} of {ranks} ranks")
-            parts.append(replace(taken, name=f"{name} snapshot"))
-    for role, each in zip(roles, memories, strict=True):
-        if role.shares_with and each.moved:
-            count = _most_on_a_node(role.devices, per_node)
-            parts.append(Part(f"{role.role} asleep", each.moved * count, f"moved off {count} devices"))
-    return parts
-
-
-def _versions(config: PPOConfig, size: int, formula: str) -> Iterator[Part]:
-    limit = config.model_update_buffer_size_mb
-    count = max(1, math.ceil(size / (limit * MIB)))
-    yield Part("newest weights", size, f"{formula}, in {count} bucket{'s' * (count > 1)} of at most {limit:,} MiB")
-    if config.model_update_transport == BY_HANDLE:
-        yield Part("former weights", size, "ipc: the version before, whose memory files the next one is written to")
-
-
-def _on_the_way(config: PPOConfig, engines: RolePlan, per_node: int, version: int, bucket: int) -> Iterator[Part]:
-    """Each engine of an explorer fetches by itself; in one driver the buckets are those of the newest weights. Engines of other
-    processes map one copy of a version until they flip, the trainer's if that is in memory files; hf_infer keeps it on its
-    device."""
-    if config.mode == "explore":
-        count = -(-_most_on_a_node(engines.devices, per_node) * engines.data // len(engines.devices))
-        yield Part("arriving weights", count * WINDOW * bucket, f"{WINDOW} buckets for each of {count} engines")
-    if engine_of(engines.strategy).package and config.model_update_transport != BY_HANDLE:
-        yield Part("staged weights", version, "the version that the engines map until they flip")
-
-
-def _drops_weights(config: PPOConfig, engines: RolePlan) -> bool:
+def drops_weights(config: PPOConfig, engines: RolePlan) -> bool:
     """Asleep, of an accelerator."""
     return engine_of(engines.strategy).drops_weights and not adapter_updates(config)[0]
-
-
-def _most_on_a_node(devices: Sequence[int], per_node: int) -> int:
-    return max(Counter(device // per_node for device in devices).values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +146,7 @@ class RoleMemories:
         given = worker.strategy_args.strategy_config
         asked = given.get(engine.share_argument)
         share = asked if isinstance(asked, (int, float)) else engine.memory_share
-        asleep = (0, 0 if _drops_weights(self.config, role) else served.bytes) if self.accelerators else (served.bytes, 0)
+        asleep = (0, 0 if drops_weights(self.config, role) else served.bytes) if self.accelerators else (served.bytes, 0)
         if self.device_bytes is None:
             return RoleMemory(role.role, (served,), (), *asleep, note=f"and KV cache up to {share:g} of the device")
         left = max(0, int(share * self.device_bytes) - served.bytes)

@@ -23,8 +23,9 @@ from roll.plan import turn_bytes
 from roll.plan.counts import Quantity, RolePlan, quantities, role_plans
 from roll.plan.expected_left import ENGINES_NOISE, LEAST, expected, fix_of, weight_of
 from roll.plan.formulas import LossFormula, loss_formula
+from roll.plan.host_memory import host_memory
 from roll.plan.memory import Model, Part
-from roll.plan.memory_plan import DeviceMemory, RoleMemories, RoleMemory, device_memory, host_memory
+from roll.plan.memory_plan import DeviceMemory, RoleMemories, RoleMemory, device_memory
 from roll.plan.rows_config import RowsConfig
 from roll.plan.rows_formulas import answers, pair_formula, rows_formula, rows_of_step
 from roll.plan.rules.doubts import doubts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from posixpath import normpath
 from typing import Any, Literal, get_args
@@ -311,14 +310,6 @@ class EngineArguments:
         """True for weights, and for the KV cache, in FP8."""
         weights, cache = (str(self.given.get(name)).startswith("fp8") for name in ("quantization", "kv_cache_dtype"))
         return weights, cache
-
-
-def cpu_cache_tokens(given: Mapping[str, Any], requests: int, sequence: int) -> int:
-    """Returns the capacity in tokens of vLLM's KV cache on a CPU, unless its size is given: all running requests at full length.
-    Requests take whole blocks, and one more block is vLLM's null block."""
-    asked = given.get("block_size")
-    block = max(128, asked) if type(asked) is int else 128
-    return (requests * -(-sequence // block) + 1) * block
 
 
 TrainBackendConfig = FSDP2Config | DeepSpeedConfig | MegatronConfig

@@ -12,10 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from roll.core.configs.arguments import CACHE_BYTES, EngineArguments, cpu_cache_tokens
+from roll.core.configs.arguments import CACHE_BYTES, EngineArguments
 from roll.core.configs.engines import CACHE_GIB, DRAFTS
 from roll.core.configs.problems import Problem
 from roll.core.configs.sizes import BYTES, TORCH_NAMES
+from roll.plan.memory import cpu_cache_tokens
 from roll.platform.interpreters import inspect_interpreter
 from roll.strategies.infer import engine_argument
 from roll.strategies.infer.engine_argument import EXACT_LOGPROBS
