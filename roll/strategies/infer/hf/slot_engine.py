@@ -193,7 +193,7 @@ class SlotEngine:
     def _next_rows(self) -> list[Row]:
         """Interrupted rows, then queued ones by (priority, arrival), as many as slots, blocks and prefill budget allow."""
         joining, fresh = list[Row](), set[ContextKey]()
-        width, room = 0, self._model.cache.room(len(self._rows))
+        width, room = 0, self._model.cache.room(len(self._rows)) if self._interrupted or self._queue else 0
         while len(self._rows) + len(joining) < self.slots:
             row = self._interrupted[0] if self._interrupted else None if self._queue_held else self._queue.first()
             if row is None:
