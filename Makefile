@@ -149,7 +149,7 @@ test-envs: env
 # On a machine with a GPU, one test at a time, in the environment that is there: such a machine may have no network. Each back end has
 # a process of its own, with a limit, for a fault of the device fails all that a process does afterwards. vLLM is tested from its
 # own interpreter (docs_roll/engines.md), VLLM_PYTHON.
-GPU_PARTS = fsdp2 megatron deepspeed-zero1 deepspeed-zero3 hf_infer vllm quantised rlvr_run alone
+GPU_PARTS = fsdp2 megatron deepspeed-zero1 deepspeed-zero3 hf_infer vllm quantised lending rlvr_run alone
 test-gpu:
 	@failed=0; table=; for part in $(GPU_PARTS); do \
 	  HF_HUB_OFFLINE=1 timeout -k 10 $(or $(GPU_SECONDS),900) $(BIN)/python -m pytest -q tests/gpu -k "$$part" $(ARGS); code=$$?; \

@@ -6,12 +6,19 @@ the drain before the flip); `pause` is the part of that without token steps. `up
 new version in service, GB/s its rate, beside a plain copy of as many bytes in memory. Medians over `--updates` after a first one
 that is not counted (and three before all rows, which are the first to touch the memory); `max` is the longest pause.
 Transport `apart` is what object_store means between a trainer and explorers that are processes of their own: over TCP.
+`copies` are those of a byte in host memory (docs_roll/weights.md, where a test counts them) and on the device, `handle` the share
+of the bytes that the engine copied from the trainer's own memory: on one GPU (`--shared`) by CUDA's handles, without one
+(`--stand_in`) by memory files in their place.
 Random weights of the Qwen2 architecture, in float32 on CPUs and bfloat16 on GPUs, of which there have to be one for each rank and
-one for the engine; each size and engine with a trainer and Ray of its own: 500M needs 16 GB.
+one for the engine (`--shared`: one in all); each size and engine with a trainer and Ray of its own: 500M needs 16 GB.
 
     python benchmarks/weight_update.py [--size 1M 50M 500M] [--engines hf_infer vllm sglang] [--modes interrupt in_flight drain]
         [--transports object_store ipc collective checkpoint_dir apart] [--ranks 1] [--updates 5] [--slots 16]
-        [--bucket_mb 256] [--gather_first] [--sglang PYTHON] [--vllm PYTHON]
+        [--bucket_mb 256] [--gather_first] [--shared] [--stand_in] [--sglang PYTHON] [--vllm PYTHON]
+
+On a card, for models of 0.5B to 7B:
+
+    python benchmarks/weight_update.py --shared --transports ipc object_store --size 500M 1.5B 7B --engines hf_infer vllm
 """
 
 from __future__ import annotations
@@ -32,6 +39,7 @@ from pipeline_run import save_results
 
 from roll.core.configs.arguments import FSDP2Config, ModelArguments
 from roll.core.configs.base import WeightTransport
+from roll.core.configs.engines import engine_of
 from roll.core.distributed.backend import WorkerSpec
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.device_locks import DeviceLocks
@@ -45,10 +53,13 @@ from roll.core.weights.transport import gather_weights
 from roll.core.workers.infer_interface import WeightUpdateMode
 from roll.core.workers.train_interface import RankContext
 from roll.core.workers.train_spec import TrainSpec
+from roll.core.workers.workers import TrainWorker
 from roll.platform.ports import free_port
 from roll.platform.ray_backend import RayBackend
 from roll.transports.directory import DirectoryWeightStore, ServedWeightStore
-from roll.transports.handles import HandleStore
+from roll.transports.ends import SendingEnd
+from roll.transports.loans import LendingHandleStore
+from roll.transports.shared_buffers import FileBuffer
 from roll.transports.weight_broadcast import WeightBroadcast
 
 DEADLINE_S = 900.0
@@ -57,6 +68,8 @@ SLOTS_AND_UPDATES = {"1M": (16, 5), "50M": (16, 5), "500M": (8, 2), "1.5B": (8, 
 APART = "apart"
 TRANSPORTS = (*(each for each in get_args(WeightTransport) if each != "nccl"), APART)
 ENGINES = ("hf_infer", "vllm", "sglang")
+HOST_COPIES = {"object_store": (3, 3), "ipc": (2, 1), "checkpoint_dir": (2, 2), "collective": (5, 5), APART: (5, 5)}
+"""Of a byte, with hf_infer and with the others."""
 MIB = 1 << 20
 
 
@@ -68,12 +81,24 @@ def devices(count: int) -> Inventory:
     return Inventory(found.kind, 1, count, count)
 
 
+class FileLender(TrainWorker):
+    """A rank that lends its buckets in memory files, as one on a GPU does in memory of the device."""
+
+    def __init__(self, context: RankContext, spec: TrainSpec) -> None:
+        super().__init__(context, spec)
+        self._sending = SendingEnd({"cpu": FileBuffer})
+
+
 async def start(engine: str, model: str, slots: int, args: argparse.Namespace) -> tuple[RayBackend, Cluster, Cluster]:
-    inventory = devices(args.ranks + 1)
+    inventory = devices(args.ranks + (not args.shared))
     backend, port = RayBackend(inventory), free_port()
-    *trainers, server = place(tuple(range(args.ranks + 1)), inventory)
+    trainers = place(tuple(range(args.ranks)), inventory)
+    server = trainers[0] if args.shared else place(tuple(range(args.ranks + 1)), inventory)[-1]
     device = "cuda:0" if inventory.kind == "cuda" else "cpu"  # as the worker counts them, which sees its own alone
     python = {"sglang": args.sglang, "vllm": args.vllm}.get(engine)
+    given = {"python": python} if python else {}
+    if args.shared and inventory.kind == "cuda" and (share := engine_of(engine).share_argument):
+        given[share] = args.share
     options: dict[str, Any] = {
         "model_path": model,
         "max_running_requests": slots,
@@ -81,7 +106,7 @@ async def start(engine: str, model: str, slots: int, args: argparse.Namespace) -
         "threads": 1,
         "dtype": "bfloat16" if inventory.kind == "cuda" else "float32",
         **({"device": device} if engine == "hf_infer" else {"devices": [device]}),
-        **({"engine_args": {"python": python}} if python else {}),
+        **({"engine_args": given} if given else {}),
     }
     frozen = TrainSpec(
         model_path=model,
@@ -94,7 +119,7 @@ async def start(engine: str, model: str, slots: int, args: argparse.Namespace) -
     specs = [
         WorkerSpec(
             f"actor_train-{rank}",
-            roles.TRAIN_WORKER,
+            "weight_update.FileLender" if args.stand_in else roles.TRAIN_WORKER,
             placement,
             {"context": RankContext(rank, args.ranks, master_port=port, device=device), "spec": frozen},
         )
@@ -136,6 +161,9 @@ async def measure(
     sent = time.perf_counter()
     [pause] = await fleet.flip(version, [0])
     ended = time.perf_counter()
+    taken = 0
+    if isinstance(store, LendingHandleStore):
+        taken, store.taken = store.taken, 0
     await fleet.store.retain({version})
     await fleet.engines.call(0, "abort", None)
     await calls
@@ -146,6 +174,7 @@ async def measure(
         "pause": pause,
         "update": ended - began,
         "bytes": weights.manifest.nbytes,
+        "by_handle": taken / weights.manifest.nbytes,
     }
 
 
@@ -160,7 +189,7 @@ def make_store(transport: str, folder: Path, backend: RayBackend) -> WeightStore
     if transport == APART:
         return ServedWeightStore(folder, -1, backend.driver_address(), backend)
     if transport == "ipc":
-        return HandleStore()
+        return LendingHandleStore()
     return DirectoryWeightStore(folder) if transport == "checkpoint_dir" else MemoryWeightStore()
 
 
@@ -196,11 +225,15 @@ async def table(size: str, engine: str, model: str, args: argparse.Namespace, fo
             row["pause_max"] = max(run["pause"] for run in runs)
             row["bytes_per_s"] = row["bytes"] / row["update"]
             row["of_copy"] = row["bytes_per_s"] / await copy_rate(int(row["bytes"]))
+            copies, handle = HOST_COPIES[transport][engine != "hf_infer"], row["by_handle"]
+            row["host_copies"] = handle + (1 - handle) * copies  # of what is lent a file is written, too
+            row["device_copies"] = handle * (2 if engine == "hf_infer" else 3)
             rows.append({"size": size, "engine": engine, "mode": mode, "transport": transport, **row})
             print(
                 f"{size:5} {engine:9} {mode:10} {transport:15}"
                 + "".join(f"{row[key] * 1e3:9.1f}" for key in ("gather", "send", "wait", "pause", "pause_max", "update"))
-                + f"{row['bytes_per_s'] / 1e9:8.3f} {row['of_copy']:8.1%}",
+                + f"{row['bytes_per_s'] / 1e9:8.3f} {row['of_copy']:8.1%}"
+                + f"{row['host_copies']:7.2f} {row['device_copies']:7.2f} {handle:7.0%}",
                 flush=True,
             )
             await store.retain(())
@@ -220,13 +253,19 @@ def main() -> None:
     parser.add_argument("--slots", type=int, help="requests that run; by default 16, with 500M 8")
     parser.add_argument("--bucket_mb", type=int, default=256)
     parser.add_argument("--gather_first", action="store_true", help="send nothing before all is gathered")
+    parser.add_argument("--shared", action="store_true", help="the engine is on the device of the trainer's first rank")
+    parser.add_argument("--share", type=float, default=0.4, help="of that GPU's memory, for vLLM or SGLang")
+    parser.add_argument("--stand_in", action="store_true", help="without a GPU: ipc lends through memory files")
     parser.add_argument("--vllm", help="the interpreter that has vLLM (default: this one)")
     parser.add_argument("--sglang", default=".venv-sglang/bin/python", help="the interpreter that has SGLang")
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
     print(f"load {os.getloadavg()[0]:.1f}; milliseconds")
-    print(f"{'':42}{'gather':>9}{'send':>9}{'wait':>9}{'pause':>9}{'max':>9}{'update':>9}{'GB/s':>8} {'of copy':>8}")
+    print(
+        f"{'':42}{'gather':>9}{'send':>9}{'wait':>9}{'pause':>9}{'max':>9}{'update':>9}{'GB/s':>8} {'of copy':>8}"
+        f"{'copies':>7} {'device':>7} {'handle':>7}"
+    )
     for size, engine in itertools.product(args.size, args.engines):
         with tempfile.TemporaryDirectory() as folder:
             save(make_model(size), f"{folder}/model")

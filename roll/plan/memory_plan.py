@@ -10,7 +10,7 @@ from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
 from roll.core.configs.derived import Derived, adapter_updates, optimizer_batch_size
 from roll.core.configs.engines import ENGINES, engine_of
 from roll.core.configs.ppo import PPOConfig
-from roll.core.configs.sizes import MIB
+from roll.core.configs.sizes import MIB, WINDOW
 from roll.core.configs.worker import ActorTrainConfig, CriticConfig, ScoringConfig, TrainedConfig, WorkerConfig
 from roll.plan import memory
 from roll.plan.counts import RolePlan, prompt_sharing
@@ -112,8 +112,15 @@ class RoleMemories:
                 passes.append(self._log_probs(role, worker, model, layout, element))
         resident = memory.trained_weights(model, layout, element)
         training = Pass("training a micro-batch", tuple(parts))
-        asleep = _asleep(worker, layout, resident, self.accelerators)
-        return RoleMemory(role.role, tuple(resident), (training, *passes), *asleep)
+        asleep, moved = _asleep(worker, layout, resident, self.accelerators)
+        lent = self._lent_buckets(model, element) if isinstance(worker, ActorTrainConfig) else []
+        return RoleMemory(role.role, (*resident, *lent), (training, *passes), asleep + total(lent), moved)
+
+    def _lent_buckets(self, model: Model, element: int) -> list[Part]:
+        if not (self.accelerators and self.config.lends_weights):
+            return []
+        each = min(self.config.model_update_buffer_size_mb * MIB, element * model.parameters)
+        return [Part("lent buckets", WINDOW * each, f"{WINDOW} buffers that the engines copy from")]
 
     def _frozen(self, role: RolePlan, worker: ScoringConfig, model: Model, element: int) -> RoleMemory:
         layout = _layout(role, worker, element)
@@ -152,7 +159,14 @@ class RoleMemories:
         left = max(0, int(share * self.device_bytes) - served.bytes)
         tokens = left * role.tensor // model.shape.kv_bytes(1 if cache_fp8 else element)
         cache = Part("KV cache", left, f"{share:g} of the device less the weights: about {tokens:,} tokens")
-        return RoleMemory(role.role, (served, cache), (), *asleep)
+        return RoleMemory(role.role, (served, cache, *self.borrowed(role, model, element)), (), *asleep)
+
+    def borrowed(self, role: RolePlan, model: Model, element: int) -> list[Part]:
+        """Of an engine that keeps a version beside its weights until it loads it, in the type that the trainer sends."""
+        whole = role.tensor * role.pipeline == 1 and not adapter_updates(self.config)[0]
+        if not (self.accelerators and self.config.lends_weights and engine_of(role.strategy).copies_lent and whole):
+            return []
+        return [Part("borrowed weights", element * model.parameters, "copied from the trainer's buckets until they are loaded")]
 
     def _cache(self, worker: WorkerConfig, model: Model, element: int) -> Iterator[Part]:
         """KV cache of hf_infer and, on an accelerator, its graphs; what sees, or is deterministic, has none."""

@@ -18,7 +18,7 @@ from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.sizes import GIB
 from roll.plan import memory
 from roll.plan.counts import role_plans
-from roll.plan.memory import Model, element_bytes
+from roll.plan.memory import Model, element_bytes, total
 from roll.plan.memory_plan import CONTEXT, GRAPHS, RoleMemories, device_memory
 
 LEAST_REQUESTS = 4
@@ -88,7 +88,8 @@ def _bytes(config: PPOConfig, models: Mapping[str, Model | str], device_bytes: i
     (weights,) = memory.engine_weights(model, element, shadow=False, tensor=plan.tensor, fp8=fp8)
     requests = -(-derived.requests_per_engine // LEAST_REQUESTS)
     cache = memory.kv_cache(model, requests, derived.sequence_length, 1 if cache_fp8 else element)
-    return device_bytes - most - CONTEXT - GRAPHS, weights.bytes + cache.bytes // plan.tensor
+    left = device_bytes - most - CONTEXT - GRAPHS - total(needs.borrowed(plan, model, element))
+    return left, weights.bytes + cache.bytes // plan.tensor
 
 
 def _lack(config: PPOConfig, models: Mapping[str, Model | str], device_bytes: int) -> Problem | None:

@@ -32,9 +32,9 @@ from transformers.utils.logging import disable_progress_bar
 
 from roll.core.errors import boundary
 from roll.core.weights.folder_files import CONFIG, Stored, check_entries, read_json, stored_tensors, value_head, weight_files
-from roll.core.weights.layout import TYPES
 from roll.prompts.chat_template import try_template
 from roll.strategies.vision.families import check_sight, sees
+from roll.transports.packed import TYPES
 
 MAKING_MODELS = threading.Lock()
 """Held while transformers makes a model: meanwhile it changes state of the whole process (default dtype, tied weights), and of

@@ -33,11 +33,12 @@ from roll.core.record.checkpoint import CheckpointStore
 from roll.core.record.manifest import MANIFEST
 from roll.core.record.trace import Trace
 from roll.core.record.validation import ValidationResult
-from roll.core.weights.bucket import Bucket, BucketFile, WeightManifest, make_buckets, manifest_of
+from roll.core.weights.bucket import Bucket, BucketFile, WeightManifest, manifest_of
 from roll.core.weights.folder_files import weight_files
 from roll.core.weights.store import Buckets, Receive
 from roll.platform.checkpoint_readers import Hold, reading
 from roll.prompts.paths import BEST
+from roll.transports.buckets import make_buckets
 
 OF_TRAINING = (
     "steps", "validation", "groups", "staleness", "throughput", "idle_share", "weight_updates", "resumed_from_step",

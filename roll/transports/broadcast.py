@@ -24,9 +24,10 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: i
 
 from roll.core.errors import BroadcastError
 from roll.core.weights.bucket import Bucket
-from roll.core.weights.layout import as_bytes, lay_out, read_layout
+from roll.core.weights.layout import as_bytes, lay_out
 from roll.core.weights.store import Member
 from roll.platform.ports import join_store, open_store
+from roll.transports.packed import read_layout
 
 CHECKSUM = "checksum"
 UNLIMITED, ON_ERROR, LEAVE_IT = timedelta(days=1), "TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"

@@ -33,7 +33,8 @@ import torch
 from roll.core.distributed.processes import network
 from roll.core.errors import Unreachable
 from roll.core.weights.bucket import Bucket
-from roll.core.weights.layout import as_bytes, lay_out, read_layout
+from roll.core.weights.layout import as_bytes, lay_out
+from roll.transports.packed import read_layout
 
 TIMEOUT_S = 30.0
 """For each exchange, not for a bucket as a whole."""

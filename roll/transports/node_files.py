@@ -19,7 +19,7 @@ from torch import Tensor
 
 from roll.core.distributed.processes import boot_id, process_table
 from roll.core.weights.bucket import Bucket
-from roll.core.weights.layout import PROCESSES, write_memory_file
+from roll.core.weights.layout import PROCESSES, lay_out, write_layout
 
 NOTES = 256
 """Files with a note, for good. Buckets that share one go on as if they had been first."""
@@ -52,6 +52,17 @@ def shared_file(tensors: Mapping[str, Tensor], checksum: int) -> int:
         return file
     finally:
         os.close(note)
+
+
+def write_memory_file(tensors: Mapping[str, Tensor]) -> int:
+    """Writes a file in memory and returns its descriptor. Raises `ValueError` if safetensors lacks a tensor's type."""
+    layout, descriptor = lay_out(tensors), os.memfd_create("weights")
+    try:
+        write_layout(descriptor, layout)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def path_of(file: int) -> str:

@@ -19,13 +19,14 @@ from train_specs import fsdp2_spec
 
 from roll.core.configs.arguments import KV_BLOCK
 from roll.core.data.token_batch import TokenBatch
-from roll.core.weights.bucket import make_buckets, manifest_of
+from roll.core.weights.bucket import manifest_of
 from roll.core.workers.infer_engines import make_infer_strategy
 from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, InferStrategy
 from roll.core.workers.train_backends import make_train_strategy
 from roll.core.workers.train_interface import RankContext
 from roll.strategies.infer.hf.block_cache import BlockRows, block_attention
 from roll.strategies.infer.hf.decode_graphs import CudaCapture
+from roll.transports.buckets import make_buckets
 
 BF16_MEAN = 2e-2
 FP32 = 1e-4

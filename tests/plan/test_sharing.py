@@ -120,3 +120,21 @@ def test_roles_of_the_trainer_go_on_taking_turns_with_each_other():
     assert judged.on_devices_of("reference", at_once=False) == ("actor_train",)
     assert judged.on_devices_of("reference", at_once=True) == ("actor_infer",)
     assert judged.on_devices_of("actor_infer", at_once=True) == ("actor_train", "reference")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "hf_infer"])
+def test_what_the_trainer_lends_by_handle_is_counted(engine):
+    """Two buckets of the trainer's; and vLLM, which has one set of weights, keeps the version that comes beside it."""
+    by_handle, without = (config(engine=engine, model_update_transport=way) for way in ("ipc", "object_store"))
+    assert by_handle.lends_weights and not without.lends_weights
+    assert not config(engine=engine, model_update_transport="ipc", devices="1").lends_weights
+    roles = {role.role: role for role in plan_of(by_handle).memory}
+    lent = [part.bytes for part in roles["actor_train"].resident if part.name == "lent buckets"]
+    assert lent == [2 * 1024 * 2**20] and roles["actor_train"].asleep >= lent[0]
+    borrowed = [part.bytes for part in roles["actor_infer"].resident if part.name == "borrowed weights"]
+    assert borrowed == ([2 * MODEL.parameters] if engine == "vllm" else [])
+    if engine != "hf_infer":
+        shares = [
+            next(iter(decided(found)[0].actor_infer.strategy_args.strategy_config.values())) for found in (by_handle, without)
+        ]
+        assert shares[1] - shares[0] == pytest.approx((lent[0] + sum(borrowed)) / (80 * GIB), abs=0.011)

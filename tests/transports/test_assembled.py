@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from roll.core.errors import VersionGone
-from roll.core.weights.bucket import BucketFile, make_buckets, manifest_of
+from roll.core.weights.bucket import BucketFile, manifest_of
 from roll.core.weights.store import KeptBucket, Link
 from roll.platform.local_backend import LocalBackend
 from roll.transports.assembled import AssembledWeights
+from roll.transports.buckets import make_buckets
 from roll.transports.delta import LastShare
 from roll.transports.directory import MANIFEST, DirectoryWeightStore, ServedWeightStore
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from roll.core.errors import BroadcastError
-from roll.core.weights.bucket import make_buckets
 from roll.core.weights.store import Member
 from roll.transports import broadcast
 from roll.transports.broadcast import BroadcastGroups, Rendezvous
+from roll.transports.buckets import make_buckets
 
 
 @pytest.fixture(scope="module")

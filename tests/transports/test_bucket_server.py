@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from roll.core.errors import Unreachable
-from roll.core.weights.bucket import make_buckets
 from roll.transports import bucket_server
 from roll.transports.bucket_server import SECRET, BucketServer, Endpoint, ServedBucket
+from roll.transports.buckets import make_buckets
 
 
 class Shelf:

@@ -18,13 +18,12 @@ from train_specs import fsdp2_spec
 from transformers import AutoModelForCausalLM
 
 from roll.core.weights.bucket import BucketFile
-from roll.core.weights.layout import write_memory_file
 from roll.core.workers.train_interface import RankContext
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.strategies.infer.vllm.weights import ReceivedWeights
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.transports.broadcast import _pack, _unpack
-from roll.transports.node_files import path_of
+from roll.transports.node_files import path_of, write_memory_file
 from roll.transports.staged import StagedWeights
 
 PAGE = Path(__file__).parents[2] / "docs_roll" / "weights.md"

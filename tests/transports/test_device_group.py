@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from roll.core.errors import BroadcastError
-from roll.core.weights.bucket import make_buckets
 from roll.transports import broadcast
 from roll.transports.broadcast import ON_ERROR, BroadcastGroups, DeviceGroup, Rendezvous, nccl_group
+from roll.transports.buckets import make_buckets
 
 CPU = torch.device("cpu")
 

@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 from tiny_models import numbered_tokenizer, tiny_qwen2
 
 from roll.core.errors import VersionGone
-from roll.core.weights.bucket import BucketFile, make_buckets, manifest_of
+from roll.core.weights.bucket import BucketFile, manifest_of
 from roll.strategies.infer.vllm.weights import ReceivedWeights
+from roll.transports.buckets import make_buckets
 from roll.transports.handles import HandleStore
 from roll.transports.staged import StagedWeights
 
@@ -39,7 +40,8 @@ with open(sys.argv[1], "r+b") as file:
 DRIVER = """
 import asyncio, sys, torch
 from pathlib import Path
-from roll.core.weights.bucket import BucketFile, make_buckets, manifest_of
+from roll.core.weights.bucket import BucketFile, manifest_of
+from roll.transports.buckets import make_buckets
 from roll.transports.handles import HandleStore
 store = HandleStore()
 [bucket] = make_buckets([("w", torch.full((1 << 18,), 7.0))], 1 << 30)

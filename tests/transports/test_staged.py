@@ -6,7 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from roll.core.weights.bucket import Bucket, make_buckets, manifest_of
+from roll.core.weights.bucket import Bucket, manifest_of
+from roll.transports.buckets import make_buckets
 from roll.transports.staged import StagedWeights
 
 

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.core.weights.bucket import Bucket, PinnedCopies, checksum, host_copies, make_buckets, manifest_of
+from roll.core.weights.bucket import Bucket, checksum, manifest_of
+from roll.transports.buckets import PinnedCopies, host_copies, make_buckets
 
 cloudpickle = pytest.importorskip("ray.cloudpickle", reason="the pickler that carries buckets between Ray's workers")
 TENSORS = {

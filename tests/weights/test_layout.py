@@ -5,7 +5,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from roll.core.weights.layout import CODES, as_bytes, write_memory_file
+from roll.core.weights.layout import CODES, as_bytes
+from roll.transports.node_files import write_memory_file
 
 
 def random_tensor(dtype, shape):

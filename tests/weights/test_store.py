@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from roll.core.errors import Unreachable, VersionGone
-from roll.core.weights.bucket import BucketFile, WeightManifest, make_buckets, manifest_of
+from roll.core.weights.bucket import BucketFile, WeightManifest, manifest_of
 from roll.core.weights.store import Buckets, KeptBucket, MemoryWeightStore
 from roll.platform.local_backend import LocalBackend
+from roll.transports.buckets import make_buckets
 from roll.transports.directory import MANIFEST, SERVER, DirectoryWeightStore, ServedWeightStore, WeightFolder
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]

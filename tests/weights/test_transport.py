@@ -10,10 +10,11 @@ import torch
 
 from roll.core.configs.base import TRANSPORTS_APART, WeightTransport
 from roll.core.distributed.cluster import Cluster
-from roll.core.weights.bucket import BucketFile, make_buckets, manifest_of
+from roll.core.weights.bucket import BucketFile, manifest_of
 from roll.core.weights.store import KeptBucket
 from roll.core.weights.transport import broadcast, followed_weights, published_weights, weight_store
 from roll.platform.local_backend import LocalBackend
+from roll.transports.buckets import make_buckets
 
 
 def configured(transport, folder):

@@ -45,6 +45,8 @@ class EngineTraits:
     """Its arguments that let it release its memory, including weights, while it sleeps on an accelerator."""
     drops_weights: bool = False
     """While it sleeps on an accelerator, it keeps no copy of the weights in host memory."""
+    copies_lent: bool = False
+    """It copies weights that are lent on its device beside its own, until it loads them."""
     in_flight_argument: tuple[str, str] | None = None
     """The argument that `weight_update_mode: in_flight` needs on an accelerator, and the reason."""
     cpu_cache_variable: str = ""
@@ -71,6 +73,7 @@ ENGINES: dict[str, EngineTraits] = {
         teacher="roll.strategies.infer.vllm.teacher.VLLMTeacher",
         package="roll.strategies.infer.vllm.arguments",
         hosted=True,
+        copies_lent=True,
         sampling_mask=True,
         images=True,
         routes=True,

@@ -248,6 +248,11 @@ class PPOConfig(BaseConfig, ABC):
         shared = [other for other in roles if other != name and set(roles[other].devices) & set(roles[name].devices)]
         return tuple(other for other in shared if (overlap and "actor_infer" in (name, other)) == at_once)
 
+    @property
+    def lends_weights(self) -> bool:
+        """True if the trainer's ranks lend their buckets to engines that work on their devices at the same time."""
+        return self.model_update_transport == "ipc" and "actor_train" in self.on_devices_of("actor_infer", at_once=True)
+
     def model_folder(self, role: WorkerConfig) -> str:
         """Returns the folder of the role's initial Hugging Face checkpoint; empty if none is named."""
         return role.model_args.model_name_or_path or self.pretrain or ""

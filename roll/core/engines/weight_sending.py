@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection
 from roll.core.distributed.cluster import Cluster
 from roll.core.engines.fleet import Fleet
 from roll.core.errors import LOST, WorkerDied
-from roll.core.weights.bucket import WeightManifest
-from roll.core.weights.store import Broadcast, BucketRef, Buckets, Receive, WeightSource
+from roll.core.weights.bucket import Readable, WeightManifest
+from roll.core.weights.store import Broadcast, BucketRef, Buckets, LentRef, Receive, WeightSource
 
 
 class WeightSending:
@@ -62,7 +62,11 @@ class WeightSending:
         async def receive(version: int, bucket: BucketRef) -> None:
             if worker is not self._engines.workers[engine]:
                 raise WorkerDied(f"worker {worker.name} died")
-            await self._engines.call(engine, "receive_bucket", version, bucket.argument)
+
+            async def deliver(argument: Readable) -> object:
+                return await self._engines.call(engine, "receive_bucket", version, argument)
+
+            await (bucket.hand_to(deliver) if isinstance(bucket, LentRef) else deliver(bucket.argument))
 
         return receive
 

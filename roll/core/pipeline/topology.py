@@ -266,7 +266,7 @@ class SingleDriver(WithTrainer):
 
     async def open(self) -> bool:
         state = self._state
-        self._store = store = weight_store(self._config)
+        self._store = store = weight_store(self._config, self._config.lends_weights)
         empty = self._prepared.derived.engines_start_empty or state.engines_are_stale
         self.engines = engines = self._fleet(store, state.first_step, empty)
         self._open_copy(store)

@@ -31,7 +31,6 @@ CODES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-TYPES = {code: dtype for dtype, code in CODES.items()}
 METADATA = "__metadata__"
 PROCESSES = Path("/proc")
 """The folder through which processes open each other's files in memory."""
@@ -67,37 +66,15 @@ def lay_out(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = 
     return TensorLayout(header + b" " * (-len(header) % 8), [tensor for _, tensor in ordered], end)
 
 
-def read_layout(header: bytes, content: Tensor) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Returns the tensors as views of `content` ([nbytes] uint8), and the metadata."""
-    entries = json.loads(header)
-    metadata: dict[str, str] = entries.pop(METADATA, {})
-    tensors = {}
-    for name, entry in entries.items():
-        begin, end = entry["data_offsets"]
-        tensors[name] = content[begin:end].view(TYPES[entry["dtype"]]).reshape(entry["shape"])
-    return tensors, metadata
-
-
-def write_memory_file(tensors: Mapping[str, Tensor]) -> int:
-    """Writes a file in memory and returns its descriptor. Raises `ValueError` if safetensors lacks a tensor's type."""
-    layout, descriptor = lay_out(tensors), os.memfd_create("weights")
-    try:
-        _write_layout(descriptor, layout)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
 def write_file(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Writes a file. Raises `ValueError` as `write_memory_file` does, and `OSError`."""
+    """Writes a file. Raises `ValueError` if safetensors lacks a tensor's type, and `OSError`."""
     layout = lay_out(tensors)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb", buffering=0) as file:
-        _write_layout(file.fileno(), layout)
+        write_layout(file.fileno(), layout)
         file.truncate()  # only now: a file in memory keeps the pages that are written over
 
 
-def _write_layout(descriptor: int, layout: TensorLayout) -> None:
+def write_layout(descriptor: int, layout: TensorLayout) -> None:
     _write(descriptor, memoryview(len(layout.header).to_bytes(8, "little") + layout.header))
     for tensor in layout.tensors:
         _write(descriptor, as_bytes(tensor).numpy().data)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roll.core.weights.adapter import A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter, merge
-from roll.core.weights.bucket import Bucket, WeightManifest
+from roll.core.weights.bucket import Bucket, Described, WeightManifest
 
 T = TypeVar("T")
 
@@ -31,16 +31,16 @@ class ReceivedBuckets(Generic[T]):
     def kept(self) -> list[T]:
         return [kept for _, kept in self._kept.values()]
 
-    def make_room(self, version: int, bucket: Bucket) -> list[T]:
+    def make_room(self, version: int, bucket: Described) -> list[T]:
         """Called before `keep`: forgets and returns the values that the bucket replaces. These are all of another version, or
         those of buckets that share a name with it."""
         if version != self.version:
             gone, self.version = self.clear(), version
             return gone
-        replaced = [names for names in self._kept if not bucket.tensors.keys().isdisjoint(names)]
+        replaced = [names for names in self._kept if not set(bucket.names).isdisjoint(names)]
         return [self._kept.pop(names)[1] for names in replaced]
 
-    def keep(self, bucket: Bucket, what: T) -> None:
+    def keep(self, bucket: Described, what: T) -> None:
         self._kept[bucket.names] = bucket.checksum, what
 
     def check(self, manifest: WeightManifest) -> None:

@@ -6,11 +6,11 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from roll.core.configs.sizes import WINDOW
 from roll.core.errors import VersionGone
-from roll.core.weights.bucket import Bucket, BucketFile, Described, Readable, WeightManifest
+from roll.core.weights.bucket import Bucket, BucketFile, Described, Put, Readable, WeightManifest
 
 
 class BucketRef(Described, Protocol):
@@ -37,6 +37,16 @@ class KeptBucket:
         return self.reference
 
 
+@runtime_checkable
+class LentRef(BucketRef, Protocol):
+    """A bucket that is in memory of a device, too, while receivers copy it from there."""
+
+    async def hand_to(self, deliver: Callable[[Readable], Awaitable[object]]) -> None:
+        """Calls a receiver with its argument. A true answer: it has copied from the device."""
+
+
+Made = tuple[tuple[str, ...], int, int] | tuple[tuple[str, ...], int, int, object]
+"""A bucket's names, checksum and bytes, and what the driver hands on if it is lent."""
 Place = Callable[[int, int], str]
 """`place(rank, number)`: names the file of a rank's bucket, once."""
 Receive = Callable[[int, BucketRef], Coroutine[object, object, None]]
@@ -130,6 +140,17 @@ class WeightStore(WeightSource, Protocol):
         """Closes the store at the trainer's end. Versions in a folder that outlives the trainer stay."""
 
 
+@runtime_checkable
+class LendingStore(WeightStore, Protocol):
+    """A store whose ranks put buckets into buffers of their devices, besides the files."""
+
+    async def slot(self, rank: int) -> int | None:
+        """Returns the rank's buffer for its next bucket; None: the bucket is not lent."""
+
+    def lend(self, rank: int, file: BucketFile, lent: object) -> LentRef:
+        """Returns a bucket that the rank has put into this buffer, too."""
+
+
 class Broadcast(Protocol):
     """Sends a version to all engines of the same driver at once."""
 
@@ -161,12 +182,15 @@ class Member:
 class SendingEnd(Protocol):
     """The end of a version's way in the worker of a trainer's rank."""
 
+    def lend(self, bucket_bytes: int) -> Put:
+        """Returns the function that puts tensors into the buffers of this rank."""
+
     def begin(self, buckets: Iterator[Bucket], link: Link | None = None) -> None:
         """Begins a share. `link`: the buckets become those of a version in a chain."""
 
-    def next(self, path: str = "") -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
-        """Returns the next bucket of the share, and its (names, checksum, bytes); with a path it becomes a file, and the bucket
-        is None. (None, None) after the last."""
+    def next(self, path: str = "", slot: int | None = None) -> tuple[Bucket | None, Made | None]:
+        """Returns the next bucket of the share, and what the driver hears of it; with a path it becomes a file, and the bucket is
+        None. (None, None) after the last. `slot`: the buffer that it is put into."""
 
     async def broadcast(self, member: Member, *buckets: Bucket) -> None:
         """Sends the buckets to the group of which this rank is `member`."""
@@ -180,6 +204,9 @@ class ReceivingEnd(Protocol):
 
     def give_up(self) -> None:
         """Gives up the broadcasts that are still on their way."""
+
+    async def borrow(self, strategy: object, version: int, bucket: Readable) -> bool:
+        """Returns True if the strategy has copied the bucket from the device where it is lent."""
 
     async def receive(
         self, into: Callable[[int, Bucket], Awaitable[None]], version: int, member: Member, count: int, shares: bool

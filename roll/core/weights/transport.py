@@ -28,6 +28,7 @@ from roll.core.weights.store import (
     BucketRef,
     Buckets,
     KeptBucket,
+    LendingStore,
     MemoryWeightStore,
     Place,
     ReceivingEnd,
@@ -39,6 +40,7 @@ from roll.core.weights.store import (
 TRANSPORTS = {
     "checkpoint_dir": "roll.transports.directory.DirectoryWeightStore",
     "ipc": "roll.transports.handles.HandleStore",
+    "lent": "roll.transports.loans.LendingHandleStore",
     "served": "roll.transports.directory.ServedWeightStore",
     "followed": "roll.transports.assembled.AssembledWeights",
     "broadcast": "roll.transports.weight_broadcast.WeightBroadcast",
@@ -53,11 +55,14 @@ BROADCAST_DEVICES = {"collective": "", "nccl": "cuda:0"}
 """The device that versions are broadcast through, by each worker's own numbering; empty: host memory."""
 
 
-def weight_store(config: BaseConfig) -> WeightStore:
-    """Returns the store for versions that engines of the same driver use."""
+def weight_store(config: BaseConfig, lends: bool = False) -> WeightStore:
+    """Returns the store for versions that engines of the same driver use. `lends`: with `ipc`, the trainer's ranks lend them to
+    the engines that work on their devices at the same time."""
     if config.model_update_transport == "checkpoint_dir":
         return _made(WeightStore, "checkpoint_dir", _folder(config))
-    return _made(WeightStore, "ipc") if config.model_update_transport == "ipc" else MemoryWeightStore()
+    if config.model_update_transport == "ipc":
+        return _made(WeightStore, "lent" if lends else "ipc")
+    return MemoryWeightStore()
 
 
 def published_weights(config: BaseConfig, backend: Backend, newest: int, run_id: str, host: str, port: int = 0) -> WeightStore:
@@ -131,23 +136,31 @@ async def gather_weights(
 
 async def _gathered(cluster: Cluster, store: WeightStore, coming: Buckets, bucket_bytes: int) -> NewWeights:
     place, link = store.begin(coming.version), store.link(coming.version)
-    how = bucket_bytes, link, place is not None
+    lending = store if isinstance(store, LendingStore) else None
+    how = bucket_bytes, link, place is not None, *filter(None, [lending is not None])
     async with asyncio.TaskGroup() as group:
-        shares = [group.create_task(_share(cluster, rank, place, coming, *how)) for rank in range(len(cluster))]
+        shares = [group.create_task(_share(cluster, rank, place, lending, coming, *how)) for rank in range(len(cluster))]
     # In turns, as they were made: engines that pull them in this order ask one node after the other.
     turns = itertools.zip_longest(*(share.result() for share in shares))
     buckets = [bucket for turn in turns for bucket in turn if bucket is not None]
     return NewWeights(manifest_of(coming.version, buckets, None if link is None else link.base), buckets)
 
 
-async def _share(cluster: Cluster, rank: int, place: Place | None, coming: Buckets, *how: object) -> list[BucketRef]:
+async def _share(
+    cluster: Cluster, rank: int, place: Place | None, lending: LendingStore | None, coming: Buckets, *how: object
+) -> list[BucketRef]:
     """Returns the buckets that a rank exports."""
     await cluster.call(rank, "begin_export", *how)
     share: list[BucketRef] = []
     while True:
         path = place(rank, len(share)) if place is not None else ""
-        reference, made = await cluster.call_for_reference(rank, "next_bucket", *filter(None, [path]))
+        slot = [await lending.slot(rank)] if lending is not None else []
+        reference, made = await cluster.call_for_reference(rank, "next_bucket", *filter(None, [path]), *slot)
         if made is None:
             return share
-        share.append(BucketFile(path, *made) if path else KeptBucket(rank, reference, *made))
+        described, lent = made[:3], made[3:]
+        if lending is not None and lent:
+            share.append(lending.lend(rank, BucketFile(path, *described), *lent))
+        else:
+            share.append(BucketFile(path, *described) if path else KeptBucket(rank, reference, *described))
         coming.add(share[-1])

@@ -12,7 +12,7 @@ from torch import Tensor
 from roll.core.algorithms.loss import LossSpec
 from roll.core.algorithms.value_loss import ValueLossSpec
 from roll.core.data.token_batch import TokenBatch
-from roll.core.weights.bucket import Bucket
+from roll.core.weights.bucket import Bucket, Put
 
 if TYPE_CHECKING:
     from roll.strategies.train.checkpoint_files import Snapshot
@@ -75,9 +75,9 @@ class TrainStrategy(Checkpointed, Protocol):
         the loss's: `actor_train/grad_norm` (before clipping), `actor_train/lr` and `actor_train/skipped_steps`, the number so far
         of steps not taken, nor counted by the schedule, because the gradient was not finite."""
 
-    def export_weights(self, bucket_bytes: int, borrow: bool = False) -> Iterator[Bucket]:
+    def export_weights(self, bucket_bytes: int, borrow: bool = False, place: Put | None = None) -> Iterator[Bucket]:
         """Yields Hugging Face-named weights. A collective: every rank must exhaust it, and gets a share of the buckets (possibly
-        none); together they are the model, each tensor once. `borrow`: as `make_buckets` means it."""
+        none); together they are the model, each tensor once. `borrow`, `place`: as `make_buckets` means them."""
 
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Replaces the weights of a frozen model by those exported by another strategy (`export_weights`), merged and whole, on

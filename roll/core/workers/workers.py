@@ -17,7 +17,7 @@ from roll.core.data.token_batch import TokenBatch
 from roll.core.weights.adapter import AdapterSource
 from roll.core.weights.bucket import Bucket, BucketFile, Readable, WeightManifest
 from roll.core.weights.received import ReceivedWeights
-from roll.core.weights.store import Link, Member
+from roll.core.weights.store import Link, Made, Member
 from roll.core.weights.transport import receiving_end, sending_end
 from roll.core.workers.infer_engines import make_infer_strategy
 from roll.core.workers.infer_interface import (
@@ -114,14 +114,15 @@ class TrainWorker(CheckpointedWorker):
         assert isinstance(self.strategy, AccumulatingStrategy), "the rules of train_on_arrival see to it"
         return self.strategy
 
-    def begin_export(self, bucket_bytes: int, link: Link | None = None, to_files: bool = False) -> None:
+    def begin_export(self, bucket_bytes: int, link: Link | None = None, to_files: bool = False, lends: bool = False) -> None:
         """Begins the export of this rank's share of the buckets; `next_bucket` gathers each on demand. `link`: the version's
         place in its chain, which keeps the buckets."""
-        self._sending.begin(self.strategy.export_weights(bucket_bytes, to_files and link is None), link)
+        place = self._sending.lend(bucket_bytes) if lends else None
+        self._sending.begin(self.strategy.export_weights(bucket_bytes, to_files and link is None, place), link)
 
-    def next_bucket(self, path: str = "") -> tuple[Bucket | None, tuple[tuple[str, ...], int, int] | None]:
+    def next_bucket(self, path: str = "", slot: int | None = None) -> tuple[Bucket | None, Made | None]:
         """Returns the result of `SendingEnd.next`. Gathering is a collective: it returns when the other ranks are called, too."""
-        return self._sending.next(path)
+        return self._sending.next(path, slot)
 
     async def broadcast(self, member: Member, *buckets: Bucket) -> None:
         """Sends the buckets during training."""
@@ -145,9 +146,13 @@ class InferWorker:
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:
         await self.strategy.abort(request_ids)
 
-    async def receive_bucket(self, version: int, bucket: Readable) -> None:
+    async def receive_bucket(self, version: int, bucket: Readable) -> bool:
+        """Returns True if the bucket was copied from the device where it is lent."""
         self._receiving.give_up()
+        if borrowed := await self._receiving.borrow(self.strategy, version, bucket):
+            return borrowed
         await self.strategy.receive_bucket(version, await asyncio.to_thread(bucket.read))
+        return False
 
     async def place(self) -> tuple[str, int]:
         """Returns the engine's host, and its number of devices there."""

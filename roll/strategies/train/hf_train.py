@@ -20,7 +20,7 @@ from roll.core.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_me
 from roll.core.data.token_batch import Padded, TokenBatch
 from roll.core.data.transfer import moved
 from roll.core.weights.adapter import BaseWeights, with_base
-from roll.core.weights.bucket import Bucket, host_copies, make_buckets
+from roll.core.weights.bucket import Bucket, Put
 from roll.core.workers.train_interface import BatchTotals, RankContext
 from roll.core.workers.train_spec import Optimisation, TrainSpec, resolve_dtype
 from roll.strategies import model_folder
@@ -39,6 +39,7 @@ from roll.strategies.train.sharding import Ranks
 from roll.strategies.train.tensor_files import FilesOf, ModelFiles, TensorFiles
 from roll.strategies.train.top_tokens import batch_top
 from roll.strategies.vision.family import copy_processor
+from roll.transports.buckets import host_copies, make_buckets
 from roll.transports.experts import Fused, published, published_moments
 
 if TYPE_CHECKING:
@@ -66,10 +67,8 @@ class HFTrainStrategy(ABC):
     """Prefix of the optimiser's metrics."""
 
     def __init__(self, context: RankContext, spec: TrainSpec) -> None:
-        path = Path(spec.model_path)
+        path, self._spec, self._device = Path(spec.model_path), spec, torch.device(context.device)
         model_folder.check_model_folder(path)
-        self._spec = spec
-        self._device = torch.device(context.device)
         self._cores = prepare_process(context, self._device)
         self._compute_dtype = resolve_dtype(spec.dtype, self._device)
         self._ranks = Ranks(context, self._device, spec.collective_timeout_s, spec.model.ulysses_size)
@@ -253,16 +252,16 @@ class HFTrainStrategy(ABC):
             norm = self._step()
         return metrics | self._state.count(self.metrics_of, norm, lr)
 
-    def export_weights(self, bucket_bytes: int, borrow: bool = False) -> Iterator[Bucket]:
+    def export_weights(self, bucket_bytes: int, borrow: bool = False, place: Put | None = None) -> Iterator[Bucket]:
         """Exports weights in the type that layers compute in, tied weights once; adapters alone in float32."""
         named = self._full_weights(self._adapted_base is not None, None if self._adapters else self._compute_dtype)
         if self._adapters and self._adapted_base is not None:
             named = with_base(self._adapters.alone(named), self._adapted_base)
         else:
-            merged = self._adapters.merged(named) if self._adapters else named
-            parts = (part for whole in merged for part in published(self._model_type, *whole))
-            named = ((name, part.to(self._compute_dtype) if part.is_floating_point() else part) for name, part in parts)
-        yield from make_buckets(named, bucket_bytes, self._ranks.rank, self._ranks.size, host_copies(self._device), borrow)
+            whole, to = self._adapters.merged(named) if self._adapters else named, self._compute_dtype
+            parts = (part for each in whole for part in published(self._model_type, *each))
+            named = ((name, part.to(to if part.is_floating_point() else part.dtype)) for name, part in parts)
+        yield from make_buckets(named, bucket_bytes, self._ranks.rank, self._ranks.size, host_copies(self._device), borrow, place)
 
     @torch.no_grad()
     def set_weights(self, weights: Mapping[str, Tensor]) -> None:

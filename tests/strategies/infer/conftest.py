@@ -18,9 +18,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from roll.core.weights.bucket import Bucket, WeightManifest, make_buckets, manifest_of
+from roll.core.weights.bucket import Bucket, WeightManifest, manifest_of
 from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, SamplingParams
 from roll.strategies.infer.hf.slot_engine import SlotEngine
+from roll.transports.buckets import make_buckets
 
 ARCHITECTURES: dict[str, tuple[Any, Any]] = {
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),

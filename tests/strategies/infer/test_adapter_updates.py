@@ -20,10 +20,11 @@ from transformers import AutoModelForCausalLM
 from roll.core.algorithms.loss import LossSpec
 from roll.core.data.token_batch import TokenBatch
 from roll.core.weights.adapter import BASE, A, AdapterSource, B, merge
-from roll.core.weights.bucket import Bucket, checksum, make_buckets, manifest_of
+from roll.core.weights.bucket import Bucket, checksum, manifest_of
 from roll.core.workers.infer_engines import make_infer_strategy
 from roll.core.workers.train_interface import BatchTotals, RankContext
 from roll.strategies.train.fsdp2 import FSDP2Strategy
+from roll.transports.buckets import make_buckets
 
 pytest.importorskip("peft", reason="needs requirements/lora.txt")
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("vllm")]

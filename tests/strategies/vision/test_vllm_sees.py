@@ -11,11 +11,12 @@ import tiny_vision
 import torch
 from vision_batches import PICTURES, prompts, trained
 
-from roll.core.weights.bucket import make_buckets, manifest_of
+from roll.core.weights.bucket import manifest_of
 from roll.core.workers.infer_engines import make_infer_strategy
 from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, SamplingParams
 from roll.strategies import model_folder
 from roll.strategies.vision.sight import showings
+from roll.transports.buckets import make_buckets
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
 

@@ -56,6 +56,10 @@ class ShadowWeights:
         self._shadow: dict[str, Tensor] = {}
         self._received: ReceivedBuckets[None] = ReceivedBuckets()
 
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self._targets.values())).device
+
     def receive(self, version: int, bucket: Bucket) -> None:
         """Copies a bucket aside. `ValueError` if it is corrupt or does not fit the model; nothing is copied then.
 

@@ -15,6 +15,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ from roll.strategies.infer.hf.decode_graphs import CudaCapture
 from roll.strategies.infer.hf.slot_engine import SlotEngine
 from roll.strategies.model_folder import load_model, load_tokenizer
 from roll.strategies.vision.sight import Sight
+from roll.transports.lending import LentBucket, take
 
 T = TypeVar("T")
 HALVES = (torch.bfloat16, torch.float16)
@@ -138,6 +140,12 @@ class HFInferStrategy:
         if self._ended is not None:
             raise self._ended
         await asyncio.to_thread(one_thread(self._engine.shadow.receive), version, bucket)
+
+    async def receive_lent(self, version: int, bucket: LentBucket) -> None:
+        if self._ended is not None:
+            raise self._ended
+        shadow = self._engine.shadow
+        await asyncio.to_thread(one_thread(take), bucket, shadow.device, partial(shadow.receive, version))
 
     async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         """Takes effect when the token step under way ends (`drain`: when the running requests have ended); see

@@ -34,6 +34,7 @@ from roll.strategies.infer.vllm.images import EngineImages, Prompt, under
 from roll.strategies.infer.vllm.own_metrics import OwnMetrics
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
 from roll.strategies.infer.vllm.weights import ReceivedAdapters, ReceivedWeights, lora_request
+from roll.transports.lending import LentBucket
 
 
 @dataclass(slots=True, eq=False)
@@ -103,8 +104,7 @@ class VLLMInferStrategy:
         self._whole = self._received if isinstance(self._received, ReceivedWeights) else None
         self._frees_memory = bool(arguments.get("enable_sleep_mode")) and not on_cpu
         self._figures, self._folder, self._version = EngineFigures(), engine_folder(), version
-        environment = engine_environment(devices, threads, arguments, self._folder.path)
-        self._engine = start_engine(arguments, environment, self._figures)
+        self._engine = start_engine(arguments, engine_environment(devices, threads, arguments, self._folder.path), self._figures)
         self._lora = lora_request(adapters.base) if adapters else None  # requests name it, to be computed with the adapters
         self._submitting, self._updating, self._calls = asyncio.Lock(), asyncio.Lock(), dict[str, _Call]()
 
@@ -135,6 +135,15 @@ class VLLMInferStrategy:
         if self._ended is not None:
             raise self._ended
         await asyncio.to_thread(self._received.receive, version, bucket)
+
+    async def receive_lent(self, version: int, bucket: LentBucket) -> None:
+        await self._ready()
+        if self._whole is None or self._frees_memory:
+            raise ValueError("adapters, and engines that sleep, are read from files")
+        async with self._engine_errors():
+            if refusal := "".join(await self._engine.collective_rpc("keep_lent", args=(version, bucket.lent.plain()))):
+                raise ValueError(refusal)
+        self._whole.receive_lent(version, bucket)
 
     async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         """Returns the pause: from the answer that no token step is under way to the moment the next could begin. An error
@@ -215,8 +224,6 @@ class VLLMInferStrategy:
             self._received.close()
             self._folder.remove()
 
-    # -- requests -------------------------------------------------------------------------------------------------------
-
     async def _respond(self, call: _Call) -> GenerateResult:
         name = call.request.request_id
         self._calls[name] = call
@@ -270,8 +277,6 @@ class VLLMInferStrategy:
         async with self._engine_errors():
             await self._engine.abort(list(request_ids))
 
-    # -- weights --------------------------------------------------------------------------------------------------------
-
     async def _replace_weights(self, files: list[str], version: int, mode: WeightUpdateMode) -> float:
         engine = self._engine
         # Not engine.pause_generation(), which sleeps 20 ms on top.
@@ -288,7 +293,7 @@ class VLLMInferStrategy:
 
     async def _load(self, files: list[str]) -> None:
         if self._adapters is None:
-            await self._engine.collective_rpc("load_policy", args=(files,))
+            await self._engine.collective_rpc("load_policy", args=(files, self._whole.lent if self._whole else []))
             if self._images.shown:  # the workers have forgotten the features of images, and the scheduler counts on them
                 await self._engine.reset_encoder_cache()
         elif not await self._engine.add_lora(lora_request(files[0], replace=True)):
@@ -320,8 +325,6 @@ class VLLMInferStrategy:
         except EngineError as error:
             self._end(error)
             raise
-
-    # -- the end --------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _engine_errors(self) -> AsyncIterator[None]:

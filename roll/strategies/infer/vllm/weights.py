@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from roll.core.weights.adapter import BASE, A, AdapterSource, B, BaseWeights, adapted_weights, is_adapter
-from roll.core.weights.bucket import Bucket, WeightManifest, checksum
+from roll.core.weights.bucket import Bucket, Described, WeightManifest
 from roll.core.weights.folder_files import weight_files
 from roll.core.weights.received import ReceivedBuckets
 from roll.platform.temp_folder import TempFolder
+from roll.transports.lending import LentBucket, seal
 from roll.transports.node_files import node_file, path_of, shared_file
 
 HEAD = "lm_head.weight"
@@ -45,10 +46,10 @@ class ReceivedWeights:
         if embedding:
             self._shapes[HEAD] = self._shapes[embedding]
         self._lock = threading.Lock()
-        self._files: ReceivedBuckets[int] = ReceivedBuckets()
-        """Descriptors of memory files."""
+        self._files: ReceivedBuckets[int | LentBucket] = ReceivedBuckets()
+        """Descriptors of memory files, and buckets that the engine has copied itself."""
         self._tied: dict[str, int] = {}
-        """Name of a tied weight -> checksum of what came under it."""
+        """Name of a tied weight -> seal of what came under it."""
         self._served = [os.open(path, os.O_RDONLY) for path in weight_files(folder)]  # which may go with an old checkpoint
         """Those that are kept."""
 
@@ -58,22 +59,19 @@ class ReceivedWeights:
 
         A bucket of another version than the one before begins a new set; what was received of the other one is forgotten."""
         bucket.verify()
-        for name, tensor in bucket.tensors.items():
-            if name not in self._shapes:
-                raise ValueError(f"weight {name!r} is unknown to the model")
-            if list(tensor.shape) != self._shapes[name]:
-                raise ValueError(f"weight {name!r} has shape {list(tensor.shape)}, the model's has {self._shapes[name]}")
-        names = {*self._aliases.keys(), *self._aliases.values()} & bucket.tensors.keys()
-        tied = {name: checksum({"": bucket.tensors[name]}) for name in names}
+        self._refuse_misshapen({name: list(tensor.shape) for name, tensor in bucket.tensors.items()})
+        tied = {name: int(seal(bucket.tensors[name])) for name in self._tied_names & bucket.tensors.keys()}
         with self._lock:
-            if version == self._files.version:
-                tied = self._tied | tied
-            if len(set(tied.values())) > 1:
-                raise ValueError(f"weights {sorted(tied)} are tied in the model but differ")
-            for file in self._files.make_room(version, bucket):
-                os.close(file)
-            self._tied = tied
+            self._make_room(version, bucket, tied)
             self._files.keep(bucket, self._file(bucket))
+
+    def receive_lent(self, version: int, bucket: LentBucket) -> None:
+        """Notes that the engine has a copy of a bucket. `ValueError` if it does not fit the model."""
+        self._refuse_misshapen(bucket.lent.shapes)
+        tied = {name: found for name, found in bucket.lent.seals.items() if name in self._tied_names}
+        with self._lock:
+            self._make_room(version, bucket, tied)
+            self._files.keep(bucket, bucket)
 
     def take(self, manifest: WeightManifest) -> list[str]:
         """Paths of the files that hold this version's weights, valid until `forget`. `ValueError` unless exactly what the
@@ -83,21 +81,25 @@ class ReceivedWeights:
             there = {self._aliases.get(name, name) for name in self._files.names}
             if missing := self._shapes.keys() - self._aliases.keys() - there:
                 raise ValueError(f"weights of version {manifest.version} do not cover the model: {sorted(missing)} missing")
-            return list(map(path_of, self._files.kept))
+            return [path_of(file) for file in self._files.kept if isinstance(file, int)]
+
+    @property
+    def lent(self) -> list[str]:
+        """Names of the weights that the engine has itself."""
+        with self._lock:
+            return [name for bucket in self._files.kept if isinstance(bucket, LentBucket) for name in bucket.names]
 
     def forget(self) -> None:
         """Frees the memory, but for what is kept."""
         with self._lock:
-            for file in self._files.clear():
-                os.close(file)
+            _close(self._files.clear())
             self._tied = {}
 
     def keep(self) -> None:
         """What was taken stays until the next version does, for an engine that drops its weights while it sleeps."""
         with self._lock:
-            for file in self._served:
-                os.close(file)
-            self._served, self._tied = self._files.clear(), {}
+            _close(self._served)
+            self._served, self._tied = [file for file in self._files.clear() if isinstance(file, int)], {}
 
     @property
     def served(self) -> list[str]:
@@ -108,10 +110,35 @@ class ReceivedWeights:
         self.forget()
         self.keep()
 
+    @property
+    def _tied_names(self) -> set[str]:
+        return {*self._aliases.keys(), *self._aliases.values()}
+
+    def _refuse_misshapen(self, shapes: Mapping[str, list[int]]) -> None:
+        for name, shape in shapes.items():
+            if name not in self._shapes:
+                raise ValueError(f"weight {name!r} is unknown to the model")
+            if shape != self._shapes[name]:
+                raise ValueError(f"weight {name!r} has shape {shape}, the model's has {self._shapes[name]}")
+
+    def _make_room(self, version: int, bucket: Described, tied: dict[str, int]) -> None:
+        if version == self._files.version:
+            tied = self._tied | tied
+        if len(set(tied.values())) > 1:
+            raise ValueError(f"weights {sorted(tied)} are tied in the model but differ")
+        _close(self._files.make_room(version, bucket))
+        self._tied = tied
+
     def _file(self, bucket: Bucket) -> int:
         if self._aliases.keys().isdisjoint(bucket.tensors):
             return node_file(bucket)
         return shared_file({self._aliases.get(name, name): tensor for name, tensor in bucket.tensors.items()}, bucket.checksum)
+
+
+def _close(kept: Iterable[int | LentBucket]) -> None:
+    for file in kept:
+        if isinstance(file, int):
+            os.close(file)
 
 
 def _embedding(names: list[str]) -> str | None:

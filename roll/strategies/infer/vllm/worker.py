@@ -8,6 +8,7 @@ import select
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -22,11 +23,13 @@ from roll.strategies.infer.vllm.process import OWNER
 from roll.strategies.infer.vllm.routes import record_when_ready, recorded
 from roll.strategies.infer.vllm.sampler import PolicySampler, ReadingSampler, attach_sets
 from roll.strategies.infer.vllm.verifier import verify_with
+from roll.transports.lending import Lent, LentCopies
 
 
 class PolicyWorker:
     model_runner: Any
     vllm_config: Any
+    lent_copies: LentCopies | None = None
 
     def adopt_teacher(self, temperature: float) -> None:
         """Called once, after the start. The log-probs of prompts are then those of this temperature."""
@@ -54,11 +57,24 @@ class PolicyWorker:
             )
         return recorded(runner)
 
-    def load_policy(self, paths: Sequence[str]) -> None:
-        """Replaces all weights by those of the safetensors files; only between two token steps, with nothing in flight."""
+    def keep_lent(self, version: int, lent: Sequence[Any]) -> str:
+        """Copies tensors that are lent on this device aside for `load_policy`. Returns why it cannot."""
+        if self.vllm_config.parallel_config.world_size > 1:
+            return "an engine of several devices reads files"
+        self.lent_copies = self.lent_copies or LentCopies()
+        try:
+            self.lent_copies.receive(version, Lent(*lent), self.model_runner.device)
+        except (ValueError, RuntimeError) as error:  # with no memory for them, too
+            return str(error)
+        return ""
+
+    def load_policy(self, paths: Sequence[str], lent: Sequence[str] = ()) -> None:
+        """Replaces all weights by those of the safetensors files, and those in `lent` by what was kept of them; only between
+        two token steps, with nothing in flight."""
+        kept = self.lent_copies.take(lent) if self.lent_copies is not None else ()
         with set_current_vllm_config(self.vllm_config), torch.inference_mode():
             # Not model.load_weights(): the parameters of packed layers are empty by now.
-            self.model_runner.reload_weights(weights_iterator=_read(paths))
+            self.model_runner.reload_weights(weights_iterator=chain(kept, _read(paths)))
             _repack_tied_heads(self.model_runner.get_model())
             if self.model_runner.device.type == "cpu":
                 _repack_experts(self.model_runner.get_model())

@@ -23,7 +23,7 @@ from transformers import AutoConfig
 from roll.core.algorithms.loss import LossSpec, Metrics, compute_loss, reduce_metrics
 from roll.core.configs.backend_arguments import MegatronConfig
 from roll.core.data.token_batch import Padded, TokenBatch
-from roll.core.weights.bucket import Bucket, host_copies, make_buckets
+from roll.core.weights.bucket import Bucket, Put
 from roll.core.workers.train_interface import BatchTotals, RankContext
 from roll.core.workers.train_spec import TrainSpec, resolve_dtype
 from roll.strategies.model_folder import check_model_folder, load_tokenizer
@@ -42,6 +42,7 @@ from roll.strategies.train.optimizer import MOMENTS, RateScale, scale_to_norm, u
 from roll.strategies.train.process import prepare_process
 from roll.strategies.train.storage_offload import StorageOffload
 from roll.strategies.train.tensor_files import FilesOf, TensorFiles, write_tensors
+from roll.transports.buckets import host_copies, make_buckets
 
 
 class MegatronStrategy:
@@ -178,11 +179,11 @@ class MegatronStrategy:
             self._optimizer.step_with_ready_grads()
         return metrics | self._state.count(self.metrics_of, norm, lr)
 
-    def export_weights(self, bucket_bytes: int, borrow: bool = False) -> Iterator[Bucket]:
+    def export_weights(self, bucket_bytes: int, borrow: bool = False, place: Put | None = None) -> Iterator[Bucket]:
         """Exports weights in the type that layers compute in, tied weights once; the ranks of a stage share its buckets."""
         parallel, named = self._parallel, self._weights.gather(nn.Parameter.detach, self._compute_dtype)
         copies = host_copies(self._device)
-        yield from make_buckets(named, bucket_bytes, parallel.rank_in_stage, parallel.stage_ranks, copies, borrow)
+        yield from make_buckets(named, bucket_bytes, parallel.rank_in_stage, parallel.stage_ranks, copies, borrow, place)
 
     def snapshot(self) -> Snapshot:
         parallel, masters = self._parallel, self._masters

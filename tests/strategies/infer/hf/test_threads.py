@@ -13,7 +13,8 @@ import torch
 from tiny_models import tiny_qwen2
 from roll.strategies.infer.hf.strategy import HFInferStrategy
 from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
-from roll.core.weights.bucket import make_buckets, manifest_of
+from roll.core.weights.bucket import manifest_of
+from roll.transports.buckets import make_buckets
 
 LARGE = dict(hidden_size=512, intermediate_size=1024)  # torch divides operations of 32,768 elements and more
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from roll.core.weights.bucket import Bucket, checksum, make_buckets, manifest_of
+from roll.core.weights.bucket import Bucket, checksum, manifest_of
+from roll.transports.buckets import make_buckets
 
 
 def load(engine: Any, buckets: list[Bucket], version: int) -> None:

@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from roll.core.errors import EngineError
-from roll.core.weights.bucket import WeightManifest, make_buckets, manifest_of
+from roll.core.weights.bucket import WeightManifest, manifest_of
 from roll.core.workers.infer_interface import EngineStats, GenerateRequest, SamplingParams
 from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
 from roll.strategies.infer.sglang.arguments import check_argument, check_installed, server_arguments
 from roll.strategies.infer.sglang.server import SGLangServer, command_line
 from roll.strategies.infer.sglang.strategy import SGLangInferStrategy
+from roll.transports.buckets import make_buckets
 
 from ..conftest import make_model, make_tokenizer
 

@@ -14,9 +14,10 @@ import torch
 from tiny_models import FOR_VLLM, tiny_mixture, tiny_qwen2
 
 from roll.core.data.extras import Extras
-from roll.core.weights.bucket import make_buckets, manifest_of
+from roll.core.weights.bucket import manifest_of
 from roll.core.workers.infer_interface import GenerateResult
 from roll.strategies.routers import Routers
+from roll.transports.buckets import make_buckets
 from roll.transports.experts import published
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")

@@ -27,12 +27,15 @@ from transformers import DynamicCache
 
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.errors import EngineError
-from roll.core.weights.bucket import WeightManifest, make_buckets, manifest_of
+from roll.core.weights.bucket import Bucket, WeightManifest, manifest_of
 from roll.core.workers.infer_interface import GenerateResult
 from roll.core.workers.workers import InferWorker
 from roll.reports.prometheus.engine_watch import figures_of
 from roll.reports.prometheus.page import MetricsPage
 from roll.strategies.infer.vllm.weights import ReceivedWeights
+from roll.transports.buckets import make_buckets
+from roll.transports.lending import Lender, LentBucket
+from roll.transports.shared_buffers import FileBuffer
 
 pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("vllm")]
@@ -519,3 +522,49 @@ def test_the_death_of_the_engine_reaches_every_pending_and_later_call(lab: Any, 
                 await later
 
     served.run(body())
+
+
+@pytest.mark.parametrize("mode", ["interrupt", "in_flight"])
+def test_lent_buckets_are_copied_by_the_engines_own_process(lab: Any, served: Served, mode: Any) -> None:
+    """From memory of this process, by its handle; others come as files, or in both ways."""
+    lender, version = Lender({"cpu": FileBuffer}), served.version + 1
+    model = make_model(version)
+    place, buckets = lender.begin(1 << 20), list(make_buckets(model.named_parameters(), 20_000))
+
+    def lent(bucket: Bucket) -> LentBucket:
+        lender.use(0)
+        for tensor in bucket.tensors.values():
+            place(tensor)
+        found = lender.lent(bucket.names)
+        assert found is not None
+        return LentBucket("/nowhere", bucket.names, bucket.checksum, bucket.nbytes, found)
+
+    async def update() -> None:
+        for number, bucket in enumerate(buckets):
+            if number % 3 < 2:
+                await served.strategy.receive_lent(version, there := lent(bucket))
+                lent(buckets[number - 1])  # the buffer is written again
+                with pytest.raises(ValueError, match="has changed"):
+                    await served.strategy.receive_lent(version, there)
+            if number % 3 > 0:
+                await served.strategy.receive_bucket(version, bucket)
+        await served.strategy.activate_weights(manifest_of(version, buckets), mode)
+
+    served.run(update())
+    served.models[version] = model
+    request = lab.request(f"lent-{mode}", prompt(random.Random(1)), max_new_tokens=30)
+    [result] = served.generate(request)
+    assert {span.version for span in result.versions} == {version} and len(buckets) > 6
+    assert served.error(request, result) < EXACT
+
+
+def test_lent_buckets_that_are_not_the_models_are_refused(served: Served) -> None:
+    lender = Lender({"cpu": FileBuffer})
+    place = lender.begin(1 << 10)
+    for name, shape, says in (("model.norm.weight", 7, "has shape"), ("other", 3, "unknown")):
+        lender.use(0)
+        place(torch.ones(shape))
+        lent = lender.lent([name])
+        assert lent is not None
+        with pytest.raises(ValueError, match=says):
+            served.run(served.strategy.receive_lent(served.version + 1, LentBucket("/nowhere", (name,), 0, 4 * shape, lent)))

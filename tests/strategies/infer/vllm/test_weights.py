@@ -13,8 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from roll.core.weights.bucket import Bucket, checksum, make_buckets, manifest_of
+from roll.core.weights.bucket import Bucket, checksum, manifest_of
 from roll.strategies.infer.vllm.weights import ReceivedWeights
+from roll.transports.buckets import make_buckets
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 

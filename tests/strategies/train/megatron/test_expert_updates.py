@@ -8,12 +8,13 @@ from safetensors.torch import load_file
 from train_specs import train_spec
 from transformers import AutoModelForCausalLM
 
-from roll.core.weights.bucket import make_buckets, manifest_of
+from roll.core.weights.bucket import manifest_of
 from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
 from roll.core.workers.train_backends import make_train_strategy
 from roll.core.workers.train_interface import RankContext
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.strategies.infer.hf.strategy import HFInferStrategy
+from roll.transports.buckets import make_buckets
 
 pytest.importorskip("megatron.core", reason="needs requirements/megatron.txt")
 
