@@ -38,11 +38,7 @@ class ModelArguments:
     disable_gradient_checkpointing: bool = option(
         True, "False recomputes activations in the backward pass: less memory, about a third more time."
     )
-    ulysses_size: int = option(
-        1,
-        "fsdp2, deepspeed: ranks that divide the tokens of each micro-batch, and in attention the heads.",
-        bounds=Bounds(ge=1),
-    )
+    ulysses_size: int = option(1, "fsdp2, deepspeed: ranks that divide tokens, and in attention heads.", bounds=Bounds(ge=1))
     freeze_vision: bool = option(False, "A model that sees: true trains the part that writes alone, not the part that sees.")
     lora_target: str | None = option(
         None,

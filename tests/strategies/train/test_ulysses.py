@@ -13,6 +13,8 @@ import torch
 from tiny_models import numbered_tokenizer, tiny_mixture, tiny_qwen2
 from transformers import Gemma2Config, Qwen3_5TextConfig
 
+from roll.core.configs.arguments import ModelArguments, StrategyArguments
+from roll.core.configs.worker import WorkerConfig
 from roll.core.workers.train_interface import RankContext
 from roll.platform.ports import free_port
 from roll.strategies.train.ulysses import check_folder
@@ -116,7 +118,16 @@ def test_a_model_that_cannot_be_divided_is_refused_by_its_config_alone(tmp_path,
     check_folder(models / "grouped", 4)
     with pytest.raises(ValueError, match="3 ranks do not divide the model's num_attention_heads 4"):
         check_folder(models / "grouped", 3)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2_5_vl"}))
+    with pytest.raises(ValueError, match="a model that sees"):
+        check_folder(tmp_path, 2)
     for name, config in {"linear": Qwen3_5TextConfig(), "capped": Gemma2Config()}.items():
         config.save_pretrained(tmp_path / name)
         with pytest.raises(ValueError, match="mix tokens by more than attention"):
             check_folder(tmp_path / name, 2)
+
+
+def test_the_workers_of_a_group_are_given_one_part_of_the_batch():
+    back_end = StrategyArguments(strategy_name="fsdp2_train")
+    role = WorkerConfig(model_args=ModelArguments(ulysses_size=2), strategy_args=back_end, device_mapping="0-5")
+    assert role.data_parallel_size == 3 and role.data_parallel_ranks == (0, 0, 1, 1, 2, 2)
