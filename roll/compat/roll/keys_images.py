@@ -38,10 +38,10 @@ def _images(file: Siblings) -> dict[str, Any]:
 def _freezes_towers(value: object, file: Siblings) -> bool:
     prefixes = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
     towers = bool(prefixes) and all(isinstance(each, str) and each.strip().startswith(_TOWERS) for each in prefixes)
-    return towers and _sees(file)
+    return towers and sees(file)
 
 
-def _sees(file: Siblings) -> bool:
+def sees(file: Siblings) -> bool:
     """Whether the file is of a model that sees, by its options or by names."""
     data = value_at(file, ("actor_train", "data_args"))
     named = (("pretrain",), ("actor_train", "model_args", "model_name_or_path"), ("actor_train", "data_args", "template"))

@@ -27,7 +27,6 @@ from roll.core.configs.problems import did_you_mean
 _CPU_GRADER = "reward workers grade on CPUs and load no model"
 _CLASSIFIER = "roll.pipeline.base_worker.RewardWorker"
 """ROLL's name of the worker whose reward is the output of a sequence classifier."""
-_DETECTION = "roll.pipeline.rlvr.rewards.detection_reward_worker.DetectionRewardWorker"
 _REWARD_MODEL_WORKER = "roll.pipeline.rlvr.rewards.reward_model_worker.RewardModelWorker"
 JUDGE_LIMIT_S = 120.0
 """ROLL gives its judges no limit, and the default here is meant for rules."""
@@ -144,10 +143,6 @@ REWARDS = (
     KeyRule("rewards.<name>.worker_cls", "alias",
          "read as RewardModelWorker: its model reads the text by its own chat template, not the policy's tokens",
          lambda v, b: {".worker_cls": _REWARD_MODEL_WORKER}, lambda v, b: v == _CLASSIFIER, _CLASSIFIER),
-    KeyRule("rewards.<name>.worker_cls", "lacking",
-         "scores boxes of named classes by COCO's average precision, weighted by each row's verifier_parm and the variable "
-         "DET_IOU_THRESHOLD; here box_iou_reward_worker.BoxIoURewardWorker scores boxes without classes or confidence by overlap",
-         when=lambda v, b: v == _DETECTION, values="…DetectionRewardWorker"),
     lacking("reward", "ROLL's RLVR starts nothing for it; a model that judges belongs to a domain: `rewards.<name>`"),
     lacking("reward_model", "an engine that no reward worker of ROLL's asks, only one's own, as a Ray actor; a model that judges "
             "belongs to a domain: `rewards.<name>.judge`, or `rewards.<name>.reward_model`"),

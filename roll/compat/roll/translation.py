@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from roll.compat.roll import keys_images, keys_roles, keys_rows, keys_run, keys_tasks, keys_verl, readings, readings_agentic
@@ -82,6 +82,9 @@ def translate(
     for _ in range(_PASSES):  # a value under its new name may itself be one that is read as another
         if not _apply(list(_hits(result.mapping, cls, (), result.mapping)), cls, result):
             break
+    for note in result.lacking:
+        if _is_required(cls, path := tuple(note.key.split("."))):  # or it would be missing besides
+            write_at(result.mapping, path, note.value)
     if written_for_roll:
         for path, kind in list(_unwanted_nulls(result.mapping, cls, ())):
             remove(result.mapping, path)
@@ -93,7 +96,8 @@ def translate(
                 write_at(result.mapping, each.path, copy.deepcopy(each.target))
             result.aliased.append(Note(".".join(each.path), each.value, each.note))
     known = {name: value for name, value in result.mapping.items() if has_field(cls, (name,))}
-    result.lacking += _absent(known, (), has_class, has_environment)
+    told = {note.key for note in result.lacking}
+    result.lacking += [note for note in _absent(known, (), has_class, has_environment) if note.key not in told]
     return result
 
 
@@ -218,6 +222,15 @@ def has_field(cls: object, path: tuple[str, ...]) -> bool:
     if inner is None:
         return not below or named
     return has_field(inner, below[1:] if named else below)
+
+
+def _is_required(cls: object, path: tuple[str, ...]) -> bool:
+    """Whether it is a key of the dataclass tree that has no default."""
+    if cls is None or path[0] not in hints(cls):
+        return False
+    below = path[2:] if _is_named(cls, path[0]) else path[1:]
+    needed = any(default_of(item) is MISSING for item in fields(cls) if item.name == path[0])  # type: ignore[arg-type]
+    return _is_required(_block(cls, path[0]), below) if below else needed and len(path) == 1
 
 
 def _target(target: str, source: tuple[str, ...]) -> tuple[str, ...]:
