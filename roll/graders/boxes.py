@@ -38,39 +38,46 @@ class Box(NamedTuple):
         return (self.right - self.left) * (self.bottom - self.top)
 
 
+class Labelled(NamedTuple):
+    box: Box
+    label: str
+
+
 def overlap(one: Box, other: Box) -> float:
     """Intersection over union: |A∩B| / (|A| + |B| - |A∩B|)."""
     width = min(one.right, other.right) - max(one.left, other.left)
     height = min(one.bottom, other.bottom) - max(one.top, other.top)
     shared = max(width, 0.0) * max(height, 0.0)
-    return shared / (one.area + other.area - shared)
+    return shared / (one.area + other.area - shared) if shared else 0.0
 
 
-def matched(found: Sequence[Box], true: Sequence[Box]) -> list[float]:
-    """The overlaps of pairs, each box in one at most: greedily, the pair that overlaps most first, of equal ones the earlier.
-    Boxes that overlap with none are in no pair."""
-    pairs = sorted(((-overlap(a, b), i, j) for i, a in enumerate(found) for j, b in enumerate(true)))
-    taken, overlaps = (set[int](), set[int]()), list[float]()
-    for negative, i, j in pairs:
-        if negative < 0 and i not in taken[0] and j not in taken[1]:
+def paired(found: Sequence[Box], true: Sequence[Box]) -> list[tuple[float, int, int]]:
+    """Pairs as overlap and places, each box in one at most: greedily, the pair that overlaps most first, of equal ones the
+    earlier. Boxes that overlap with none are in no pair."""
+    overlaps = ((overlap(a, b), i, j) for i, a in enumerate(found) for j, b in enumerate(true))
+    taken, pairs = (set[int](), set[int]()), list[tuple[float, int, int]]()
+    for pair in sorted((each for each in overlaps if each[0] > 0), key=lambda each: (-each[0], *each[1:])):
+        _, i, j = pair
+        if i not in taken[0] and j not in taken[1]:
             taken[0].add(i)
             taken[1].add(j)
-            overlaps.append(-negative)
-    return overlaps
+            pairs.append(pair)
+    return pairs
 
 
 def boxes_of(text: str) -> list[Box] | None:
     """`[x1, y1, x2, y2]`, a list of such lists, or of objects with one (`NAMES`); None if it is none of these."""
-    value = _json(text)
+    value = json_of(text)
     if isinstance(value, dict) or (isinstance(value, list) and value and not isinstance(value[0], list | dict)):
         value = [value]
     if not isinstance(value, list) or len(value) > MOST_BOXES:
         return None
-    boxes = [_box(each) for each in value]
+    boxes = [box_of(each) for each in value]
     return None if None in boxes else [box for box in boxes if box is not None]
 
 
-def _box(value: object) -> Box | None:
+def box_of(value: object) -> Box | None:
+    """A box with an area; None for anything else."""
     if isinstance(value, dict):
         value = next((value[name] for name in NAMES if name in value), None)
     if not isinstance(value, list) or len(value) != 4 or not all(type(each) in (int, float) for each in value):
@@ -86,7 +93,8 @@ def _answer(response: str) -> tuple[str, bool]:
     return (tagged[-1], True) if tagged else (response[-READ:], False)
 
 
-def _json(text: str) -> Any:
+def json_of(text: str) -> Any:
+    """None for what is no JSON."""
     fenced = _FENCE.match(text)
     try:
         return json.loads(fenced[1] if fenced else text, parse_constant=_no_number)
@@ -99,7 +107,7 @@ def _no_number(name: str) -> NoReturn:
 
 
 class BoxIoURewardWorker(RewardWorker):
-    """Of the overlaps (IoU) of the boxes found with those of the ground truth, paired greedily (`matched`): their sum, divided by
+    """Of the overlaps (IoU) of the boxes found with those of the ground truth, paired greedily (`paired`): their sum, divided by
     the larger number of boxes, `sum(IoU) / max(found, true)`; so one box earns its IoU, and boxes too many or too few cost.
 
     `reward_args`: `threshold`, above 0 and at most 1: then a pair counts from this overlap on, and the reward is
@@ -124,7 +132,7 @@ class BoxIoURewardWorker(RewardWorker):
             return 0.0, {"format": False}
         if not found and not true:
             return 1.0, {"format": True}
-        overlaps = matched(found, true)
+        overlaps = [each for each, _, _ in paired(found, true)]
         if self._threshold is None:
             return math.fsum(overlaps) / max(len(found), len(true)), {"format": True}
         return 2 * sum(each >= self._threshold for each in overlaps) / (len(found) + len(true)), {"format": True}
@@ -152,7 +160,7 @@ class CountRewardWorker(RewardWorker):
         if true is None:
             raise ValueError(f"the ground truth {sample.prompt.ground_truth[:80]!r} is no whole number")
         found = _whole(answer) if tagged else None
-        if not tagged and isinstance(said := _json(sample.response_text), dict) and type(said.get("count")) is int:
+        if not tagged and isinstance(said := json_of(sample.response_text), dict) and type(said.get("count")) is int:
             found = said["count"]
         if found is None:
             return 0.0, {"format": False}

@@ -13,6 +13,8 @@ from roll.prompts.messages import IMAGE, IMAGE_KINDS
 MARK = "<image>"
 MOST = 64
 """Images of a row."""
+SIZES = "image_sizes"
+"""Column of their widths and heights, which rewards may ask for."""
 _ALLOWED = 'a list of {"type": "text", "text": ...}, or data_args.images: {} with a model that sees'
 
 
@@ -50,9 +52,11 @@ class RowImages:
         columns = iter(enumerate(self._listed))
         return tuple(self._read(reader, each, columns) for each in self._inline)
 
-    def named(self, stored: Sequence[StoredImage]) -> dict[str, list[str]]:
-        """The column with the names of their files in its place."""
-        return {self._reader.args.column: [image.name for image in stored]} if self._reader is not None and stored else {}
+    def named(self, stored: Sequence[StoredImage]) -> dict[str, object]:
+        """The column with the names of their files in its place, and their sizes."""
+        if self._reader is None or not stored:
+            return {}
+        return {self._reader.args.column: [each.name for each in stored], SIZES: [[each.width, each.height] for each in stored]}
 
     def _read(self, reader: ImageReader, given: object | None, columns: Iterator[tuple[int, object]]) -> StoredImage:
         if given is not None:

@@ -7,11 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roll_surface import ROLLS_KEYS, keys
 
+from roll.compat.roll import translation
 from roll.compat.roll.report import DEFAULTS, other_defaults
-from roll.compat.roll.rule import DROP, ROLES
+from roll.compat.roll.rule import DROP, ROLES, KeyRule
 from roll.compat.roll.translation import RULES, has_field, translate
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.arguments import STRATEGY_CONFIGS
+from roll.core.configs.problems import ConfigError
 from roll.core.configs.rlvr import RLVRConfig
 from roll.plan.load_report import LoadReport
 from roll.plan.rules.loading import load_config
@@ -379,7 +381,7 @@ def test_classes_and_environments_of_roll_that_are_not_here():
 
 
 def test_a_file_of_rolls_for_models_that_see_is_read():
-    """As its examples of RLVR on images are written; what boxes earn there is told to be another reward, and stays."""
+    """As its examples of RLVR on images are written."""
     detection = "roll.pipeline.rlvr.rewards.detection_reward_worker.DetectionRewardWorker"
     data = {"template": "qwen2-vl", "image_max_pixels": 1048576}
     written = {
@@ -387,13 +389,29 @@ def test_a_file_of_rolls_for_models_that_see_is_read():
         "actor_train": {"model_args": {"freeze_module_prefix": "model.visual"}, "data_args": data},
         "rewards": {"boxes": {"worker_cls": detection}},
     }
-    made = translate(written, RLVRConfig, has_class=lambda path: False)
+    made = translate(written, RLVRConfig, has_class=lambda path: True)
     read = made.mapping["actor_train"]
     assert read["model_args"] == {"freeze_vision": True}
     assert read["data_args"] == {"template": "native", "images": {"max_pixels": 1048576}}
-    (note,) = made.lacking
-    assert note.key == "rewards.boxes.worker_cls" and "BoxIoURewardWorker" in note.message
+    assert made.lacking == []
     assert made.mapping["rewards"]["boxes"]["worker_cls"] == detection
+
+
+@pytest.mark.parametrize("compat", [False, True])
+def test_a_lacking_value_of_a_key_that_is_needed_is_told_by_its_own_reason(compat, monkeypatch, tmp_path):
+    elsewhere = "roll.pipeline.rlvr.rewards.elsewhere.Worker"
+    rule = KeyRule("rewards.<name>.worker_cls", "lacking", "asks a service", when=lambda v, b: v == elsewhere)
+    monkeypatch.setitem(translation._BY_NAME, "worker_cls", [rule])
+    (tmp_path / "run.yaml").write_text(f"pretrain: x\nprompt_length: 8\nrewards: {{a: {{worker_cls: {elsewhere}}}}}\n")
+    key = "rewards.a.worker_cls"
+    if compat:
+        _, report = load(tmp_path, "run", compat=True)
+        assert [(note.key, note.value, note.message) for note in report.lacking] == [(key, elsewhere, "asks a service")]
+    else:
+        with pytest.raises(ConfigError) as refused:
+            load(tmp_path, "run")
+        (problem,) = refused.value.problems
+        assert (problem.key, problem.value, problem.message) == (key, elsewhere, "is not supported: asks a service")
 
 
 def test_a_classifier_of_rolls_is_the_reward_model_of_its_domain():

@@ -115,7 +115,11 @@ REFUSED = {
     "a column": ({"actor_train.data_args": {"template": "native", "images": {"column": "x"}}}, "data_args.images.column"),
     "an engine": (
         {"actor_infer": {"device_mapping": "1", "strategy_args": {"strategy_name": "sglang"}}},
-        "does not see the images",
+        "does not see the images of data_args.images; fix: hf_infer or vllm",
+    ),
+    "a trainer": (
+        {"actor_train.strategy_args": {"strategy_name": "megatron_train"}},
+        "does not see the images of data_args.images; fix: fsdp2_train or deepspeed_train",
     ),
     "nothing to see it": ({"custom_envs.lake.env_config.render_mode": "human"}, "render_mode"),
 }

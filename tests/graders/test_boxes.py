@@ -9,7 +9,7 @@ import time
 import pytest
 
 from roll.core.data.sample import Prompt, Sample
-from roll.graders.boxes import Box, BoxIoURewardWorker, CountRewardWorker, boxes_of, matched, overlap
+from roll.graders.boxes import Box, BoxIoURewardWorker, CountRewardWorker, boxes_of, overlap, paired
 
 CONFIG = {"timeout_s": 5.0, "max_concurrency": 2}
 ONE, TWO = "[0, 0, 10, 10]", "[[0, 0, 10, 10], [20, 20, 30, 40]]"
@@ -100,7 +100,7 @@ def test_overlaps_are_those_of_counted_squares_and_pairs_are_greedy():
         both, either = squares(one) & squares(other), squares(one) | squares(other)
         assert overlap(one, other) == pytest.approx(len(both) / len(either), abs=1e-12) == overlap(other, one)
         found, true = [drawn() for _ in range(4)], [drawn() for _ in range(3)]
-        overlaps = matched(found, true)
+        overlaps = [each for each, _, _ in paired(found, true)]
         assert overlaps == sorted(overlaps, reverse=True) and len(overlaps) <= 3
         best = max(overlap(a, b) for a in found for b in true)
         assert overlaps[:1] == ([pytest.approx(best)] if best > 0 else [])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from roll.compat.roll.readings import DETECTION, ROWS
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.derived import derive
 from roll.core.configs.plain import to_mapping
@@ -83,6 +84,10 @@ def test_files_of_models_that_see_mean_what_they_mean_in_roll():
     assert prompts.validation.data_args.images is not None and prompts.actor_train.data_args.template == "native"
     assert agents.actor_train.data_args.images is not None and not agents.actor_train.model_args.freeze_vision
     assert agents.custom_envs["Sokoban"].env_type == "sokoban_drawn"
+    assert agents.custom_envs["Sokoban"].agent_template == "turn {turn_idx}{observation}"
+    assert (prompts.actor_train.data_args.tag, prompts.validation.data_args.ground_truth) == tuple(ROWS.values())
+    named = prompts.rewards["found"]
+    assert named.worker_cls == DETECTION and named.reward_args == {"total_steps": 100}, "for a threshold that is dynamic"
 
 
 @pytest.mark.parametrize("path", sorted((ROLL / "refused").glob("*.yaml")), ids=name_of)
@@ -159,12 +164,12 @@ def test_rewards_and_environments_exclude_each_other(tmp_path):
 
 def test_what_roll_reads_is_lacking_and_what_nobody_reads_unknown(tmp_path):
     text = (
-        "train_env_manager: {tags: [L]}\ncustom_envs:\n  L: {env_type: gem, pre_step_template: x, else: 1}\nnobody: 1\n"
+        "train_env_manager: {tags: [L]}\ncustom_envs:\n  L: {env_type: gem, user_prompt_format: x, else: 1}\nnobody: 1\n"
         "actor_train: {strategy_args: {strategy_name: megatron_train, strategy_config: {moe_aux_loss_coeff: 0.1, other: 1}}}\n"
     )
     _, report = load(*written(tmp_path, text), compat=True)
     config = "actor_train.strategy_args.strategy_config"
-    assert {note.key for note in report.lacking} == {"custom_envs.L.pre_step_template", f"{config}.moe_aux_loss_coeff"}
+    assert {note.key for note in report.lacking} == {"custom_envs.L.user_prompt_format", f"{config}.moe_aux_loss_coeff"}
     told = {note.key: note.message for note in report.unknown}
     assert told["nobody"] == "neither ROLL nor this project has such a key"
     assert told.keys() == {"nobody", "custom_envs.L.else", f"{config}.other"}

@@ -21,6 +21,7 @@ _REWARDS = {
     "code_sandbox_reward_worker": ("roll.graders.code_rule", "CodeSandboxRewardWorker"),
     "count_reward_worker": ("roll.graders.boxes", "CountRewardWorker"),
     "crossthinkqa_rule_reward_worker": ("roll.graders.rules", "CrossThinkQARuleRewardWorker"),
+    "detection_reward_worker": ("roll.graders.detection", "DetectionRewardWorker"),
     "environment_reward_worker": ("roll.graders.rules", "EnvironmentRewardWorker"),
     "exact_match_reward_worker": ("roll.graders.rules", "ExactMatchRewardWorker"),
     "general_val_rule_reward_worker": ("roll.graders.rules", "GeneralValRuleRewardWorker"),

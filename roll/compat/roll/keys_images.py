@@ -38,10 +38,10 @@ def _images(file: Siblings) -> dict[str, Any]:
 def _freezes_towers(value: object, file: Siblings) -> bool:
     prefixes = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
     towers = bool(prefixes) and all(isinstance(each, str) and each.strip().startswith(_TOWERS) for each in prefixes)
-    return towers and _sees(file)
+    return towers and sees(file)
 
 
-def _sees(file: Siblings) -> bool:
+def sees(file: Siblings) -> bool:
     """Whether the file is of a model that sees, by its options or by names."""
     data = value_at(file, ("actor_train", "data_args"))
     named = (("pretrain",), ("actor_train", "model_args", "model_name_or_path"), ("actor_train", "data_args", "template"))
@@ -52,6 +52,17 @@ def _sees(file: Siblings) -> bool:
 def _is_drawn(value: object, block: Siblings) -> bool:
     config = block.get("env_config")
     return value == "sokoban" and isinstance(config, Mapping) and config.get("render_mode") == "rgb_array"
+
+
+_BEFORE, _BEHIND = "pre_step_template", "next_step_template"
+
+
+def _around(value: object, block: Siblings) -> dict[str, Any]:
+    return {".agent_template": f"{block.get(_BEFORE) or ''}{{observation}}{block.get(_BEHIND) or ''}"}
+
+
+def _are_texts(value: object, block: Siblings) -> bool:
+    return all(isinstance(block.get(name, ""), str) for name in (_BEFORE, _BEHIND))
 
 
 IMAGES = (
@@ -78,7 +89,9 @@ IMAGES = (
     KeyRule("custom_envs.<name>.env_type", "alias", "read as sokoban_drawn, which is seen",
             lambda v, b: {".env_type": "sokoban_drawn", ".env_config.render_mode": DROP}, _is_drawn,
             "sokoban with env_config.render_mode: rgb_array"),
+    *(KeyRule(f"custom_envs.<name>.{name}", "alias", f"read as agent_template: {_BEFORE}, {{observation}}, {_BEHIND}", _around,
+              _are_texts, "texts", absent=True) for name in (_BEFORE, _BEHIND)),
     *(lacking(f"custom_envs.<name>.{name}", "the text of each turn is agent_template, with the picture as {observation}; the "
-              "rules are agent_system_template") for name in ("pre_step_template", "next_step_template", "user_prompt_format")),
+              "rules are agent_system_template") for name in (_BEFORE, _BEHIND, "user_prompt_format")),
     lacking("custom_envs.<name>.reward_template", "rewards are told to nobody: they are no part of a turn's text"),
 )  # fmt: skip

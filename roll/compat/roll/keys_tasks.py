@@ -148,14 +148,6 @@ REWARDS = (
             "belongs to a domain: `rewards.<name>.judge`, or `rewards.<name>.reward_model`"),
 )  # fmt: skip
 
-CLASSES_NOT_HERE = {
-    "roll.pipeline.rlvr.rewards.detection_reward_worker.DetectionRewardWorker": (
-        "scores boxes of named classes by COCO's average precision, weighted by each row's verifier_parm and the variable "
-        "DET_IOU_THRESHOLD; here box_iou_reward_worker.BoxIoURewardWorker scores boxes without classes or confidence by overlap"
-    ),
-}
-"""What classes of ROLL do that have no like here."""
-
 _PLACEHOLDERS = {
     "{env_instruction}": "{instructions}",
     "{current_observation}": "{observation}",

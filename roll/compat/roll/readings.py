@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import isclose, isfinite, sqrt
 from typing import Any
 
+from roll.compat.roll.keys_images import sees
 from roll.compat.roll.rule import DROP, value_at
 from roll.core.configs.rlvr import RLVRConfig
 
@@ -55,7 +56,10 @@ def blocks(mapping: Mapping[str, object], name: str) -> Iterator[tuple[Path, Map
             yield (name, each), block
 
 
+ROWS = {"tag": "data_source", "ground_truth": "reward_model.ground_truth"}
+"""Columns of rows with images, as ROLL reads them."""
 MATH = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker"
+DETECTION = "roll.pipeline.rlvr.rewards.detection_reward_worker.DetectionRewardWorker"
 K3_CLAMP = 10.0
 
 
@@ -139,6 +143,21 @@ def _math(mapping: Mapping[str, object]) -> Reads:
             yield (*path, "worker_cls"), {(*path, "reward_args", "answer_part"): "conclusion"}
 
 
+def _detection(mapping: Mapping[str, object]) -> Reads:
+    steps = whole(mapping.get("max_steps"))
+    for path, block in blocks(mapping, "rewards"):
+        if block.get("worker_cls") == DETECTION and steps is not None and steps > 0:
+            yield (*path, "worker_cls"), {(*path, "reward_args", "total_steps"): steps}
+
+
+def _rows(mapping: Mapping[str, object]) -> Reads:
+    for block in ("actor_train", "validation"):
+        path: Path = (block, "data_args")
+        data = value_at(mapping, path)
+        if isinstance(data, Mapping) and sees(mapping) and data.get("custom_data_kwargs_func") is None:
+            yield (*path, "file_name"), {(*path, name): column for name, column in ROWS.items()}
+
+
 BOTH: tuple[Reading, ...] = (
     Reading("dual_clip_loss", "true", "ROLL's bound is 1 + 2·pg_clip", _dual_clip),
     Reading("use_kl_loss", "true", "ROLL limits the k3 of each token to ±10", _clamped_kl),
@@ -154,4 +173,8 @@ RLVR: tuple[Reading, ...] = (
             "mean -1 where none is given, and a group of one always passes", _filters),
     Reading("rewards.<name>.worker_cls", MATH.rpartition(".")[2], "ROLL looks for the answer after </think>, else in the last "
             "paragraph; where there is neither the reward is 0", _math),
+    Reading("rewards.<name>.worker_cls", f"{DETECTION.rpartition('.')[2]}, with max_steps", "ROLL's threshold that is dynamic "
+            "goes by the run's steps", _detection),
+    Reading("actor_train.data_args.file_name", "a model that sees, without custom_data_kwargs_func",
+            "ROLL's rows with images are those of Orsta-Data-47k", _rows),
 )  # fmt: skip

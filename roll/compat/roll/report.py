@@ -9,7 +9,7 @@ from typing import Any
 
 from roll.compat.roll.differences import LOSS, Difference, Written, agentic, where
 from roll.compat.roll.keys_tasks import QUESTIONS
-from roll.compat.roll.readings import MATH
+from roll.compat.roll.readings import DETECTION, MATH
 from roll.compat.roll.rule import value_at
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.estimators import STEP_ESTIMATORS
@@ -80,9 +80,9 @@ def _of_tags(key: str, when: str, note: str, holds: Callable[[Any], bool]) -> Di
     return Difference(f"custom_envs.<name>.{key}", when, note, lambda config, written: _environments(config, key, holds))
 
 
-def _by_math_rule(config: PPOConfig, written: Written) -> list[str]:
+def _rewarded_by(worker: str, config: PPOConfig, written: Written) -> list[str]:
     rewards = config.reward_configs
-    return [f"rewards.{name}.worker_cls" for name, reward in rewards.items() if reward.worker_cls == MATH]
+    return [f"rewards.{name}.worker_cls" for name, reward in rewards.items() if reward.worker_cls == worker]
 
 
 def _remembers(manager: str, env: Any) -> bool:
@@ -127,7 +127,12 @@ TASKS: tuple[Difference, ...] = (
           lambda c: c.async_generation_ratio > 0 and c.staleness_policy == "wait"),
     Difference("rewards.<name>.worker_cls", MATH.rpartition(".")[2], "compares by math-verify, as ROLL does, but takes back "
                "what a strict reader would not accept, such as a remark or two values in the box",
-               _by_math_rule),
+               partial(_rewarded_by, MATH)),
+    Difference("rewards.<name>.worker_cls", DETECTION.rpartition(".")[2], "the boxes that overlap most are compared first, where "
+               "ROLL's code compares the last ones, so that right boxes in another order earn less; boxes without area, or with "
+               "coordinates beyond a million, are none; apostrophes in labels are read; a row without boxes or weights, and a "
+               "DET_IOU_THRESHOLD that is none of ROLL's, are errors, in ROLL 0 and average; dynamic goes by the version that "
+               "wrote the answer", partial(_rewarded_by, DETECTION)),
     _of_tags("env_config.action_pattern", ", ".join(_GAMES), "of several answers in one text the last counts, as an agent may "
              "correct itself; in ROLL the first", lambda env: env.env_type in _GAMES),
     _of_tags("env_type", ", ".join(_GAMES), "the same game, with its rules told in other words, in the system prompt and as "

@@ -9,11 +9,11 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
 from roll.compat.roll import keys_images, keys_roles, keys_rows, keys_run, keys_tasks, keys_verl, readings, readings_agentic
-from roll.compat.roll.keys_tasks import CLASSES_NOT_HERE, NOT_HERE, YOUR_OWN
+from roll.compat.roll.keys_tasks import NOT_HERE, YOUR_OWN
 from roll.compat.roll.pipelines import CONFIGS
 from roll.compat.roll.readings import Path, Reading
 from roll.compat.roll.readings_agentic import meant
@@ -82,6 +82,9 @@ def translate(
     for _ in range(_PASSES):  # a value under its new name may itself be one that is read as another
         if not _apply(list(_hits(result.mapping, cls, (), result.mapping)), cls, result):
             break
+    for note in result.lacking:
+        if _is_required(cls, path := tuple(note.key.split("."))):  # or it would be missing besides
+            write_at(result.mapping, path, note.value)
     if written_for_roll:
         for path, kind in list(_unwanted_nulls(result.mapping, cls, ())):
             remove(result.mapping, path)
@@ -93,7 +96,8 @@ def translate(
                 write_at(result.mapping, each.path, copy.deepcopy(each.target))
             result.aliased.append(Note(".".join(each.path), each.value, each.note))
     known = {name: value for name, value in result.mapping.items() if has_field(cls, (name,))}
-    result.lacking += _absent(known, (), has_class, has_environment)
+    told = {note.key for note in result.lacking}
+    result.lacking += [note for note in _absent(known, (), has_class, has_environment) if note.key not in told]
     return result
 
 
@@ -170,8 +174,7 @@ def _absent(
         if isinstance(value, Mapping):
             yield from _absent(value, path, has_class, has_environment)
         elif name in _CLASS_KEYS and isinstance(value, str) and value.startswith("roll.") and not has_class(value):
-            said = CLASSES_NOT_HERE.get(value, f"there is no {value.rpartition('.')[2]}; write the dotted path of your own class")
-            yield Note(".".join(path), value, said)
+            yield Note(".".join(path), value, f"there is no {value.rpartition('.')[2]}; write the dotted path of your own class")
         elif name == "env_type" and above[:1] == ("custom_envs",) and isinstance(value, str) and not has_environment(value):
             yield Note(".".join(path), value, f"{NOT_HERE.get(value, NO_SUCH)}; {YOUR_OWN}")
 
@@ -219,6 +222,15 @@ def has_field(cls: object, path: tuple[str, ...]) -> bool:
     if inner is None:
         return not below or named
     return has_field(inner, below[1:] if named else below)
+
+
+def _is_required(cls: object, path: tuple[str, ...]) -> bool:
+    """Whether it is a key of the dataclass tree that has no default."""
+    if cls is None or path[0] not in hints(cls):
+        return False
+    below = path[2:] if _is_named(cls, path[0]) else path[1:]
+    needed = any(default_of(item) is MISSING for item in fields(cls) if item.name == path[0])  # type: ignore[arg-type]
+    return _is_required(_block(cls, path[0]), below) if below else needed and len(path) == 1
 
 
 def _target(target: str, source: tuple[str, ...]) -> tuple[str, ...]:

@@ -38,7 +38,10 @@ def _blind(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
         chosen, seeing = role.strategy_args.strategy_name, engines_that("images") if name == "actor_infer" else TRAINERS
         if chosen not in seeing:
             key = f"{name}.strategy_args.strategy_name"
-            yield Problem(key, chosen, "does not see the images of data_args.images", " or ".join(seeing))
+            kind = chosen.rpartition("_")[2]
+            fix = " or ".join([each for each in seeing if each.endswith(f"_{kind}")] or seeing)
+            fix += ", without its strategy_config" if role.strategy_args.strategy_config else ""
+            yield Problem(key, chosen, "does not see the images of data_args.images", fix)
     adapters = config.actor_train.model_args
     updates = adapters.lora_update if adapters.lora_target is not None else "merged"
     refused = (
