@@ -107,8 +107,9 @@ class WiredBackend(SimulatedBackend):
     count: Counted
 
     async def start(self, spec: WorkerSpec) -> SimulatedHandle:
-        worker = Wire(self._make(spec))
-        handle = self.workers[spec.name] = WiredHandle(spec.name, worker, self.links, self._costs.call_s)
+        part = self.part(spec)
+        worker = Wire(self._make(spec, part))
+        handle = self.workers[spec.name] = WiredHandle(spec.name, worker, self.links, self._costs.call_s, part)
         handle.count = self.count
         return handle
 

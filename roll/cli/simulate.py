@@ -218,8 +218,13 @@ def _told(predictions: Sequence[Prediction], costs: Costs) -> Iterator[str]:
 
 def _unsaid(config: Config, costs: Costs) -> Iterator[str]:
     """What matters, and neither a run nor a table has said."""
+    from roll.simulate.calibration import overlaps
+
     devices = [device for worker in config.roles().values() for device in worker.devices]
-    if costs.turn_s == 0 and len({*devices}) < len(devices):
+    if overlaps(config):
+        fits = "; no memory is planned: roll check says whether both fit" if config.sharing == "auto" else ""
+        yield f"overlap_speed is {costs.overlap_speed:g}: of its speed each of two roles has that compute on one device{fits}"
+    elif costs.turn_s == 0 and len({*devices}) < len(devices):
         yield "turn_s is 0: roles that share devices sleep and wake in the time of a call; a trace of such a run says how long"
 
 

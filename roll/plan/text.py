@@ -170,9 +170,16 @@ def _memory(plan: Plan) -> Iterator[str]:
         yield from _role_memory(role)
     for group in plan.devices:
         if len(group.roles) > 1 and group.bytes:
-            yield f"  {'together':<{INDENT}}{size(group.bytes)}: {' and '.join(group.roles)} take turns"
+            yield f"  {'together':<{INDENT}}{size(group.bytes)}: {_together(plan, group.roles)}"
     for part in plan.host:
         yield f"  {'on the host':<{INDENT}}{size(part.bytes)}  {part.name}: {part.formula}"
+
+
+def _together(plan: Plan, names: Sequence[str]) -> str:
+    beside = [role.role for role in plan.roles if role.role == "actor_infer" and role.overlaps and role.role in names]
+    in_turn = [name for name in names if name not in beside]
+    turns = " and ".join(in_turn) + (" take turns" if len(in_turn) > 1 else "")
+    return f"{turns}{', ' if len(in_turn) > 1 else ' and '}{beside[0]} at the same time" if beside else turns
 
 
 def _role_memory(role: RoleMemory) -> Iterator[str]:

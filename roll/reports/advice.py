@@ -52,6 +52,10 @@ class Halves:
     train_devices: int
     apart: bool = True
     """Whether no device is of both halves."""
+    overlap: bool = False
+    """Halves that share devices work there at the same time, else in turns."""
+    turning: float = 0.0
+    """Share of the time in which roles slept or woke."""
     one_process: bool = False
     """Both halves are in one process, where they would slow each other down."""
 
@@ -141,6 +145,9 @@ def sentences(seen: Halves, waited: float | None = None, wasted: str | None = No
     if seen.ratio == 0 and seen.apart:
         stood = max(0.0, 1 - seen.rollout_s / seen.step_s)
         where = f"the halves wait for each other: training for groups {waited:.0%} of the time, rollouts for training {stood:.0%}"
+    if not seen.apart:
+        yield from _shared(seen, waited)
+        return
     advices, before = advise(seen), seen.step_s
     if not advices:
         yield f"balanced: {where}; async_generation_ratio, device_mapping and max_running_requests would not change much"
@@ -150,6 +157,19 @@ def sentences(seen: Halves, waited: float | None = None, wasted: str | None = No
         gain = f"a step would take about {one.step_s:.3g} s instead of {before:.3g} s ({1 - one.step_s / before:.0%} less)"
         yield f"{one.key}: {one.value}: {gain}, if {one.provided}"
         before = one.step_s
+
+
+def _shared(seen: Halves, waited: float) -> Iterator[str]:
+    """What one half takes from the other on devices of both is not known, so that no gain is predicted but that of turns."""
+    waits = f"training waited for groups {waited:.0%} of the time"
+    if seen.overlap:
+        yield f"both halves work on their devices at the same time: {waits}; what they take from each other is not known"
+        return
+    yield f"the halves take turns on their devices: {waits}"
+    if seen.turning >= LEAST_GAIN:
+        key = "sharing: auto" if seen.ratio else "sharing: auto with async_generation_ratio: 1"
+        spent = f"nobody sleeps and wakes, which took {seen.turning:.0%} of the time"
+        yield f"{key}: {spent}, if the devices have memory for both at once: roll check says"
 
 
 def slow_link(updates: Mapping[str, float], wall_s: float, whole: bool) -> list[str]:
@@ -218,7 +238,9 @@ class Adviser(Callback):
         told_apart = not together or config.async_generation_ratio == 0
         steady = self._seen[1:]  # for the first everything is slow
         if config.trains and steady and told_apart and not summary["advice"]:
-            seen = self._halves(steady, progress.generating_s, progress.places)
+            turns = summary.get("device_turns") or {"count": 0, "mean_s": 0.0}
+            turning = turns["count"] * turns["mean_s"] / max(progress.elapsed_s, 1e-9)
+            seen = replace(self._halves(steady, progress.generating_s, progress.places), turning=turning)
             summary["advice"] = [*sentences(seen, waiting(self._curves.curve), wasted(summary["groups"]))]
             summary["advised"] = {one.key: one.value for one in advise(seen)}
 
@@ -240,5 +262,6 @@ class Adviser(Callback):
             rollout_devices=len(infer),
             train_devices=len(roles["actor_train"].devices),
             apart=all(map(infer.isdisjoint, of_training)),
+            overlap=config.sharing == "overlap",
             one_process=self._one_process,
         )

@@ -15,9 +15,10 @@ from roll.core.errors import WorkerDied
 from roll.core.pipeline.roles import of_trainer
 from roll.platform.local_backend import OneNode
 from roll.simulate.costs import Costs
+from roll.simulate.shared_devices import Part
 
-Make = Callable[[WorkerSpec], object]
-"""Makes the worker of a specification."""
+Make = Callable[[WorkerSpec, Part], object]
+"""Makes the worker of a specification, with its part of its devices."""
 WHOLE = frozenset({"receive_bucket", "activate_weights"})
 """Calls whose measured seconds are those of the call."""
 
@@ -25,8 +26,9 @@ WHOLE = frozenset({"receive_bucket", "activate_weights"})
 class SimulatedHandle:
     killable = True
 
-    def __init__(self, name: str, worker: Any, links: Links, call_s: float) -> None:
+    def __init__(self, name: str, worker: Any, links: Links, call_s: float, part: Part) -> None:
         self.name = name
+        self._part = part
         self._message_s = call_s / 2
         self.worker = worker
         self._links = links
@@ -65,6 +67,7 @@ class SimulatedHandle:
         if self._dead.done():
             return
         self._dead.set_result(None)
+        self._part.leave()
         for answer, work in list(self._open.items()):
             work.cancel()
             if not answer.done():
@@ -122,6 +125,8 @@ class SimulatedBackend(OneNode):
         self.links = Links(costs.message_s)
         self.workers: dict[str, SimulatedHandle] = {}
         """The newest of each name."""
+        self._parts: dict[int, list[Part]] = {}
+        """Of each device."""
 
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         return self._inventory
@@ -132,10 +137,14 @@ class SimulatedBackend(OneNode):
     async def start(self, spec: WorkerSpec) -> SimulatedHandle:
         await asyncio.sleep(self._costs.start_s)
         await self.links.pass_one()
-        worker = self._make(spec)
+        part = self.part(spec)
+        worker = self._make(spec, part)
         call_s = 0.0 if of_trainer(spec.name.rpartition("-")[0]) else self._costs.call_s
-        handle = self.workers[spec.name] = self.handle(spec.name, worker, self.links, call_s)
+        handle = self.workers[spec.name] = self.handle(spec.name, worker, self.links, call_s, part)
         return handle
+
+    def part(self, spec: WorkerSpec) -> Part:
+        return Part(spec.placement.devices, self._parts, self._costs.overlap_speed)
 
     async def shutdown(self) -> None:
         for handle in self.workers.values():

@@ -51,12 +51,25 @@ def calibrated(run: Path, config: PPOConfig) -> Costs:
         events = [event for file in sorted((run / "trace").glob("*.json.gz")) for event in _events(file)]
         if len(rows) < 3 or not groups:
             raise ValueError(f"it has trained {len(rows)} steps, and 3 say little enough")
-        return _costs(rows, summary, groups, events, ranks, places)
+        costs = _costs(rows, summary, groups, events, ranks, places)
+        return _overlapped(costs) if overlaps(config) and "device_turns" not in summary else costs
     except (OSError, ValueError, LookupError, TypeError) as error:
         what = f"cannot be read as a run: {type(error).__name__}: {error}"
         raise ConfigError(
             [Problem("--trace", str(run), what, "the folder of a run that has trained at least 3 steps")]
         ) from error
+
+
+def overlaps(config: PPOConfig) -> bool:
+    """Whether two roles may compute on one device at the same time (`auto`: the memory decides)."""
+    shared = any(config.on_devices_of("actor_infer", at_once) for at_once in (False, True))
+    return shared and (config.sharing == "overlap" or (config.sharing == "auto" and config.async_generation_ratio > 0))
+
+
+def _overlapped(costs: Costs) -> Costs:
+    """What roles took beside each other has in it what they take from each other."""
+    where = "sharing: overlap: all seconds of the run are beside the other role"
+    return replace(costs, overlap_speed=1.0, measured={**costs.measured, "overlap_speed": where})
 
 
 def _costs(rows: Sequence[Row], summary: Row, groups: Sequence[Row], events: Sequence[Row], ranks: int, places: int) -> Costs:

@@ -93,6 +93,8 @@ class Costs:
     """An engine stands still to take a version that it has received."""
     turn_s: float = 0.0
     """To sleep, and to wake, where roles take turns on devices."""
+    overlap_speed: float = 0.5
+    """Of two roles that compute on one device at the same time (`sharing: overlap`): the share of its speed that each has."""
     start_s: float = 0.0
     """A worker to start."""
     snapshot_s: float = 0.0
@@ -155,6 +157,9 @@ def with_figures(costs: Costs, given: Mapping[str, Any]) -> Costs:
         raise ConfigError(
             [Problem("costs.pass_rate", given["pass_rate"], "is no share", "a number from 0 to 1, or a list of them")]
         )
+    if not 0 < found["overlap_speed"] <= 1:
+        fix = "0.5, half of the device for each, or another share up to 1"
+        raise ConfigError([Problem("costs.overlap_speed", given["overlap_speed"], "is no share above 0", fix)])
     return Costs(**found)
 
 

@@ -21,6 +21,7 @@ from roll.core.weights.bucket import Bucket, WeightManifest
 from roll.core.weights.received import ReceivedBuckets
 from roll.core.workers.infer_interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.simulate.costs import Costs
+from roll.simulate.shared_devices import Part
 
 VOCABULARY = 1 << 31
 """Ids are below this."""
@@ -47,7 +48,7 @@ class _Served:
 class ScriptedEngine:
     """An `InferStrategy`. A token of its results stands for `grain` tokens."""
 
-    def __init__(self, costs: Costs, slots: int, grain: int, version: int) -> None:
+    def __init__(self, costs: Costs, slots: int, grain: int, version: int, part: Part) -> None:
         self._costs = costs
         self._slots = slots
         self._grain = grain
@@ -62,6 +63,9 @@ class ScriptedEngine:
         self._count = 0.0
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._part = part
+        self._speed = part.speed
+        part.told[self] = self._at_other_speed
         self._held = 0
         """Why nothing is sampled: it sleeps, drains or flips."""
         self._still = 0
@@ -163,7 +167,12 @@ class ScriptedEngine:
         self._since = now
 
     def _rate(self) -> float:
-        return self._costs.decode_rate(len(self._running)) / self._grain
+        return self._speed * self._costs.decode_rate(len(self._running)) / self._grain
+
+    def _at_other_speed(self) -> None:
+        self._advance()
+        self._speed = self._part.speed
+        self._plan()
 
     def _fill(self) -> None:
         self._advance()
@@ -182,6 +191,7 @@ class ScriptedEngine:
         while self._heap and self._heap[0][2].result.done():
             heapq.heappop(self._heap)
         (self._empty.clear if self._running else self._empty.set)()
+        self._part.computes(self, bool(self._running) and not self._still)
         if self._heap and not self._still:
             seconds = max(0.0, self._heap[0][0] - self._count) / self._rate()
             self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)

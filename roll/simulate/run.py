@@ -38,6 +38,7 @@ from roll.core.record.validation import ValidationSet
 from roll.core.workers.infer_interface import sampling_params
 from roll.plan.rules.validation import check_config
 from roll.plan.rules.warm_start_rules import ROWS
+from roll.plan.sharing import with_sharing
 from roll.prepare import agentic_run, rlvr_run
 from roll.prepare.agentic_run import AgenticPrepared, AgenticRun
 from roll.prepare.beginning import standing
@@ -47,6 +48,7 @@ from roll.prompts.stored_rows import ANSWERS
 from roll.simulate.backend import SimulatedBackend
 from roll.simulate.costs import Costs
 from roll.simulate.episodes import Numbers, ScriptedEnvironmentWorker, unscripted
+from roll.simulate.shared_devices import Part
 from roll.simulate.virtual_loop import run_virtually
 from roll.simulate.workers import ScriptedInferWorker, ScriptedRewardWorker, ScriptedTrainWorker
 from roll.topologies.rows.warm_start import RowsFirst
@@ -69,7 +71,6 @@ CHOSEN: Mapping[str, Any] = {
     "on_event": OnEventConfig(),
     "logging_steps": NEVER,
     "deterministic": False,
-    "sharing": "turns",
 }
 """Keys that say where and how a run is recorded, or how weights travel; a simulation has its own."""
 
@@ -174,11 +175,11 @@ class Simulation:
             **own,
         )
 
-    def worker(self, spec: WorkerSpec) -> object:
+    def worker(self, spec: WorkerSpec, part: Part) -> object:
         """The scripted worker of a specification."""
         role, config, costs = spec.name.rpartition("-")[0], self.config, self.costs
         if role == "actor_infer":
-            return ScriptedInferWorker(costs, self.grain, spec.kwargs["options"])
+            return ScriptedInferWorker(costs, self.grain, spec.kwargs["options"], part)
         if role == agentic_run.ROLE:
             return ScriptedEnvironmentWorker(costs, self.grain, **spec.kwargs)
         if role.startswith("rewards."):
@@ -186,7 +187,7 @@ class Simulation:
             side_by_side = config.rewards[role.removeprefix("rewards.")].max_concurrency
             return ScriptedRewardWorker(costs, config.seed, side_by_side)
         unseen = int(isinstance(config, AgenticConfig) and not self._grains)
-        return ScriptedTrainWorker(spec.name, costs, self.grain, unseen)
+        return ScriptedTrainWorker(spec.name, costs, self.grain, unseen, part)
 
     def _tasks(self) -> TaskSource:
         config, tasks = self.config, self._rolled_out()
@@ -256,9 +257,6 @@ def simulated(config: PPOConfig, folder: Path) -> Config:
         problems.append(Problem("mode", config.mode, "one half alone is not simulated", "both, and --explorers"))
     if isinstance(config, RLVRConfig) and config.total_epochs is not None:
         problems.append(Problem("total_epochs", config.total_epochs, "no prompts are read, so it says no steps", "max_steps"))
-    if config.sharing == "overlap":
-        message = "what two roles take from each other on one device is not simulated"
-        problems.append(Problem("sharing", config.sharing, message, "turns, or devices of their own"))
     if config.flow.stages:
         problems.append(Problem("flow.stages", len(config.flow.stages), "own stages take real time", "none"))
     if isinstance(config, RLVRConfig) and config.rollout is not None:
@@ -273,6 +271,8 @@ def simulated(config: PPOConfig, folder: Path) -> Config:
     # Nobody goes on from a checkpoint, and nobody hangs: thousands of workers are not asked whether they live.
     chosen |= {"save_steps": NEVER, "heartbeat_timeout": 0.0, "engine_health_interval_s": float(NEVER)}
     config = replace(config, **chosen)
+    decided, _ = with_sharing(config, {}, accelerators=False, device_bytes=None)  # no memory is planned
+    config = replace(config, sharing=decided.sharing)
     if problems := check_config(config, Simulation(config, Costs()).inventory.count):
         raise ConfigError(problems)
     return config

@@ -21,8 +21,8 @@ def per_engine(config: PPOConfig) -> int:
 
 
 def with_devices(config: Config, engines: int | None, trainers: int | None) -> Config:
-    """Trainers first, then engines; roles that had the trainer's devices have them again. None: as many as there are. Raises
-    `ConfigError`."""
+    """Trainers first, then engines, which share no device (`sharing` is for none); roles that had the trainer's devices have them
+    again. None: as many as there are. Raises `ConfigError`."""
     if engines is None and trainers is None:
         return config
     for key, count in (("--engines", engines), ("--trainers", trainers)):
@@ -38,7 +38,7 @@ def with_devices(config: Config, engines: int | None, trainers: int | None) -> C
         "actor_train": replace(config.actor_train, device_mapping=train),
         "actor_infer": replace(config.actor_infer, device_mapping=infer),
     }
-    return replace(_with_roles(config, moved), num_nodes=1, num_gpus_per_node=len(train) + len(infer))
+    return replace(_with_roles(config, moved), sharing="turns", num_nodes=1, num_gpus_per_node=len(train) + len(infer))
 
 
 def _with_roles(config: Config, roles: Mapping[str, Any]) -> Config:

@@ -21,6 +21,7 @@ from roll.core.weights.received import ReceivedBuckets
 from roll.core.workers.workers import InferWorker
 from roll.simulate.costs import MIB, Costs
 from roll.simulate.engine import ScriptedEngine
+from roll.simulate.shared_devices import Part
 
 SEEDS = 1 << 31
 TRAINED = "trained"
@@ -32,16 +33,17 @@ class ScriptedInferWorker(InferWorker):
 
     engine: type[ScriptedEngine] = ScriptedEngine
 
-    def __init__(self, costs: Costs, grain: int, options: dict[str, Any]) -> None:
-        self._serve(self.engine(costs, options["max_running_requests"], grain, options["version"]), 1)
+    def __init__(self, costs: Costs, grain: int, options: dict[str, Any], part: Part) -> None:
+        self._serve(self.engine(costs, options["max_running_requests"], grain, options["version"], part), 1)
 
 
 class ScriptedTrainWorker:
     """A rank of actor_train, actor_log_prob, reference or critic."""
 
-    def __init__(self, name: str, costs: Costs, grain: int, unseen: int) -> None:
+    def __init__(self, name: str, costs: Costs, grain: int, unseen: int, part: Part) -> None:
         """`unseen`: grains of a sample that take no time: what an episode begins with, which is never nothing."""
         self._name = name
+        self._part = part
         self._unseen = unseen
         self._costs = costs
         self._grain = grain
@@ -71,7 +73,7 @@ class ScriptedTrainWorker:
         await self._work(0.0, self._costs.train_tokens_per_s, batch)
 
     async def step_on_gradients(self, loss: object, totals: object) -> dict[str, float]:
-        await asyncio.sleep(self._costs.train_s)
+        await self._part.work(self._costs.train_s)
         self._trained += 1
         return {}
 
@@ -126,7 +128,7 @@ class ScriptedTrainWorker:
 
     async def _work(self, fixed_s: float, tokens_per_s: float, *batches: TokenBatch) -> None:
         tokens = self._grain * sum(batch.num_tokens - self._unseen * len(batch) for batch in batches)
-        await asyncio.sleep(fixed_s + (tokens / tokens_per_s if tokens_per_s else 0.0))
+        await self._part.work(fixed_s + (tokens / tokens_per_s if tokens_per_s else 0.0))
 
 
 class ScriptedRewardWorker:

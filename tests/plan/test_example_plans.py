@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from roll.core.distributed.machine import Machine
+from roll.plan.load_report import LoadReport
 from roll.plan.memory_plan import CONTEXT, GRAPHS
+from roll.plan.text import whole
 from roll.prepare.check import check
 from roll.prepare.compose import load
 
@@ -25,6 +27,7 @@ APART = (
     "async_generation_ratio=2 actor_infer.device_mapping=8-15 actor_train.device_mapping=0-7 reference.device_mapping=0-7 "
     "actor_train.training_args.gradient_accumulation_steps=128"
 )
+TURNS = "sharing=turns async_generation_ratio=0 +actor_infer.strategy_args.strategy_config.gpu_memory_utilization=0.5"
 
 
 def plan_of(tmp_path, parameters, folder, name, overrides=""):
@@ -48,7 +51,7 @@ def resident(plan, role):
         (BIG, "qwen2.5-7B-rlvr-offpolicy", "rlvr_config", APART, (2, 4, 12 / 8), [{"actor_train", "reference"}, {"actor_infer"}]),
         (SMALL, "qwen2.5-0.5B-agentic", "agent_val_frozen_lake_async", "", (2, 4, 12 / 4), [{"actor_train"}, {"actor_infer"}]),
         # FSDP2 on the one device that the engine has, too: a plain module in bf16 beside its masters.
-        (SMALL, "qwen2.5-gsm8k", "full", "", (2, 4, 12), [{"actor_train", "actor_infer"}]),
+        (SMALL, "qwen2.5-gsm8k", "full", TURNS, (2, 4, 12), [{"actor_train", "actor_infer"}]),
     ],
 )
 def test_bytes_on_the_devices(tmp_path, parameters, folder, name, overrides, trainer, groups):
@@ -81,7 +84,7 @@ def share_of(name):
             {"actor_train": 8 * (2 + 12 / 16), "reference": 8 * 2},
         ),
         (BIG, "qwen2.5-7B-rlvr-offpolicy", "rlvr_config", APART, {"actor_train": 8 * (2 + 12 / 8), "reference": 8 * 2}),
-        (SMALL, "qwen2.5-gsm8k", "full", "", {"actor_train": 2 + 12}),
+        (SMALL, "qwen2.5-gsm8k", "full", TURNS, {"actor_train": 2 + 12}),
     ],
 )  # fmt: skip
 def test_bytes_of_the_host(tmp_path, parameters, folder, name, overrides, asleep):
@@ -98,3 +101,16 @@ def test_bytes_of_the_host(tmp_path, parameters, folder, name, overrides, asleep
             expected["kept weights"] = 2 * parameters
     expected |= {f"{role} asleep": int(each * parameters) for role, each in asleep.items()}
     assert host == pytest.approx(expected, abs=16)
+
+
+def test_both_halves_of_gsm8k_are_on_one_device_of_80_gib_at_the_same_time(tmp_path):
+    """The trainer's bytes, two buckets that it lends, and vLLM's share with the version that arrives beside it."""
+    plan = plan_of(tmp_path, SMALL, "qwen2.5-gsm8k", "full")
+    trainer, _ = resident(plan, "actor_train")
+    assert sum(trainer.values()) == pytest.approx((2 + 4 + 12) * SMALL + 2 * min(GIB, 2 * SMALL), abs=1)
+    engine, _ = resident(plan, "actor_infer")
+    assert engine["weights"] == engine["borrowed weights"] == 2 * SMALL
+    (group,) = plan.devices
+    assert group.bytes == sum(role.awake for role in plan.memory) and 76 * GIB < group.bytes < 80 * GIB
+    told = "\n".join(whole(plan, SERVER, (), LoadReport()))
+    assert "actor_train and actor_infer at the same time" in told and "take turns" not in told

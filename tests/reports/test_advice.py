@@ -96,8 +96,23 @@ def test_no_advice_is_worth_less_than_what_it_is_told_for():
 
 def test_shared_devices_and_short_runs_are_told_nothing():
     seen = virtual(0, 1.0, 1.0, 8)
-    assert advise(replace(seen, apart=False)) == []
+    shared = replace(seen, apart=False, turning=0.2)
+    assert advise(shared) == [] and advise(replace(shared, overlap=True)) == []
     assert advise(replace(seen, steps=LEAST_STEPS - 1)) == [] and list(sentences(replace(seen, steps=LEAST_STEPS - 1))) == []
+
+
+def test_halves_of_one_device_are_told_how_they_share_it_and_what_turns_cost_and_no_other_division():
+    seen = replace(virtual(0, 1.0, 1.0, 8), apart=False)
+    turns = "the halves take turns on their devices: training waited for groups 50% of the time"
+    assert list(sentences(seen)) == [turns]
+    first, second = sentences(replace(seen, turning=0.2))
+    assert first == turns
+    assert second.startswith(
+        "sharing: auto with async_generation_ratio: 1: nobody sleeps and wakes, which took 20% of the time, if"
+    )
+    (line,) = sentences(replace(virtual(1, 4.0, 1.0, 8), apart=False, overlap=True, turning=0.2))
+    assert "at the same time: training waited for groups 7" in line and "is not known" in line
+    assert not [word for word in ("balanced", "device_mapping", "bottleneck") if word in line]
 
 
 def test_halves_that_take_turns_in_one_process_are_advised_to_part():

@@ -133,10 +133,10 @@ class FaultySimulation(Simulation):
     def backend(self) -> FaultyBackend:
         return FaultyBackend(self.inventory, self.costs, self.worker)
 
-    def worker(self, spec: Any) -> object:
+    def worker(self, spec: Any, part: Any) -> object:
         if spec.name.rpartition("-")[0] == "actor_infer":
-            return CheckedInferWorker(self.costs, self.grain, spec.kwargs["options"], wrong=self.wrong)
-        worker = super().worker(spec)
+            return CheckedInferWorker(self.costs, self.grain, spec.kwargs["options"], part, wrong=self.wrong)
+        worker = super().worker(spec, part)
         if isinstance(worker, ScriptedRewardWorker):
             worker.__class__ = FailingRewardWorker
         return worker

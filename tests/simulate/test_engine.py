@@ -9,15 +9,16 @@ from faulty import CheckedEngine
 from roll.core.weights.bucket import Bucket, checksum, manifest_of
 from roll.core.workers.infer_interface import GenerateRequest, SamplingParams
 from roll.simulate.costs import Costs, Spread
+from roll.simulate.shared_devices import Part
 from roll.simulate.virtual_loop import run_virtually
 
 RATES = ((1.0, 10.0), (2.0, 16.0))
 """Alone a request has 10 tokens a second, of two each has 8."""
 
 
-def engine(slots=8, tokens=40.0, wrong=None, **costs):
+def engine(slots=8, tokens=40.0, wrong=None, part=None, **costs):
     table = Costs(tokens_per_s=RATES, response_tokens=Spread(tokens), **costs)
-    return CheckedEngine(table, slots, 1, 0, wrong=[] if wrong is None else wrong)
+    return CheckedEngine(table, slots, 1, 0, part or Part([0], {}, table.overlap_speed), wrong=[] if wrong is None else wrong)
 
 
 def request(name, most=1000, partial=()):
