@@ -29,7 +29,7 @@ from roll.prepare.check import planned_devices
 from roll.prepare.compose import load
 from roll.strategies.train.megatron.supported import DENSE, MIXTURES
 
-ROLES = ("actor_train", "actor_infer", "student_train", "sft_train")
+ROLES = ("actor_train", "actor_infer", "student_train", "student", "sft_train")
 """A file with none of them is a part that others include."""
 _FAMILIES = {"qwen3-next": "qwen3_next", "qwen3.5": "qwen3_5"}
 """The model_type of models that no Megatron role trains, by a part of their names: their folders are not there to be read."""

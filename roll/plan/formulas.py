@@ -81,7 +81,7 @@ def loss_formula(config: PPOConfig, derived: Derived) -> LossFormula:
     if config.entropy_loss_coef:
         terms.append(f"− {config.entropy_loss_coef:g}·mean(H_t)")
     if diverges := bool(config.teachers) and config.distillation.beta is not None:
-        terms.append(f"+ mean({_weights(config)[0]}·D_t)")
+        terms.append(f"+ mean({teacher_weights(config)[0]}·D_t)")
     return LossFormula(
         total=" ".join(terms),
         policy=POLICY_LOSSES[variant].formula(derived.policy_loss) if variant in POLICY_LOSSES else f"your {variant}",
@@ -93,7 +93,7 @@ def loss_formula(config: PPOConfig, derived: Derived) -> LossFormula:
         entropy="H_t of the whole distribution at the sampling temperature" if config.entropy_loss_coef else "",
         advantage=", ".join(_advantage(config, derived)),
         masks="; ".join(_masks(config)),
-        divergence=_divergence(config) if diverges else "",
+        divergence=divergence_formula(config) if diverges else "",
     )
 
 
@@ -161,13 +161,13 @@ def _advantage(config: PPOConfig, derived: Derived) -> Iterator[str]:
     elif config.whiten_advantages:
         yield f"whitened over the tokens of {'each domain' if len(config.domain_weights) > 1 and rlvr else 'the batch'}"
     if config.teachers and config.distillation.beta is None:
-        weight, weights = _weights(config)
+        weight, weights = teacher_weights(config)
         yield f"plus {weight}·(ℓ_T − {'ℓ_p' if derived.recompute_old_logprobs else 'ℓ_b'}) on each token{weights}"
     if config.advantage_clip is not None:
         yield f"A clipped to ±{config.advantage_clip:g}"
 
 
-def _weights(config: PPOConfig) -> tuple[str, str]:
+def teacher_weights(config: PPOConfig) -> tuple[str, str]:
     """The weight of teachers, and where it is no number its values."""
 
     def weight(value: float | list[float]) -> str:
@@ -179,8 +179,8 @@ def _weights(config: PPOConfig) -> tuple[str, str]:
     return "c", f", c = {', '.join(f'{each} ({name})' for each, name in known)}"
 
 
-def _divergence(config: PPOConfig) -> str:
-    given, (_, weights) = config.distillation, _weights(config)
+def divergence_formula(config: PPOConfig) -> str:
+    given, (_, weights) = config.distillation, teacher_weights(config)
     beta = f"{given.kd_beta:g}"
     formula = {
         "forward_kl": "Σ p·(log p − log π)",

@@ -69,9 +69,8 @@ class RowsConfig(PPOConfig, ABC):
         return bool(self.validation_sampling)
 
     def configured_roles(self) -> dict[str, RoleConfig]:
-        engines = {"actor_infer": self.actor_infer} if self.has_engines else {}
-        scoring = {"reference": self.reference} if self.reference is not None else {}
-        return {"actor_train": self.actor_train, **engines, **scoring}
+        unread = {"actor_log_prob", "critic"} | (set() if self.has_engines else {"actor_infer"})
+        return {name: role for name, role in super().configured_roles().items() if name not in unread}
 
     @property
     def group_size(self) -> int:

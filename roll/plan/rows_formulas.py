@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from roll.core.configs.rows import PairLossConfig
 from roll.plan.counts import Quantity
-from roll.plan.formulas import AGGREGATIONS, LossFormula
+from roll.plan.formulas import AGGREGATIONS, LossFormula, divergence_formula, teacher_weights
 from roll.plan.rows_config import DPOConfig, RowsConfig
 
 _TOKENS = {
@@ -17,11 +18,14 @@ _TOKENS = {
 
 
 def rows_formula(config: RowsConfig) -> LossFormula:
-    if not isinstance(config, DPOConfig):
-        return LossFormula(
-            "mean(L_t)", "−ℓ", "none", "", "", AGGREGATIONS[config.loss_agg_mode], "", "", "", _TOKENS[config.loss_on]
-        )
-    return pair_formula(config.dpo)
+    if isinstance(config, DPOConfig):
+        return pair_formula(config.dpo)
+    mean, trained = AGGREGATIONS[config.loss_agg_mode], _TOKENS[config.loss_on]
+    plain = LossFormula("mean(L_t)", "−ℓ", "none", "", "", mean, "", "", "", trained)
+    if not config.teachers:
+        return plain
+    share, _ = teacher_weights(config)
+    return replace(plain, total=f"mean((1 − {share})·L_t) + mean({share}·D_t)", divergence=divergence_formula(config))
 
 
 def pair_formula(keys: PairLossConfig) -> LossFormula:

@@ -27,6 +27,7 @@ def whole(plan: Plan, machine: Machine, remarks: Sequence[str], report: LoadRepo
     if plan.quantities:
         yield from _section("amounts", _amounts(plan.quantities))
     if plan.trains and not plan.generates:
+        yield from _section("log-probs", list(_rows([("teachers", plan.log_probs.teachers)])))
         yield from _section("loss", _loss(plan))
     elif plan.trains:
         yield from _section("staleness", _staleness(plan))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from roll.core.configs.ppo import PPOConfig
+from roll.core.configs.worker import TEACHERS
 
 C = TypeVar("C", bound=PPOConfig)
 
@@ -23,7 +24,8 @@ def with_default_devices(config: C, accelerators: int) -> C:
     if config.from_rows and config.num_nodes == 1:
         devices = list(range(config.num_gpus_per_node or accelerators or 1))
         given: Any = {name: replace(role, device_mapping=devices) for name, role in roles.items() if role.device_mapping is None}
-        return replace(config, **given)
+        taught = {name: given.pop(f"{TEACHERS}{name}", teacher) for name, teacher in config.teachers.items()}
+        return replace(config, **given, teachers=taught)
     if config.mode != "both" or config.num_nodes != 1 or roles.keys() != {"actor_train", "actor_infer"}:
         return config
     if any(role.device_mapping is not None for role in roles.values()):

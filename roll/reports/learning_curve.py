@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from roll.core.record.run_lock import RunLock
 
 REWARD = "critic/score/mean"
-LOSS, PAIR_LOSS = "actor/pg_loss", "pairs/loss"
+LOSS, PAIR_LOSS = "actor/total_loss", "pairs/loss"
 """In a run that trains rows, and has no rewards, one of them is the loss."""
 STALENESS_MEAN = "staleness/mean"
 STALENESS_MAX = "staleness/max"

@@ -11,6 +11,8 @@ from roll.core.configs.derived import derive
 from roll.core.configs.losses import DECOUPLED_BOUND, POLICY_LOSSES, PolicyLossArgs
 from roll.core.configs.rlvr import RLVRConfig
 from roll.plan.formulas import loss_formula
+from roll.plan.rows_config import SFTConfig
+from roll.plan.rows_formulas import rows_formula
 from roll.plan.rules.loading import load_config
 
 CHANGED = {
@@ -145,3 +147,7 @@ def test_divergences_from_teachers_are_terms_of_their_own():
     schedule = {"teachers": {"big": taught["teachers"]["big"] | {"opd_kl_coef": [1.0, 0.1]}}}
     scheduled = told(**(schedule | {"distillation": {"kd_objective": "forward_kl"}}))
     assert scheduled.total == "mean(L_t) + mean(c·D_t)" and scheduled.divergence.endswith("c = 1 to 0.1 (big)")
+    teacher = {"teachers": {"big": taught["teachers"]["big"] | {"opd_kl_coef": 0.85}}}
+    rows = rows_formula(load_config(SFTConfig, teacher | {"distillation": {"kd_objective": "forward_kl", "logits_topk": 8}}))
+    assert (rows.total, rows.policy) == ("mean((1 − 0.85)·L_t) + mean(0.85·D_t)", "−ℓ")
+    assert rows.divergence == found["forward_kl"].divergence

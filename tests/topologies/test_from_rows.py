@@ -1,5 +1,6 @@
 """Runs on rows of files, in this process: their losses, gradients, accounts and resumption."""
 
+import asyncio
 import json
 from itertools import pairwise
 from types import SimpleNamespace
@@ -25,10 +26,14 @@ from roll.prepare.training_flow import pipeline_for
 from roll.strategies.model_folder import load_model
 from roll.topologies.rows.from_rows import complete
 from roll.topologies.rows.row_losses import pair_losses
+from roll.topologies.teaching.lessons import Lessons
 
 ROWS = 12
+SHARES = {"none of it": [0.0, 1.0], "half of it": 0.5, "all of it": 1.0}
+"""The weight of the divergence from a teacher in the first step."""
 LOSSES = {
     "sft": {},
+    **{name: {"distillation": {"kd_objective": "forward_kl", "logits_topk": 26}} for name in SHARES},
     "sigmoid": {"dpo": {"beta": 0.5, "label_smoothing": 0.1}},
     "ipo": {"dpo": {"loss": "ipo", "beta": 0.3}},
     "simpo": {"dpo": {"loss": "simpo", "beta": 2.0, "margin": 0.5}},
@@ -50,7 +55,11 @@ def changes_of(kind, world):
     changes = dict(LOSSES[kind])
     if kind in ("sigmoid", "ipo"):
         changes["reference"] = {"device_mapping": "0", "model_args": {"model_name_or_path": str(world / "other")}}
-    return changes
+    return changes | (taught_by(world / "other", SHARES[kind]) if kind in SHARES else {})
+
+
+def taught_by(folder, share):
+    return {"teachers": {"big": {"device_mapping": "0", "opd_kl_coef": share, "model_args": {"model_name_or_path": str(folder)}}}}
 
 
 @pytest.fixture(scope="module", params=LOSSES)
@@ -64,8 +73,19 @@ def weighed(request, world, tmp_path_factory):
         batch = batch.with_(reference_logprobs=strategy(world / "other").log_probs(batch))
     if isinstance(made, DPOConfig):
         batch = batch.with_(proximal_logprobs=strategy(world / "model").log_probs(batch))
+    if made.teachers:
+        batch = taught(made, groups, batch, world)
     ready, _ = RowsRun.advantages(made)(batch, groups)
     return SimpleNamespace(config=made, given=batch, ready=ready, loss=loss_spec(made, prepared.derived), world=world)
+
+
+def taught(made, groups, batch, world):
+    async def ask(method, asked, top):
+        return [list(range(len(asked)))], [strategy(world / "other").top_log_probs(asked, top)]
+
+    step = SimpleNamespace(lease=SimpleNamespace(groups=groups), batch=batch, number=0)
+    asyncio.run(Lessons(made)(step, "teachers.big", ask, lambda group, sample: True))
+    return step.batch
 
 
 def strategy(folder, **options):
@@ -89,14 +109,21 @@ def plain_gradient(world, batch, made):
     """A row at a time, in float64, by the formula."""
     model, reference = (load_model(world / name, torch.float64, "eager") for name in ("model", "other"))
 
+    def distributions(net, start, stop):
+        return net(input_ids=batch.tokens[start:stop][None]).logits[0, :-1].log_softmax(-1)[batch.loss_mask[start:stop][1:]]
+
     def log_probs(net, start, stop):
-        tokens, mask = batch.tokens[start:stop], batch.loss_mask[start:stop][1:]
-        told = net(input_ids=tokens[None]).logits[0, :-1].log_softmax(-1)
-        return told.gather(1, tokens[1:, None])[:, 0][mask]
+        own = batch.tokens[start:stop][1:][batch.loss_mask[start:stop][1:]]
+        return distributions(net, start, stop).gather(1, own[:, None])[:, 0]
 
     places = list(pairwise(batch.offsets.tolist()))
     rows = [(log_probs(model, *place), log_probs(reference, *place).detach()) for place in places]
-    if isinstance(made, DPOConfig):
+    if made.teachers:
+        share = float(batch.teacher_weights[0])
+        policy, teacher = (torch.cat([distributions(net, *place) for place in places]) for net in (model, reference))
+        divergence = (teacher.detach().exp() * (teacher.detach() - policy)).sum(1).mean()
+        loss = share * divergence - (1 - share) * torch.cat([own for own, _ in rows]).mean()
+    elif isinstance(made, DPOConfig):
         loss = plain_pair_loss([SIZES[made.dpo.loss](*row) for row in rows], made.dpo)
     else:
         loss = -torch.cat([own for own, _ in rows]).mean()
@@ -172,17 +199,43 @@ def test_the_loss_of_the_first_step_is_the_mean_over_its_trained_tokens(world, t
     assert curve(made, "actor/pg_loss")[1] == pytest.approx(-float(log_probs[batch.loss_mask].mean()), rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["sft", "sigmoid"])
+@pytest.mark.parametrize("kind", ["sft", "half of it", "sigmoid"])
 def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(world, tmp_path, kind):
     changes = changes_of(kind, world) | {"deterministic": True}
     whole = run(world, tmp_path / "whole", **changes)
     run(world, tmp_path / "halves", **changes, max_steps=3)
     halves = run(world, tmp_path / "halves", **changes, resume_from_checkpoint=True)
     assert halves.summary["resumed_from_step"] == 3
-    name = "actor/pg_loss" if kind == "sft" else "pairs/loss"
+    name = "pairs/loss" if kind == "sigmoid" else "actor/total_loss"
     assert curve(halves, name) == curve(whole, name)
     assert curve(halves, "val/loss")[6] == curve(whole, "val/loss")[6]
     assert [row["prompt_uid"] for row in halves.groups] == [row["prompt_uid"] for row in whole.groups]
+
+
+def test_a_student_learns_what_its_teacher_would_say_of_the_rows(world, tmp_path):
+    from roll.cli.export import main as export
+    from roll.cli.verify import main as verify
+
+    actor = settings(world, tmp_path)["actor_train"]
+    actor["training_args"]["learning_rate"] = 0.01
+    changes = LOSSES["all of it"] | taught_by(world / "other", 1.0) | {"actor_train": actor}
+    made = run(world, tmp_path, **changes, max_steps=20, eval_steps=20)
+    losses = curve(made, "actor/divergence")
+    assert losses[20] < 0.25 * losses[1]
+    assert curve(made, "actor/total_loss") == pytest.approx(losses, rel=1e-4), "no cross-entropy at a share of 1"
+    assert set(curve(made, "teacher/token_share").values()) == set(curve(made, "teacher/weight").values()) == {1.0}
+    assert verify([str(made.folder)]) == 0
+    assert export(["--checkpoint", str(made.folder), "--output", str(tmp_path / "student")]) == 0
+    before, after = (agreement(world, folder) for folder in (world / "model", tmp_path / "student"))
+    assert after > 0.75 > 0.3 > before
+
+
+def agreement(world, folder):
+    """Share of the answers' tokens at which the teacher's most probable token is the student's, too."""
+    prepared = prepare(config(world, folder / "unused"), LocalBackend().devices(1, None), one_process=True)
+    batch = token_batch([complete(SampleGroup(i, 0, prepared.source.next())) for i in range(24)], 1.0)
+    one, other = (strategy(each).top_log_probs(batch, 1)[1] for each in (world / "other", folder))
+    return float((one == other).double().mean())
 
 
 def test_dpo_learns_to_prefer_and_keeps_its_best_step(world, tmp_path):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from roll.compat.roll.pipelines import STUDENT
 from roll.compat.roll.rule import value_at
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.derived import keeps_sampling_mask, old_logprobs_recomputed, optimizer_steps
@@ -189,6 +190,12 @@ LOSS: tuple[Difference, ...] = (
           _adapts),
     where("whiten_rewards", "true", "token rewards are scaled and not shifted; ROLL shifts them, which pays or charges for "
           "every further token", lambda c: c.whiten_rewards),
+    Difference("distillation.logits_topk", "distillation of texts", "the teacher's most probable tokens have the probabilities "
+               "of the whole vocabulary, and all others are one token more; in ROLL policy and teacher are each made to sum to 1 "
+               "over the most probable ones alone, so that what the policy says of others costs nothing",
+               lambda c, w: ["distillation.logits_topk"] if any(key in w for key in STUDENT) else []),
+    Difference("sequence_length", "distillation of texts", "longer rows are left out, and counted; ROLL cuts them",
+               lambda c, w: ["sequence_length"] if any(key in w for key in STUDENT) else []),
     where("adv_estimator", "gae", "the values of tokens outside the response take no part; ROLL's advantages of a response's "
           "last tokens take in the critic's values of padding. The critic's loss is a mean over all trained tokens; ROLL's a "
           "mean over responses, of each one's mean over its tokens", lambda c: c.adv_estimator == "gae"),

@@ -12,7 +12,7 @@ _PROMPT, _RESPONSE = "instruction", "output"
 """ROLL's columns of a row of SFT."""
 
 
-def _trained(role: Any, file: Siblings) -> Mapping[str, object]:
+def trained(role: Any, file: Siblings) -> Mapping[str, object]:
     if not isinstance(role, Mapping):
         return {"actor_train": role}
     training = dict(role.get("training_args") or {})
@@ -21,7 +21,7 @@ def _trained(role: Any, file: Siblings) -> Mapping[str, object]:
     return read | {"total_epochs": epochs} if epochs is not None and "max_steps" not in file else read
 
 
-def _column(name: str) -> Any:
+def column(name: str) -> Any:
     """Of the rows that are trained, and of those that are evaluated."""
 
     def read(column: object, file: Siblings) -> Mapping[str, object]:
@@ -48,9 +48,9 @@ RULES = (
         "sft_train",
         "read as `actor_train`, its `num_train_epochs` as `total_epochs`; ROLL's columns are "
         f"{_PROMPT} and {_RESPONSE} unless prompt_key and response_key name others",
-        lambda v, f: {**_trained(v, f), **({} if "prompt_key" in f else _column("prompt")(_PROMPT, f))},
+        lambda v, f: {**trained(v, f), **({} if "prompt_key" in f else column("prompt")(_PROMPT, f))},
     ),
-    _rule("prompt_key", "read as `data_args.prompt` of actor_train and validation", _column("prompt")),
+    _rule("prompt_key", "read as `data_args.prompt` of actor_train and validation", column("prompt")),
     _renamed("query_key", "sft.query"),
     _renamed("response_key", "sft.response"),
     _renamed("system_key", "sft.system"),

@@ -16,15 +16,17 @@ from roll.plan.rows_config import DPOConfig, SFTConfig
 Pipeline = Literal["rlvr", "agentic", "sft", "dpo"]
 AnyConfig: TypeAlias = RLVRConfig | AgenticConfig | SFTConfig | DPOConfig
 CONFIGS: dict[Pipeline, type[AnyConfig]] = {"rlvr": RLVRConfig, "agentic": AgenticConfig, "sft": SFTConfig, "dpo": DPOConfig}
-ROWS_KEYS: dict[str, Pipeline] = {"sft": "sft", "dpo": "dpo", "sft_train": "sft", "chosen_key": "dpo", "rejected_key": "dpo"}
-"""The keys that make a file one of SFT or DPO; the last three are ROLL's."""
+STUDENT = ("student", "student_pretrain")
+"""The keys that make a file one of ROLL's distillation of texts: SFT with a teacher."""
+ROWS_KEYS: dict[str, Pipeline] = {
+    **{"sft": "sft", "dpo": "dpo", "sft_train": "sft", "chosen_key": "dpo", "rejected_key": "dpo"},
+    **dict.fromkeys(STUDENT, "sft"),
+}
+"""The keys that make a file one of SFT or DPO; all but the first two are ROLL's."""
 
 AGENTIC_KEYS = ("custom_envs", "train_env_manager", "val_env_manager", "reward_normalization", "env_monitor", "batch_adjust_mode")
 
-_OTHERS = {
-    "distillation": ("student", "student_pretrain", "teacher_pretrain", "distill_loss_weight", "kd_objective"),
-    "self-distillation": ("opsd_mode",),
-}
+_OTHERS = {"self-distillation": ("opsd_mode",)}
 _DIFFUSION = ("diffusion_module", "diffusion_deepspeed_train")
 _HEARS = re.compile(r"(^|[-_/.0-9])omni([-_/.]|$)", re.IGNORECASE)
 _HEARING = ("pretrain", "model_name_or_path", "template")
@@ -98,7 +100,7 @@ def _refused(mapping: Mapping[str, object]) -> Iterator[Problem]:
 
 
 def _problem(key: str, value: object, pipeline: str) -> Problem:
-    return Problem(key, value, f"{OTHER_PIPELINE}: {pipeline}", "RLVR, agentic, SFT and DPO text pipelines are")
+    return Problem(key, value, f"{OTHER_PIPELINE}: {pipeline}", "RLVR, agentic, SFT, DPO and distillation pipelines are")
 
 
 def _leaves(mapping: Mapping[str, object], above: str) -> Iterator[tuple[str, object]]:

@@ -12,7 +12,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import Any, get_args, get_origin
 
-from roll.compat.roll import keys_images, keys_roles, keys_rows, keys_run, keys_tasks, keys_verl, readings, readings_agentic
+from roll.compat.roll import (
+    keys_distillation,
+    keys_images,
+    keys_roles,
+    keys_rows,
+    keys_run,
+    keys_tasks,
+    keys_verl,
+    readings,
+    readings_agentic,
+)
 from roll.compat.roll.keys_tasks import NOT_HERE, YOUR_OWN
 from roll.compat.roll.pipelines import CONFIGS
 from roll.compat.roll.readings import Path, Reading
@@ -22,7 +32,14 @@ from roll.core.configs.fields import default_of, hints
 from roll.core.configs.problems import Note, did_you_mean, shown_value
 from roll.core.configs.rlvr import RLVRConfig
 
-_ROLLS: tuple[KeyRule, ...] = (*keys_images.IMAGES, *keys_rows.RULES, *keys_run.RULES, *keys_roles.RULES, *keys_tasks.RULES)
+_ROLLS: tuple[KeyRule, ...] = (
+    *keys_images.IMAGES,
+    *keys_distillation.RULES,
+    *keys_rows.RULES,
+    *keys_run.RULES,
+    *keys_roles.RULES,
+    *keys_tasks.RULES,
+)
 RULES: tuple[KeyRule, ...] = (*_ROLLS, *keys_verl.VERL)
 """Of several rules the first that fits counts."""
 READINGS: tuple[Reading, ...] = (*readings.BOTH, *readings.RLVR, *readings_agentic.AGENTIC)

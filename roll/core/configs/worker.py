@@ -138,7 +138,7 @@ class TeacherConfig(ScoringConfig):
     tag_included: list[str] = option([], "Tags that it teaches; empty means all that no other teacher names.")
     opd_kl_coef: float | list[float] = option(
         1.0,
-        "Weight of log p_teacher - log p_policy in the advantage of each token; [first, last]: linear over the run's steps.",
+        "Weight of log p_teacher - log p_policy in the advantage, or of the divergence (SFT: its share). [first, last]: linear.",
         bounds=Bounds(ge=0),
     )
     hint_key: str | None = option(None, "RLVR: column of the prompts with a hint that it is given and the policy is not.")

@@ -57,11 +57,14 @@ def rows_problems(config: PPOConfig) -> Iterator[Problem]:
         yield Problem("actor_train.training_args.warmup_ratio", training.warmup_ratio, message, "keep one of them")
     if isinstance(config, DPOConfig):
         yield from _pairs(config)
+    elif config.teachers:
+        yield from _shares(config)
 
 
 def _unread(config: RowsConfig) -> Iterator[Problem]:
     """Keys of other pipelines that are written, and would do nothing."""
     what, read = config.kind.upper(), OF_EVERY_PIPELINE | (OF_ENGINES if config.has_engines else set())
+    read |= {"teachers", "distillation"} if isinstance(config, SFTConfig) else set()
     for item in fields(PPOConfig):
         value = getattr(config, item.name)
         if item.name not in read and value != default_of(item):
@@ -86,6 +89,19 @@ def _data(config: RowsConfig) -> Iterator[Problem]:
     for key in ("curriculum", "pass_rate_curriculum"):
         if getattr(data, key) is not None:
             yield Problem(f"actor_train.data_args.{key}", "given", "is for prompts", "remove it")
+
+
+def _shares(config: RowsConfig) -> Iterator[Problem]:
+    """Problems of the loss, of which teachers have a share."""
+    for name, teacher in config.teachers.items():
+        weight = teacher.opd_kl_coef
+        if max(weight if isinstance(weight, list) else [weight], default=0) > 1:
+            message = "is the share of the divergence in the loss, and the tokens of the rows have the rest"
+            yield Problem(f"teachers.{name}.opd_kl_coef", weight, message, "from 0 to 1")
+    if config.distillation.beta is None:
+        message = "the policy did not sample the rows, so log-probs of their tokens are no estimate of a divergence"
+        fix = "forward_kl, reverse_kl or js_divergence"
+        yield Problem("distillation.kd_objective", config.distillation.kd_objective, message, fix)
 
 
 def _answers(config: RowsConfig) -> Iterator[Problem]:

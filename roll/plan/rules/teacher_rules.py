@@ -28,7 +28,7 @@ def _teachers(config: PPOConfig) -> Iterator[Problem]:
         if not _NAME.fullmatch(name):
             yield Problem("teachers", name, "is no name of a teacher", "letters, digits, - and _")
         itself = config.model_folder(teacher) == config.model_folder(config.actor_train)
-        if itself and teacher.hint_key is None and not (teacher.live or teacher.endpoint):
+        if itself and teacher.hint_key is None and not (teacher.live or teacher.endpoint or config.from_rows):
             value = teacher.model_args.model_name_or_path or MISSING_VALUE
             message = "the policy would be taught by the model that it starts from"
             yield Problem(f"{key}.model_args.model_name_or_path", value, message, "the folder of another model")
@@ -49,6 +49,7 @@ def _hints(config: PPOConfig) -> Iterator[Problem]:
             continue
         if config.kind != "rlvr":
             message = "an agent's first observation comes from its environment, and has no row with a hint"
+            message = "rows are scored as they stand" if config.from_rows else message
             yield Problem(f"{key}.hint_key", teacher.hint_key, message, "remove it")
         if missing := [place for place in ("{prompt}", "{hint}") if place not in teacher.hint_template]:
             fix = "e.g. '{prompt}\\n\\n{hint}'"
@@ -142,7 +143,8 @@ def _objective(config: PPOConfig) -> Iterator[Problem]:
         if (strategy := role.strategy_args.strategy_name).startswith("megatron"):
             message = f"knows the log-prob of a token, and kd_objective: {given.kd_objective} is of whole distributions"
             kind = strategy.removeprefix("megatron_")
-            fix = f"fsdp2_{kind}, deepspeed_{kind}, or kd_objective: policy_gradient"
+            fix = f"fsdp2_{kind}{' or' if config.from_rows else ','} deepspeed_{kind}"
+            fix += "" if config.from_rows else ", or kd_objective: policy_gradient"
             yield Problem(f"{name}.strategy_args.strategy_name", strategy, message, fix)
 
 

@@ -44,7 +44,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
     problems += device_problems(config, device_count)
     if isinstance(config, RowsConfig):
         rules = (_run, _deterministic, alarm_problems, best_problems, role_problems, _template_variables, image_problems)
-        return problems + [problem for rule in (*rules, rows_problems) for problem in rule(config)]
+        return problems + [problem for rule in (*rules, teacher_problems, rows_problems) for problem in rule(config)]
     for rule in (
         _run,
         _deterministic,

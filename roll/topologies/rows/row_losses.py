@@ -1,4 +1,5 @@
-"""What the tokens of rows weigh in the loss −A·ℓ: 1 in supervised fine-tuning; in a pair what makes its loss go down.
+"""What the tokens of rows weigh in the loss −A·ℓ: 1 in supervised fine-tuning, or what the divergence from a teacher leaves of
+it; in a pair what makes its loss go down.
 
 The loss of a pair is a function of the log-probs of both answers. `log_prob` computes them before the step, with the step's own
 weights, so the derivative for each token is known when it is trained, and is its weight: the gradient is that of the loss of the
@@ -40,8 +41,13 @@ class RowWeights(Advantages):
         return Estimate(batch.scores, torch.ones(batch.num_tokens), of_tokens=True)
 
     def __call__(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> tuple[TokenBatch, dict[str, float]]:
-        weights = self.estimate(batch, groups).advantages * batch.loss_mask
-        return batch.with_(advantages=weights, proximal_logprobs=None, reference_logprobs=None), {}
+        weights, metrics = self.estimate(batch, groups).advantages * batch.loss_mask, dict[str, float]()
+        if batch.teacher_weights is not None and batch.teacher_logprobs is not None:
+            shares, taught = batch.teacher_weights[batch.sample_ids], batch.loss_mask & batch.teacher_logprobs.isfinite()
+            weights = (1 - shares) * weights
+            metrics["teacher/token_share"] = float(taught.sum() / batch.loss_mask.sum())
+            metrics |= {"teacher/weight": float(shares[taught].mean())} if taught.any() else {}
+        return batch.with_(advantages=weights, proximal_logprobs=None, reference_logprobs=None), metrics
 
     def figures(self, batch: TokenBatch, log_probs: Tensor) -> dict[str, float]:
         """Returns the loss of a set, and what else is to be known of it."""
