@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roll_surface import keys
 
+from roll.compat.roll import keys_distillation
 from roll.compat.roll.readings import MATH
 from roll.compat.roll.readings_agentic import only_group
 from roll.compat.roll.report import DIFFERENCES, differences_of
@@ -494,7 +495,7 @@ def test_what_is_not_otherwise_is_not_told():
 
 @pytest.mark.parametrize("table", [READINGS, DIFFERENCES])
 def test_every_entry_is_about_a_key_of_roll(table):
-    known = {*keys(), "old_logprobs"}
+    known = {*keys(), "old_logprobs", *(rule.path for rule in keys_distillation.RULES)}
     blocks = {path.rpartition(".")[0] for path in known}
     lost = [each.key for each in table if each.key not in known | blocks and ".env_config." not in each.key]
     assert lost == []

@@ -190,7 +190,7 @@ LOSS: tuple[Difference, ...] = (
           _adapts),
     where("whiten_rewards", "true", "token rewards are scaled and not shifted; ROLL shifts them, which pays or charges for "
           "every further token", lambda c: c.whiten_rewards),
-    Difference("distillation.logits_topk", "distillation of texts", "the teacher's most probable tokens have the probabilities "
+    Difference("logits_topk", "distillation of texts", "the teacher's most probable tokens have the probabilities "
                "of the whole vocabulary, and all others are one token more; in ROLL policy and teacher are each made to sum to 1 "
                "over the most probable ones alone, so that what the policy says of others costs nothing",
                lambda c, w: ["distillation.logits_topk"] if any(key in w for key in STUDENT) else []),

@@ -501,29 +501,6 @@ def engine_processes() -> list[Any]:
     return [child for child, line in command_lines(recursive=False).items() if "EngineCore" in "".join(line[:1])]
 
 
-def test_the_death_of_the_engine_reaches_every_pending_and_later_call(lab: Any, served: Served) -> None:
-    """The last test: nothing runs after it."""
-
-    async def body() -> None:
-        calls = [asyncio.create_task(served.strategy.generate(lab.request(str(i), [1], max_new_tokens=390))) for i in range(12)]
-        await served.until_generated(20)
-        (engine,) = engine_processes()
-        engine.send_signal(signal.SIGKILL)
-        failures = await asyncio.gather(*calls, return_exceptions=True)
-        assert all(isinstance(failure, EngineError) and "died" in str(failure) for failure in failures), failures
-        bucket = next(make_buckets(make_model(1).named_parameters(), 1000))
-        for later in (
-            served.strategy.generate(lab.request("later", [1])),
-            served.strategy.abort(),
-            served.strategy.stats(),
-            served.strategy.receive_bucket(99, bucket),
-        ):
-            with pytest.raises(EngineError, match="died"):
-                await later
-
-    served.run(body())
-
-
 @pytest.mark.parametrize("mode", ["interrupt", "in_flight"])
 def test_lent_buckets_are_copied_by_the_engines_own_process(lab: Any, served: Served, mode: Any) -> None:
     """From memory of this process, by its handle; others come as files, or in both ways."""
@@ -568,3 +545,26 @@ def test_lent_buckets_that_are_not_the_models_are_refused(served: Served) -> Non
         assert lent is not None
         with pytest.raises(ValueError, match=says):
             served.run(served.strategy.receive_lent(served.version + 1, LentBucket("/nowhere", (name,), 0, 4 * shape, lent)))
+
+
+def test_the_death_of_the_engine_reaches_every_pending_and_later_call(lab: Any, served: Served) -> None:
+    """The last test: nothing runs after it."""
+
+    async def body() -> None:
+        calls = [asyncio.create_task(served.strategy.generate(lab.request(str(i), [1], max_new_tokens=390))) for i in range(12)]
+        await served.until_generated(20)
+        (engine,) = engine_processes()
+        engine.send_signal(signal.SIGKILL)
+        failures = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(failure, EngineError) and "died" in str(failure) for failure in failures), failures
+        bucket = next(make_buckets(make_model(1).named_parameters(), 1000))
+        for later in (
+            served.strategy.generate(lab.request("later", [1])),
+            served.strategy.abort(),
+            served.strategy.stats(),
+            served.strategy.receive_bucket(99, bucket),
+        ):
+            with pytest.raises(EngineError, match="died"):
+                await later
+
+    served.run(body())
