@@ -172,7 +172,7 @@ class Kept:
     earned: Mapping[str, float]
     """On average, by the kind of player."""
     exploits: Mapping[str, str]
-    """What players write that earn too much, by their kind."""
+    """Texts of players that earn too much, by kind."""
 
 
 def kept(subject: Subject) -> Kept | None:

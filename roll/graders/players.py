@@ -125,7 +125,7 @@ def _with_content(text: str, content: str) -> str:
 
 
 class Task(NamedTuple):
-    """What a text answers."""
+    """The task of a text."""
 
     prompt: str
     own: str

@@ -179,7 +179,7 @@ class RoleMemories:
             yield memory.decode_graphs(*sizes, blocks)
 
     def _prefill(self, model: Model, element: int) -> tuple[Pass, ...]:
-        """What sees, in the largest prefill."""
+        """The part that sees, in the largest prefill."""
         if model.sees is None:
             return ()
         longest = self.derived.prompt_length

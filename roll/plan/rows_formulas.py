@@ -51,7 +51,7 @@ def rows_of_step(config: RowsConfig) -> Iterator[Quantity]:
 
 
 def answers(config: RowsConfig) -> Iterator[str]:
-    """What the policy is asked at each evaluation."""
+    """Questions to the policy at each evaluation."""
     for name, each in config.validations.items():
         if rows := each.generate_during_eval:
             engine, n = config.actor_infer.strategy_args.strategy_name, each.generating_args.num_return_sequences or 1

@@ -61,7 +61,7 @@ def calibrated(run: Path, config: PPOConfig) -> Costs:
 
 
 def overlaps(config: PPOConfig) -> bool:
-    """Whether two roles may compute on one device at the same time (`auto`: the memory decides)."""
+    """Returns True if two roles may compute on one device at the same time (`auto`: the memory decides)."""
     shared = any(config.on_devices_of("actor_infer", at_once) for at_once in (False, True))
     return shared and (config.sharing == "overlap" or (config.sharing == "auto" and config.async_generation_ratio > 0))
 

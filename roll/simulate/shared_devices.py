@@ -18,7 +18,7 @@ class Part:
         """`on`: the parts of each device, of which this becomes one. `overlap_speed`: beside another that computes."""
         self._devices, self._on, self._overlap_speed = devices, on, overlap_speed
         self._work: set[object] = set()
-        """What is computed now."""
+        """The work under way."""
         self.speed = 1.0
         self.told: dict[object, Callable[[], None]] = {}
         """Hear of it when the speed has changed."""

@@ -242,7 +242,7 @@ def has_field(cls: object, path: tuple[str, ...]) -> bool:
 
 
 def _is_required(cls: object, path: tuple[str, ...]) -> bool:
-    """Whether it is a key of the dataclass tree that has no default."""
+    """Returns True for a key of the dataclass tree without a default."""
     if cls is None or path[0] not in hints(cls):
         return False
     below = path[2:] if _is_named(cls, path[0]) else path[1:]

@@ -48,7 +48,7 @@ class KeptRows:
         return self._held.keys()
 
     def drop_oldest(self) -> bool:
-        """Whether there was one."""
+        """Returns True if there was one."""
         slot = min(self._held, key=lambda slot: self._held[slot].age, default=None)
         return slot is not None and self._drop(slot) is not None
 

@@ -261,7 +261,7 @@ class SlotEngine:
             row.mixed = True
 
     def _own(self, spans: list[Span]) -> bool:
-        """Whether there is memory for what is written next; ended rows give theirs up, the oldest first."""
+        """Returns True if there is memory for the next tokens; ended rows give theirs up, the oldest first."""
         cache = self._model.cache
         while True:
             cache.keep_only(len(self._rows), self._kept.slots)

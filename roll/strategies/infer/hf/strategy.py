@@ -254,6 +254,6 @@ class HFInferStrategy:
 
 
 def on_gpu(model: Any, graphs: bool) -> dict[str, Any]:
-    """What a `SlotEngine` does there, and nowhere else."""
+    """The work of a `SlotEngine` there, and nowhere else."""
     block = KV_BLOCK if model.dtype in HALVES else 0
     return {"capture": CudaCapture(model.device) if graphs else None, "block": block}
