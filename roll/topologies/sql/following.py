@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, Executable, Row
 
+from roll.core.configs.plain import JsonObject
 from roll.core.data.sample import SampleGroup
 from roll.core.errors import DatabaseFailed, PackingError
 from roll.core.groups.groups import Groups
@@ -46,6 +47,8 @@ class FollowingGroups(Groups):
         """The number of the last change that is known here."""
         self._stale = False
         """True if what is known here includes changes that were not kept."""
+        self._kept: JsonObject | None = None
+        """The state before the changes of a transaction that is not committed; its statuses are not in the journal."""
         self.branch = 0
         self._seq = 0
         """The number of the transaction that is open."""

@@ -137,8 +137,9 @@ class SqlGroups(FollowingGroups):
                 if self._stale:
                     known = self.known if self._journal is not None else None
                     self._adopt(await self._database.execute(partial(self._book, journaled=known)), before)
-                    self._stale = False
+                    self._stale, self._kept = False, None
                 self._learn(news, known=before)
+                self._kept = self.state()
                 yield
                 values = rows.of_run(self.admission, self.depth.depth)
                 if self._statements or any(value != getattr(news.run, name) for name, value in values.items()):
@@ -146,6 +147,7 @@ class SqlGroups(FollowingGroups):
                     self.known = self._seq
                 else:
                     await self._database.rollback()
+                self._kept = None
             except BaseException:
                 self._stale = True
                 self._leased, self._leased_ids = leased
@@ -271,8 +273,9 @@ class SqlGroups(FollowingGroups):
     # -- checkpoints ----------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps besides its copy of the database."""
-        return {"admission": self.admission.state(), "cursor": self._source.cursor(), "database": {"seq": self.known}}
+        """What a checkpoint keeps besides its copy of the database: of the last moment at which journal and accounts agree."""
+        now = {"admission": self.admission.state(), "cursor": self._source.cursor(), "database": {"seq": self.known}}
+        return now if self._kept is None else self._kept
 
     def buffered(self) -> list[dict[str, Any]]:
         return []

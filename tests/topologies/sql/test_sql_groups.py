@@ -130,6 +130,29 @@ def test_a_trainer_that_goes_on_from_a_checkpoint_trains_the_same_groups_again(m
     run(main())
 
 
+def test_a_checkpoint_counts_the_groups_whose_statuses_the_journal_has(make_party, monkeypatch):
+    """While a transaction that drops a group is being committed, the accounts are already changed and the journal is not."""
+
+    async def main():
+        party = make_party()
+        async with party.joined("driver", trainer_at=(0, 0), explores=True, trains=True) as groups:
+            group, seen = await groups.start(), []
+            commit = groups._database.commit
+
+            async def watched(statements):
+                await commit(statements)
+                seen.append((groups.admission.dropped.total(), groups.state(), len(groups._journal.rows)))
+
+            monkeypatch.setattr(groups._database, "commit", watched)
+            await groups.drop(group.group_id, "some reason")
+            changed, saved, written = seen[0]
+            assert (changed, sum(saved["admission"]["dropped"].values()), written) == (1, 0, 0)
+            assert groups.state()["admission"]["dropped"] == {"some reason": len(groups._journal.rows)}
+            assert groups.state()["database"]["seq"] > saved["database"]["seq"]
+
+    run(main())
+
+
 def test_what_versions_sampled_that_are_gone_is_dropped_and_its_tasks_are_served_again(make_party):
     async def main():
         party = make_party()
