@@ -3,8 +3,9 @@ float32.
 
 * gradients: of one step of SFT, DPO, IPO and of each divergence from a teacher (the rows take the place of the student's own
   texts), the distance of the two sides as a share of the gradient's length
-* speed: SFT, tokens a second on two threads; TRL packs rows (its default strategy), this project packs micro-batches by tokens.
-  The sides alternate, each run in a process of its own.
+* speed: SFT, tokens a second on two threads; this project packs micro-batches by tokens; TRL packs rows by its default strategy
+  (bfd, made for FlashAttention: elsewhere a batch is one sequence that attends to itself), in chunks that cut rows (wrapped), or
+  pads them. The sides alternate, each run in a process of its own.
 
     make bench-env
     python benchmarks/sft_vs_trl.py [--rounds 2] [--steps 20] [--hidden 256] [--layers 4] [--trl PYTHON]
@@ -43,6 +44,8 @@ from roll.topologies.rows.from_rows import complete
 
 ROWS, SPEED_BATCH, WARM_UP = 32, 64, 3
 LOSSES = {"sft": "", "sigmoid": "sigmoid", "ipo": "ipo"}
+PACKINGS = {"sft-bfd": 32, "sft-wrapped": 32, "sft": SPEED_BATCH}
+"""How TRL packs -> its rows in a batch, of about as many tokens on each side."""
 BETAS = {"forward_kl": 0.0, "js_divergence": 0.3, "reverse_kl": 1.0}
 
 
@@ -187,14 +190,12 @@ def main() -> None:
             print(f"gradient of {kind:<13} apart by {apart:.1e} of its length")
         (folder / "rows.jsonl").write_text(rows)
         for number in range(options.rounds):
-            sides = {
-                "ours": ours(folder, options.steps, SPEED_BATCH),
-                "trl": trl(options.trl, folder, "sft", options.steps + WARM_UP, 32),
-            }
+            sides = {"ours": ours(folder, options.steps, SPEED_BATCH)}
+            sides |= {kind: trl(options.trl, folder, kind, options.steps + WARM_UP, batch) for kind, batch in PACKINGS.items()}
             speeds = {name: side["tokens"] / side["seconds"] for name, side in sides.items()}
             result["speed"].append(speeds)
-            ratio = speeds["ours"] / speeds["trl"]
-            print(f"round {number + 1}: {speeds['ours']:,.0f} tokens/s, TRL {speeds['trl']:,.0f}: ratio {ratio:.2f}")
+            said = ", ".join(f"TRL {kind} {speeds[kind]:,.0f} (ratio {speeds['ours'] / speeds[kind]:.2f})" for kind in PACKINGS)
+            print(f"round {number + 1}: {speeds['ours']:,.0f} tokens/s, {said}", flush=True)
         save_results("sft_vs_trl", result)
 
 

@@ -1,7 +1,7 @@
 """TRL's half of `sft_vs_trl.py`; runs in TRL's own environment: `python trl_rows_side.py FOLDER KIND THREADS STEPS BATCH [BETA]`.
 
-KIND is sft, a loss of DPOTrainer, or with BETA a divergence of DistillationTrainer. With one step its gradient goes to
-FOLDER/trl_<KIND>.safetensors; with more the seconds after the first three are printed."""
+KIND is sft, sft-bfd or sft-wrapped, packed so, a loss of DPOTrainer, or with BETA a divergence of DistillationTrainer. With one
+step its gradient goes to FOLDER/trl_<KIND>.safetensors; with more the seconds after the first three are printed."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ def main(folder: Path, kind: str, threads: int, steps: int, batch: int, beta: fl
         "learning_rate": 1e-4, "lr_scheduler_type": "constant", "max_grad_norm": 1e9, "gradient_checkpointing": False,
         "bf16": False, "logging_steps": 1000, "report_to": "none", "save_strategy": "no", "disable_tqdm": True,
     }  # fmt: skip
+    kind, _, packing = kind.partition("-")
     name = "rows" if kind == "sft" or beta is not None else "pairs"
     rows = load_dataset("json", data_files=str(folder / f"{name}.jsonl"), split="train", cache_dir=str(folder / "cache"))
     trainer: Any
@@ -68,8 +69,8 @@ def main(folder: Path, kind: str, threads: int, steps: int, batch: int, beta: fl
         )
         trainer.completions = {row["prompt"]: row["completion"] for row in rows}
     elif kind == "sft":
-        # Packed where time is measured, by its default strategy; the gradient is that of whole rows.
-        config = SFTConfig(**shared, max_length=192, packing=steps > 1, model_init_kwargs={"dtype": "float32"})
+        packed = {"packing": True, "packing_strategy": packing} if packing else {}
+        config = SFTConfig(**shared, **packed, max_length=192, model_init_kwargs={"dtype": "float32"})
         trainer = SFTTrainer(str(folder / "model"), config, train_dataset=rows, callbacks=[watch])
     else:
         model, reference = (

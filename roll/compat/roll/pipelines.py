@@ -88,7 +88,8 @@ def _refused(mapping: Mapping[str, object]) -> Iterator[Problem]:
     for name, keys in _OTHERS.items():
         for key in keys:
             if mapping.get(key):
-                yield _problem(key, mapping[key], name)
+                fix = "teachers: {self: {live: true, hint_key: COLUMN}} lets the policy teach itself from a hint"
+                yield Problem(key, mapping[key], f"{OTHER_PIPELINE}: {name}", fix)
     for key, value in _leaves(mapping, ""):
         name = key.rpartition(".")[2]
         if value in _DIFFUSION:

@@ -76,7 +76,7 @@ class PPOConfig(BaseConfig, ABC):
     )
     reward_watch: AlarmAction | None = option(
         "warn",
-        "Done when the policy collapses, or seems to earn its reward by length, by a word or by one answer to all prompts: "
+        "Done when the policy collapses, or seems to earn its reward by length, a word, one answer to all or a player's exploit: "
         "warn; stop: end the run, with a checkpoint, status stopped; null: nothing is looked for.",
     )
 
