@@ -262,8 +262,10 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
     engines = sum(role.data for role in roles if role.role == "actor_infer")
     wanted = math.ceil((1 + config.async_generation_ratio) * config.groups_per_step) * config.group_size
     if running := engines * derived.requests_per_engine:
+        cache = config.actor_infer.strategy_args.strategy_config.get("kv_cache_tokens")
+        bound = f", as far as a cache of {cache:,} tokens holds them" if cache else ""
         yield (
-            f"{engines} engine{'s' * (engines > 1)} × {derived.requests_per_engine} requests = {running:,} run together; "
+            f"{engines} engine{'s' * (engines > 1)} × {derived.requests_per_engine} requests = {running:,} run together{bound}; "
             f"admission has up to {wanted:,} rollouts under way"
         )
     if config.has_engines and isinstance(config, AgenticConfig):

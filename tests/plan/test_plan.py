@@ -222,6 +222,15 @@ def test_shared_devices_are_named_on_both_sides():
     ]
 
 
+def test_a_bounded_cache_is_named_with_the_requests_that_it_may_not_hold():
+    def note(**cache):
+        engines = {"device_mapping": "1", "strategy_args": {"strategy_name": "hf_infer", "strategy_config": cache}}
+        return next(note for note in plan_of(rlvr(actor_infer=engines)).notes if "run together" in note)
+
+    assert "run together, as far as a cache of 4,096 tokens holds them; admission" in note(kv_cache_tokens=4096)
+    assert "run together; admission" in note()
+
+
 def test_a_reference_that_nothing_needs_is_not_planned_but_said():
     idle = plan_of(rlvr(reference={"device_mapping": "1"}))
     assert [role.role for role in idle.roles] == ["actor_train", "actor_infer"]
