@@ -446,6 +446,11 @@ STEPWISE = {"G": {"env_type": "gem", "env_manager_cls": "roll.pipeline.agentic.e
         ({"entropy_loss_coef": 0.1, "max_len_mask": True}, "entropy_loss_coef", "left out"),  # rlvr/actor_worker.py:115
         (KIMI | {"difficulty_mask": True}, "actor_train.pg_variant", "penalty"),  # utils/functionals.py:256
         ({"actor_train": {"training_args": {"warmup_steps": 3}}}, "actor_train.training_args.warmup_steps", "rate of 0"),
+        (
+            {"actor_train": {"model_args": {"ulysses_size": 2}, "strategy_args": {"strategy_name": "deepspeed_train"}}},
+            "actor_train.model_args.ulysses_size",
+            "with fsdp2_train alone",  # base_config.py:793
+        ),
         ({"async_generation_ratio": 1}, "async_generation_ratio", "ROLL cancels"),
         ({"rewards": {"m": {"worker_cls": MATH}}}, "rewards.m.worker_cls", "strict"),
         ({"custom_envs": GAMES, "gamma": 0.9}, "gamma", "by turns"),

@@ -98,6 +98,11 @@ def _warms_up(config: PPOConfig) -> bool:
     return training.warmup_steps > 0 or training.warmup_ratio > 0
 
 
+def _divides_with_deepspeed(config: PPOConfig) -> bool:
+    role = config.actor_train
+    return role.model_args.ulysses_size > 1 and role.strategy_args.strategy_name.startswith("deepspeed")
+
+
 def _not_read_there(config: PPOConfig, written: Written) -> Iterator[str]:
     variant, worker = (value_at(written, ("actor_train", key)) for key in ("pg_variant", "worker_cls"))
     if variant not in (None, "ppo") and not str(worker).startswith(_PG_WORKERS):
@@ -206,4 +211,6 @@ LOSS: tuple[Difference, ...] = (
           lambda c: agentic(c) and c.adv_estimator == "gigpo"),
     where("actor_train.training_args.warmup_steps", "a warm-up", "the first optimiser step has one share of the peak; ROLL's "
           "first step has a learning rate of 0, and the peak comes a step later", _warms_up),
+    where("actor_train.model_args.ulysses_size", "deepspeed_train", "so many ranks share a sample, and the optimiser batch is "
+          "smaller than without it; ROLL reads the key with fsdp2_train alone", _divides_with_deepspeed),
 )  # fmt: skip
