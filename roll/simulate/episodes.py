@@ -34,7 +34,7 @@ class Numbers:
         return {"input_ids": [int(word) for word in text.split()]}
 
     def decode(self, token_ids: Sequence[int], **_: bool) -> str:
-        """Of an answer, whose tokens are all alike, the one number."""
+        """Returns the one number of an answer, whose tokens are all alike."""
         return str(token_ids[0]) if len(token_ids) else ""
 
 
@@ -86,7 +86,7 @@ class ScriptedEnvironmentWorker(EnvironmentWorker):
 
 
 def unscripted(config: AgenticConfig) -> Iterator[Problem]:
-    """What cannot be simulated."""
+    """Yields a problem for each part that cannot be simulated."""
     for tag, env in config.custom_envs.items():
         if env.program is not None:
             yield Problem(f"custom_envs.{tag}.env_type", env.env_type, "programs take real time", "an environment")

@@ -25,7 +25,7 @@ from roll.simulate.shared_devices import Part
 
 SEEDS = 1 << 31
 TRAINED = "trained"
-"""What the names of the files end with that stand for the trainer's part of a checkpoint: they hold the number of steps."""
+"""Suffix of the files that stand for the trainer's part of a checkpoint: they hold the number of steps."""
 
 
 class ScriptedInferWorker(InferWorker):
@@ -48,7 +48,7 @@ class ScriptedTrainWorker:
         self._costs = costs
         self._grain = grain
         self._trained = 0
-        """Steps: the version that its weights are."""
+        """Trained steps: the version of its weights."""
         self._snapshot = 0
         self._export: list[Bucket] = []
         self._received: ReceivedBuckets[None] = ReceivedBuckets()
@@ -113,7 +113,7 @@ class ScriptedTrainWorker:
         return [str(file)]
 
     async def load(self, directory: str) -> None:
-        """What the trainer of a simulated run has left; actor_log_prob loads it, too."""
+        """Loads what the trainer of a simulated run has saved; actor_log_prob loads it, too."""
         self._trained = int(next(Path(directory).glob(f"*.{TRAINED}")).read_text())
 
     async def offload(self) -> None:
