@@ -49,7 +49,7 @@ async def one_episode(
 
 
 def sight(model: Path, kept: Path, tokenizer: Any, images: ImageArguments) -> tuple[Sees, Show]:
-    """How the images of an episode are shown to a model that sees, and stored in the folder `kept`."""
+    """Returns the means by which a model sees the images of an episode, and by which they are stored in the folder `kept`."""
     from roll.prompts.image_folder import ImageFolder
     from roll.prompts.shown_images import ShownImages
     from roll.strategies.vision.named_images import NamedImages
