@@ -1,7 +1,7 @@
 """ROLL's import paths in its users' files and code, where this package has no module of that path.
 
-A finder behind Python's own answers for them: a module made of the names below, or, on the way to one, an empty package. What
-ROLL has there besides is refused by name when it is imported. Until such a path is, only the standard library is.
+A finder behind Python's own answers for them: a module made of the names below, or, on the way to one, an empty package. ROLL's
+other names there are refused when they are imported. Until such a path is, only the standard library is.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A mapping as ROLL's users write it, turned into the mapping that the dataclasses read, with a note on every change: what is not
-read here as it stands (the tables keys_*.py), and, for a file of ROLL, what means something else to ROLL (readings*.py).
+"""A mapping as ROLL's users write it, turned into the mapping that the dataclasses read, with a note on every change: keys that
+are not read as they stand (the tables keys_*.py), and, for a file of ROLL, keys that mean something else to ROLL (readings*.py).
 
 Pure: the caller's knowledge of classes and environments comes in as functions. docs_roll/roll_compatibility.md is made from both.
 """
