@@ -1,5 +1,5 @@
 """Weights of rows' tokens in the loss −A·ℓ: 1 in supervised fine-tuning, less the weight of the divergence from a teacher; in a
-pair the derivative of its loss.
+pair, from the derivative of its loss.
 
 The loss of a pair is a function of the log-probs of both answers. `log_prob` computes them before the step, with the step's own
 weights, so the derivative for each token is known when it is trained, and is its weight: the gradient is that of the loss of the
