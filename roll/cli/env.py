@@ -47,7 +47,7 @@ PYTHON = "interpreter that it is in, by its name (roll env list) or path (defaul
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: that of what is named, or 2 if nothing is."""
+    """Returns the exit code of the named command, or 2 without one."""
     action, *rest = [*arguments, ""]
     if action in ACTIONS:
         return ACTIONS[action](rest[:-1])

@@ -30,7 +30,7 @@ async def one_episode(
     show: Show | None = None,
 ) -> list[Sample]:
     """`show`: stores the images that the environment shows. Raises `ConfigError` where the environment or its tools cannot
-    be made, and what `EnvManager.play` raises."""
+    be made, and the errors of `EnvManager.play`."""
     instructions = asked(interpreter(env.env_type, env.python, "python"), rules, env.env_type, env.env_config)
     manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
     manager = manager_cls(env, dialogue, instructions=instructions, context=context, answer_tokens=answer_tokens)

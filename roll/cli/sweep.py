@@ -116,7 +116,7 @@ class Sweep:
 
     @contextmanager
     def _passing_on(self) -> Iterator[None]:
-        """Signals go to the runs, which know what to do; no further run starts. The terminal sends Ctrl-C to all by itself."""
+        """Passes signals on to the runs, which handle them; no further run starts. The terminal sends Ctrl-C to all by itself."""
 
         def stop(number: int, _: FrameType | None) -> None:
             self._stops = True

@@ -59,7 +59,7 @@ DESCRIPTIONS = {
 
 
 class _Formatter(logging.Formatter):
-    """Messages may quote what a model, an environment or a foreign package wrote."""
+    """Escapes messages, which may quote a model, an environment or a foreign package."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record), keep="\n\t")
@@ -127,7 +127,7 @@ def _loaded(pipeline: Pipeline, options: argparse.Namespace, overrides: Sequence
 
 
 def _told(options: argparse.Namespace, overrides: Sequence[str]) -> int:
-    """Prints what users of Hydra ask for: `--cfg job`, secrets hidden, and `--info`. Raises `ConfigError`."""
+    """Prints the answers to Hydra's options: `--cfg job`, secrets hidden, and `--info`. Raises `ConfigError`."""
     from roll.prepare.compose import compose
     from roll.prepare.yaml_files import files
 

@@ -85,8 +85,8 @@ class Run:
 
     @cached_property
     def bounds(self) -> dict[int, int]:
-        """The largest lag that each step may train. Its ratio is in metrics.jsonl, and may have been another before: what began
-        under ratio α is trained within ⌈α⌉ steps."""
+        """The largest lag that each step may train. Its ratio is in metrics.jsonl, and may have been another before: a rollout
+        begun under ratio α is trained within ⌈α⌉ steps."""
         ratios = {row["step"]: row["scheduler/async_ratio"] for row in self.metrics if "scheduler/async_ratio" in row}
         bounds: dict[int, int] = {}
         for step in {row["step"] for row in self.uses} | ratios.keys():

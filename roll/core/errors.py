@@ -37,7 +37,7 @@ def reason(error: BaseException) -> str:
 
 
 def contained(call: Callable[..., T], *arguments: object, **named: object) -> T:
-    """Calls foreign code; what it raises becomes an `Exception`. For threads, whose outcome a coroutine waits for."""
+    """Calls foreign code; whatever it raises becomes an `Exception`. For threads, whose outcome a coroutine waits for."""
     try:
         return call(*arguments, **named)
     except BaseException as error:
@@ -126,7 +126,7 @@ class ContractError(Fixable):
 
 # -- a call to another process: time
 class WorkerDied(RuntimeError):
-    """A worker's process is gone, and what it was doing. `platform/ray_says.py` → `engines/rollout_client.py` (another engine
+    """A worker's process is gone, and its work with it. `platform/ray_says.py` → `engines/rollout_client.py` (another engine
     goes on), `explorer/replaced_workers.py` (another worker takes its place), `pipeline/failures.py` (the trainer restarts)."""
 
 
@@ -236,7 +236,7 @@ class StarterGone(EpisodeFailed):
 
 
 FailureKind = Literal["exception", "timeout", "died", "memory"]
-"""It raised, or answered what is no answer; it did not answer in time; its process ended, or was full."""
+"""It raised an exception, or gave an invalid answer; it did not answer in time; its process ended, or was full."""
 
 
 class EnvFailure(EpisodeFailed):
@@ -311,7 +311,7 @@ class NoProgress(RuntimeError):
 
 
 class Stuck(RuntimeError):
-    """A simulated run waits for what cannot happen, or its time stands still. `simulate/virtual_loop.py` → `cli/simulate.py`."""
+    """A simulated run waits for an impossible event, or its time stands still. `simulate/virtual_loop.py` → `cli/simulate.py`."""
 
 
 class DatabaseFailed(RuntimeError):

@@ -29,8 +29,7 @@ LEAST_COLUMNS = 1024
 LEAST_WIDTH = 64
 """Cached tokens that the narrowest graph of an engine's token step reads from rows."""
 WORKSPACE = 32 * MIB
-"""cuBLAS's workspace for the stream that graphs are captured on: torch's choice for Hopper (CublasHandlePool.cpp); 8 MiB before
-it."""
+"""cuBLAS's workspace for the stream of captured graphs: torch's choice for Hopper (CublasHandlePool.cpp); 8 MiB before it."""
 Attention = Literal["plain", "eager", "forest"]
 """forest: `roll.strategies.train.forest_attention`."""
 Kept = Literal["all", "inputs", "none"]

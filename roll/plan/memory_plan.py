@@ -57,7 +57,7 @@ class DeviceMemory:
     devices: tuple[int, ...]
     roles: tuple[str, ...]
     bytes: int
-    """Peak on one of these devices: the role whose turn it is, what the other roles leave there, and the engines if they work at
+    """Peak on one of these devices: the role whose turn it is, the other roles' remains, and the engines if they work at
     the same time."""
 
 
@@ -169,7 +169,7 @@ class RoleMemories:
         return [Part("borrowed weights", element * model.parameters, "copied from the trainer's buckets until they are loaded")]
 
     def _cache(self, worker: WorkerConfig, model: Model, element: int) -> Iterator[Part]:
-        """KV cache of hf_infer and, on an accelerator, its graphs; what sees, or is deterministic, has none."""
+        """KV cache of hf_infer and, on an accelerator, its graphs; a model that sees, or a deterministic run, has none."""
         options, config = worker.strategy_args.options, self.config
         given = options if isinstance(options, HFInferConfig) else HFInferConfig()
         sizes = model, self.derived.requests_per_engine, self.derived.sequence_length, element

@@ -67,7 +67,7 @@ def start_process(
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Starts `python -c program *arguments` in a process group of its own, so that Ctrl-C does not reach it. The process gets
-    the signal `ends_by` when the thread that called this function has ended. `output` takes what the process prints."""
+    the signal `ends_by` when the thread that called this function has ended. `output` takes the process's output."""
     begin = _ENDS_WITH_PARENT.format(signal=ends_by, parent=os.getpid())
     return subprocess.Popen(
         [python, "-P", "-c", begin + program, *arguments],
@@ -129,7 +129,7 @@ class Child:
         await self._within(limit_s, self._exchange(self._beginning))
 
     def ready_blocking(self) -> None:
-        """`ready` without a limit, where there is no event loop. What it raises has ended the child."""
+        """`ready` without a limit, where there is no event loop. An exception has ended the child."""
         answer = None
         try:
             with self._connection.makefile("rwb") as stream:

@@ -183,7 +183,7 @@ class RayBackend:
         self._patience_s = patience_s
         address = os.environ.get("RAY_ADDRESS", "local")
         self._private = address == "local"
-        """Ray is this run's alone, on this machine: what workers open for each other is on the loopback interface."""
+        """Ray is this run's alone, on this machine: workers listen for each other on the loopback interface."""
         self._ray: RayInstance | ray_nodes.JoinedRay = (
             RayInstance(watchdog, logs) if self._private else ray_nodes.JoinedRay(address)
         )

@@ -65,7 +65,7 @@ class RayInstance:
         self._stood_still: set[str] = set()
 
     def start(self) -> None:
-        """Raises `ValueError` if there is no folder for it, `RuntimeError` if Ray does not start; both say what to do."""
+        """Raises `ValueError` if there is no folder for it, `RuntimeError` if Ray does not start; both name a fix."""
         self._folder = TempFolder("ray", _parent())
         if self._watchdog is not None:
             self._watchdog.removes(self._folder.path)

@@ -276,7 +276,7 @@ class JoinedRay:
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Raises `RuntimeError`, which says what to do."""
+        """Raises `RuntimeError`, which names a fix."""
         # `ray start` makes a cluster ask for the token where there is one; a driver sends it only if it is told to.
         maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         advice = "is it <head>:6379 of a cluster that runs (ray status), with the same Ray and Python, and its token?"

@@ -33,7 +33,7 @@ LABEL = "bright_black"
 STYLES: dict[Level, str] = {"good": "green", "warning": "yellow", "error": "bold red", "": "default"}
 """Style of a verdict's level."""
 QUIET_S = 60.0
-"""Without a view, the longest time without a line; then more and more, until something is reached."""
+"""Longest silence without a view; it doubles until something is reached."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`learning_curve.png`: what the run learned and how stale its data was, drawn from metrics.jsonl."""
+"""`learning_curve.png`: progress of the run and staleness of its data, drawn from metrics.jsonl."""
 
 from __future__ import annotations
 

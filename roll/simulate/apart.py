@@ -1,8 +1,8 @@
 """A trainer and explorers as processes of their own, on one virtual loop: they meet in a database and in a folder of weights, as
 real ones do.
 
-All statements run in one thread here. Who began a transaction while another is open would block everybody, and waits on the loop
-instead; and nobody watches the file: who has committed tells the others.
+All statements run in one thread here. A process that began a transaction while another is open would block all, and waits on the
+loop instead; and nobody watches the file: a process that has committed tells the others.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A back end whose workers are scripted: each is as apart from the others as a process, and can die, and be far away.
 
-A call that its caller gives up goes on in its worker, as in a process. A worker that dies loses what it was doing.
+A call that its caller gives up goes on in its worker, as in a process. A worker that dies loses its work.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The costs of a run, read off what it left behind: `--trace RUN`.
+"""The costs of a run, read off its files: `--trace RUN`.
 
-A short run shows what one schedule has shown: rates at the concurrency that it had, times on a machine as busy as it was. What
-changes while a policy learns is that of the later half of its steps, as predictions are. What a file does not say stays at its
-default, and `Costs.measured` says where each figure is from.
+A short run shows what one schedule has shown: rates at the concurrency that it had, times on a machine as busy as it was. Figures
+that change while a policy learns are those of the later half of its steps, as predictions are. A figure that no file has stays at
+its default, and `Costs.measured` says where each figure is from.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class ScriptedEngine:
         self._speed = part.speed
         part.told[self] = self._at_other_speed
         self._held = 0
-        """Reasons that forbid sampling: it sleeps, drains or flips."""
+        """Number of reasons against sampling: it sleeps, drains or flips."""
         self._still = 0
         self._empty = asyncio.Event()
         self._empty.set()

@@ -1,8 +1,7 @@
 """Scripted environments, and the production coordinators around them: episodes take the turns and the seconds of a table.
 
-What an environment does follows from the answers that it gets, so it is the same whatever else happens: an answer of a scripted
-engine is one number, again and again, and that number is the text of it.
-"""
+An environment's actions follow from the answers that it gets alone: an answer of a scripted engine is one number, again and
+again, and that number is the text of it."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ class ScriptedEnvironment:
 
 
 class ScriptedEnvironmentWorker(EnvironmentWorker):
-    """The production coordinator around scripted environments. What it sees is counted in grains, what it asks for in tokens."""
+    """The production coordinator around scripted environments. Its contexts are counted in grains, its requests in tokens."""
 
     def __init__(self, costs: Costs, grain: int, *, config: AgenticConfig, context: int, **others: Any) -> None:
         self._grain = grain

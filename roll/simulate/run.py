@@ -1,10 +1,10 @@
 """A simulated run: the production run on virtual time, with scripted workers.
 
 Admission, groups, router, fleet, weight updates, flow, stages, trainer, checkpoints, coordinators, recovery and journals are
-those of every run. What is scripted: the work of engines, trainers, reward workers and environments, and the tasks. What needs
-real processes, and is refused or left out: a database of groups that is given (`apart.py` gives a run apart one of its own),
-programs (they play whole episodes by themselves), weights as files or by broadcast (they go by reference, in the time that the
-table says), the watch for hangs (it looks at threads), SIGTERM's last resort (it ends the process).
+those of every run. Scripted: the work of engines, trainers, reward workers and environments, and the tasks. Refused or
+left out, as they need real processes: a database of groups that is given (`apart.py` gives a run apart one of its own), programs
+(they play whole episodes by themselves), weights as files or by broadcast (they go by reference, in the time that the table
+says), the watch for hangs (it looks at threads), SIGTERM's last resort (it ends the process).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Simulation:
         return kind(self.config, prepared, self.inventory, backend)
 
     def prepared(self) -> Prepared:
-        """Makes what `prepare` makes, without files. Raises `ConfigError`."""
+        """Makes the run that `prepare` makes, without files. Raises `ConfigError`."""
         config, derived, collect = self.config, derive(self.config), Collector()
         kind: type[Prepared]
         if isinstance(config, AgenticConfig):
@@ -249,8 +249,8 @@ class SimulatedEpisodes(_Unwatched, AgenticRun): ...
 
 
 def simulated(config: PPOConfig, folder: Path) -> Config:
-    """The configuration as a simulation takes it, in a folder of its own. Raises `ConfigError` for what cannot be simulated, and
-    for what is wrong with the configuration."""
+    """Returns the configuration as a simulation takes it, in a folder of its own. Raises `ConfigError` for parts that cannot be
+    simulated, and for other problems of the configuration."""
     assert isinstance(config, RLVRConfig | AgenticConfig)
     problems = [*unscripted(config)] if isinstance(config, AgenticConfig) else []
     if config.mode != "both":
@@ -292,7 +292,7 @@ def unheard() -> Iterator[None]:
 
 
 def simulate(simulation: Simulation) -> dict[str, Any]:
-    """Returns the summary of the run, at the end of which its folder holds what a real one leaves. Raises `Stuck` if it would
+    """Returns the summary of the run, which leaves the same files as a real one. Raises `Stuck` if it would
     never end, and `ConfigError`."""
 
     async def main() -> dict[str, Any]:

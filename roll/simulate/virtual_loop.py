@@ -1,8 +1,8 @@
 """An event loop whose time is virtual: when nothing is ready, it is the moment of the next timer.
 
-The order of events is that of asyncio, and the same each time: tasks in a set are in the order in which they were made, and what
-would run in a thread runs immediately, between two events. Nothing is waited for, and there is no input or output. A loop in
-which nothing is ready and no timer is left would wait for ever: it says so.
+The order of events is that of asyncio, and the same each time: tasks in a set are in the order in which they were made, and calls
+for a thread run immediately, between two events. Nothing is waited for, and there is no input or output. A loop in which nothing
+is ready and no timer is left would wait for ever: it says so.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class FollowedWeights(EngineUpdates):
         super().__init__(engines, groups, schedule, trace)
         self._sql = groups
         self._looked_at = -1
-        """The newest version of which this process knows whether it validates it."""
+        """The newest version for which it is decided whether this process validates it."""
 
     async def begin(self) -> bool:
         """Brings engines without weights the version that exploring begins with; False if the run is over before. There may be

@@ -19,7 +19,7 @@ MOST_ROWS = 500
 """Rows of one page of the table."""
 BINS = 20
 NO_EPOCHS = "train"
-"""Begins the name of an environment's prompt; the kind of environment follows, and then its number."""
+"""Beginning of the name of an environment's prompt; the kind of environment follows, and then its number."""
 
 
 class GroupRow(NamedTuple):

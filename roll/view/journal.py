@@ -1,6 +1,6 @@
 """A journal of a run, which may still be written to: its rows are taken once each, from where the last look ended.
 
-Invariant: what was taken is what the file says. A file that was cut, replaced or went is read again from its
+Invariant: the rows taken are those of the file. A file that was cut, replaced or went is read again from its
 beginning; a last line without its end waits for it."""
 
 from __future__ import annotations

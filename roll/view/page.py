@@ -42,7 +42,8 @@ class Question:
 
 
 def answer(runs: Runs, what: str, question: Question) -> Any:
-    """Raises `LookupError` for what does not exist, `ValueError` for a question that makes no sense."""
+    """Answers a question of the page. Raises `LookupError` for a missing thing, `ValueError` for a question that makes no
+    sense."""
     return QUESTIONS[what](runs, question)
 
 

@@ -1,5 +1,5 @@
-"""The base class of ROLL's reward workers, what their constructors use, and small functions that ROLL's users' code imports, each
-from a module of its own there."""
+"""The base class of ROLL's reward workers, the helpers of their constructors, and small functions that ROLL's users' code
+imports, each from a module of its own there."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ _GAMES = ("frozen_lake", "sokoban")
 class Meant:
     path: tuple[str, ...]
     value: Any
-    """As it was written; None where nothing was."""
+    """The written value; None if there is none."""
     target: object
     """The value to write instead; `DROP` for none."""
     note: str

@@ -42,7 +42,7 @@ class KeyRule:
     """Dotted; `<role>` is any of `ROLES`, `<name>` a name of the user's own. Deeper keys go with it."""
     kind: Kind
     note: str
-    """The reason, and what is read instead or what to do."""
+    """The reason, and the replacement or a remedy."""
     to: Translate = lambda value, block: {}
     """The keys and values to write instead. A key of this project that the user wrote stays."""
     when: Callable[[Any, Siblings], bool] | None = None

@@ -119,7 +119,7 @@ def translate(
 
 
 def _apply(hits: list[_Hit], cls: object, result: Translation) -> bool:
-    """Removes the keys that the rules are about, then writes the keys that are read instead. Returns whether anything changed."""
+    """Removes the keys that the rules are about, then writes the keys that are read instead. Returns True if anything changed."""
     written = copy.deepcopy(result.mapping)
     notes = {"alias": result.aliased, "without effect": result.without_effect, "lacking": result.lacking}
     for hit in hits:

@@ -46,7 +46,7 @@ class LentRef(BucketRef, Protocol):
 
 
 Made = tuple[tuple[str, ...], int, int] | tuple[tuple[str, ...], int, int, object]
-"""A bucket's names, checksum and bytes, and the driver's part if it is lent."""
+"""A bucket's names, checksum and bytes, and, if it is lent, the object that the driver hands on."""
 Place = Callable[[int, int], str]
 """`place(rank, number)`: names the file of a rank's bucket, once."""
 Receive = Callable[[int, BucketRef], Coroutine[object, object, None]]
@@ -190,7 +190,7 @@ class SendingEnd(Protocol):
         """Begins a share. `link`: the buckets become those of a version in a chain."""
 
     def next(self, path: str = "", slot: int | None = None) -> tuple[Bucket | None, Made | None]:
-        """Returns the next bucket of the share, and the driver's message about it; with a path it becomes a file, and the bucket
+        """Returns the next bucket of the share, and its description for the driver; with a path it becomes a file, and the bucket
         is None. (None, None) after the last. `slot`: the buffer that it is put into."""
 
     async def broadcast(self, member: Member, *buckets: Bucket) -> None:

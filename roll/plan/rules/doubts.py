@@ -17,7 +17,7 @@ from roll.plan.rows_config import RowsConfig
 from roll.plan.rules.metric_rules import among, of_validations
 
 HIGHEST_RATE = 0.01
-"""Thirty times what the tiny embedded models, 10,000 times what pretrained ones are trained with."""
+"""Thirty times the rates of the tiny embedded models, 10,000 times those of pretrained ones."""
 USUAL_RATES = "1.0e-6 is usual where all weights of a pretrained model are trained, 1.0e-5 to 1.0e-4 for LoRA"
 
 
@@ -52,7 +52,7 @@ def _learning_rates(config: PPOConfig) -> Iterator[Note]:
 
 
 def _warm_up(config: RLVRConfig) -> Iterator[Note]:
-    """Yields a note where `max_steps` ends the run before its warm-up."""
+    """Yields a note where `max_steps` ends the run before the end of its warm-up."""
     training = config.actor_train.training_args
     steps = config.max_steps * config.ppo_epochs * optimizer_steps(config, config.actor_train)
     if config.total_epochs is None and training.warmup_steps > steps:

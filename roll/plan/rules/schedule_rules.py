@@ -1,4 +1,4 @@
-"""Rules of the schedule: how far rollouts run ahead, how weights travel, what is trained again, and `train_on_arrival`."""
+"""Rules of the schedule: rollouts ahead, transport of weights, groups trained again, and `train_on_arrival`."""
 
 from __future__ import annotations
 

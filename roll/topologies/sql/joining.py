@@ -1,6 +1,6 @@
 """Processes join a run in a database, leave it, or are found dead: each is one transaction.
 
-Pure statements over a connection: who runs them holds the lock of the run.
+Pure statements over a connection: the caller holds the lock of the run.
 """
 
 from __future__ import annotations
