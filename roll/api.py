@@ -1,4 +1,4 @@
-"""What `import roll` offers to scripts and notebooks as verbs: `load_config`, `check`, `train`, `evaluate`."""
+"""Verbs of `import roll` for scripts and notebooks: `load_config`, `check`, `train`, `evaluate`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Config: TypeAlias = AnyConfig
 def load_config(
     path: str | Path | None = None, overrides: Sequence[str] = (), *, compat: bool = False, **keywords: Any
 ) -> Config:
-    """The configuration of a YAML file, with `key=value` overrides and, as keywords, keys that are laid over the file's; or of
-    keywords alone: a `model`, `data`, a `reward` and any key (`max_steps=100`, `actor_train={...}`).
+    """Returns the configuration of a YAML file, with `key=value` overrides and, as keywords, keys that are laid over the file's;
+    or of keywords alone: a `model`, `data`, a `reward` and any key (`max_steps=100`, `actor_train={...}`).
 
     model: a Hugging Face folder, or `owner/model` of the hub.
     data, validation: rows with a prompt (or messages) and, if the reward reads it, a ground_truth: a list, a `datasets.Dataset`.
@@ -42,7 +42,7 @@ def load_config(
 
 
 def check(config: Config) -> checking.Checked:
-    """What the configuration will do here; nothing is started. Raises `ConfigError` with all that is wrong with it."""
+    """Plans the configuration on this machine; nothing is started. Raises `ConfigError` with all its problems."""
     if problems := checking.contradictions(config, this_machine()):
         raise ConfigError(problems)
     checked = checking.check(config, this_machine())
@@ -52,7 +52,7 @@ def check(config: Config) -> checking.Checked:
 
 
 def train(config: Config | None = None, *, local: bool = False, **keywords: Any) -> dict[str, Any]:
-    """Trains to the end and returns the summary: a whole `config`, or what `load_config` makes of the same keywords, as
+    """Trains to the end and returns the summary: a whole `config`, or `load_config` of the same keywords, as
     `train(model=..., data=[...], reward=function)`. `local`: in this process, without Ray.
 
     Raises `ConfigError` before anything starts."""
@@ -69,14 +69,14 @@ def train(config: Config | None = None, *, local: bool = False, **keywords: Any)
 
 
 def evaluate(config: Config, checkpoints: str | Sequence[str] = (), *, local: bool = False) -> dict[str, Any]:
-    """The summary of an evaluation: the models on the configuration's validation sets. `checkpoints`: folders of runs or of
-    checkpoints, "best" or "pretrain", one or several (default: `bench_checkpoints`). Raises `ConfigError`."""
+    """Returns the summary of an evaluation: the models on the configuration's validation sets. `checkpoints`: folders of runs or
+    of checkpoints, "best" or "pretrain", one or several (default: `bench_checkpoints`). Raises `ConfigError`."""
     named = ([checkpoints] if isinstance(checkpoints, str) else list(checkpoints)) or config.bench_checkpoints
     return train(replace(config, mode="bench", bench_checkpoints=named, resume_from_checkpoint=False), local=local)
 
 
 def _say_what_is_wrong(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """A script that ends with a `ConfigError` says what is wrong with its configuration, not where that was found."""
+    """Prints the problems of a script that ends with a `ConfigError`, not the place where they were found."""
     if isinstance(error, ConfigError):
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)

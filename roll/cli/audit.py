@@ -1,4 +1,4 @@
-"""`roll env audit`: what players that cannot do the task earn, in an environment, by a reward on its prompts, in a whole run."""
+"""`roll env audit`: rewards of players that cannot do the task, in an environment, by a reward on its prompts, in a whole run."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _of_run(options: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[Au
 
 
 def _env(name: str, env: EnvConfig, key: str, options: Mapping[str, Any]) -> AuditReport:
-    """`key`: what names its interpreter. Raises `ConfigError`."""
+    """`key`: the key that names its interpreter. Raises `ConfigError`."""
     python, tasks, seed = interpreter(env.env_type, env.python, key), options["tasks"], options["seed"]
     return audit_env(name, env.env_type, env.env_config, tasks, seed, env.max_steps, env.success_at, python)
 

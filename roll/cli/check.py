@@ -1,4 +1,4 @@
-"""`roll check`: what a configuration will do, or all that is wrong with it. Nothing starts but, where programs earn rewards, one
+"""`roll check`: the plan of a configuration, or all its problems. Nothing starts but, where programs earn rewards, one
 in the sandbox, and nothing heavy is imported but for own stages, `--flow` and `--data`, and where the model's folder is here: its
 first prompt is shown, and for that a tokenizer is opened and an environment begins."""
 
@@ -41,7 +41,7 @@ class CheckResult:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0 if a run would start, 1 if something keeps it from that. What is merely told does not count."""
+    """Returns the exit code: 0 if a run would start, 1 if something prevents that. Mere notes do not count."""
     given = list(arguments)
     as_json, compat, told = "--json" in given, "--compat" in given, ""
     try:
@@ -119,7 +119,7 @@ def _check(arguments: Sequence[str]) -> tuple[argparse.Namespace, CheckResult]:
 
 
 def _told(options: argparse.Namespace, answer: CheckResult) -> str:
-    """What there is to say of a configuration without problems. Raises `ConfigError`."""
+    """Returns the text about a configuration without problems. Raises `ConfigError`."""
     checked, config, report = answer.checked, answer.config, answer.report
     assert checked is not None and config is not None
     try:
@@ -166,7 +166,7 @@ def _prompts(config: AnyConfig, options: argparse.Namespace) -> str:
 
 
 def _stages(config: PPOConfig) -> Iterator[Problem]:
-    """Where stages of the user's own stand. Their code is not looked for: it may be on another machine."""
+    """Yields problems of the places of the user's own stages. Their code is not looked for: it may be on another machine."""
     if config.flow.stages:
         from roll.prepare.outline import in_words_of, misplaced
         from roll.prepare.training_flow import AsyncTrainingFlow

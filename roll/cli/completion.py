@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What the last of the words may become. `words`: the command line, from `roll` on, up to the cursor."""
+    """Returns the completions of the last word. `words`: the command line, from `roll` on, up to the cursor."""
     command, *before, typed = words[1:] if len(words) > 2 else ["", "".join(words[1:])]
     found = _after(command, before, typed) if command else COMMANDS
     return sorted({word for word in found if word.startswith(typed)})
@@ -106,7 +106,7 @@ def _after(command: str, before: Sequence[str], typed: str) -> Iterator[str]:
 
 
 def _config_names(before: Sequence[str]) -> Iterator[str]:
-    """The files of the folder that make a run; others are parts of such."""
+    """Yields the names of the folder's files that make a run; others are parts of such."""
     path = before[before.index("--config_path") + 1] if "--config_path" in before else None
     try:
         folder = config_folder(path)
@@ -123,7 +123,7 @@ def _folders(typed: str) -> Iterator[str]:
 
 
 def _options(command: str, before: Sequence[str]) -> Iterator[str]:
-    """The options that the command's own help names, so that no list has to be kept."""
+    """Yields the options that the command's own help names, so that no list has to be kept."""
     words = {"env": before[:1], "show": before[:2]}.get(command, ())
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
@@ -132,7 +132,7 @@ def _options(command: str, before: Sequence[str]) -> Iterator[str]:
 
 
 def _overrides(cls: type[PPOConfig], typed: str) -> Iterator[str]:
-    """Keys of the schema, a level at a time, and the values of a key that has a list of them."""
+    """Yields keys of the schema, a level at a time, and the values of a key that has a list of them."""
     sign = typed[:1] if typed[:1] in ("+", "~") else ""
     key, equals, _ = typed[len(sign) :].partition("=")
     blocks = key.split(".")[:-1]

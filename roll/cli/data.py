@@ -1,5 +1,5 @@
-"""`roll check --data`: what the prompts of a configuration are, before a run: counts, lengths, tags, some as the model gets them,
-and what each reference answer earns as if it were a response."""
+"""`roll check --data`: the prompts of a configuration, before a run: counts, lengths, tags, some as the model gets them,
+and the reward of each reference answer, taken as a response."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from roll.prompts.stored_rows import TokenizedRow
 
 SHOWN, WORST = 3, 5
-"""Prompts that are shown, and reference answers that earn less than the best."""
+"""Most prompts shown, and most reference answers shown that earn less than the best."""
 
 
 def inspected(config: RLVRConfig, graded: int) -> Iterator[dict[str, Any]]:
-    """Of each file of prompts, what it holds. Raises `ConfigError`."""
+    """Yields the content of each file of prompts. Raises `ConfigError`."""
     if not asks_the_hub(config):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     config = with_fetched_models(config)
@@ -132,7 +132,7 @@ def _earned(
 
 
 def one_for_all(domain: str, answers: Sequence[str]) -> Iterator[str]:
-    """A sentence where the most usual reference answer is right more often than a drawn one, by three standard errors."""
+    """Yields a sentence where the most usual reference answer is right more often than a drawn one, by three standard errors."""
     counts, rows = Counter(answers), len(answers)
     (usual, count) = counts.most_common(1)[0]
     share, chance = count / rows, sum((each / rows) ** 2 for each in counts.values())
@@ -180,7 +180,7 @@ def _domain_text(told: Mapping[str, Any]) -> Iterator[str]:
 async def _judge(
     config: RLVRConfig, domain: str, rows: Sequence[TokenizedRow], arguments: Mapping[str, Any]
 ) -> tuple[list[Any] | None, float | None]:
-    """The domain's rewards of the reference answers, None if they are no responses; and of an empty response. Raises
+    """Returns the domain's rewards of the reference answers, None if they are no responses; and of an empty response. Raises
     `ConfigError`."""
     from roll.core.data.sample import Sample
     from roll.core.rewards.worker import worker_class

@@ -1,6 +1,6 @@
-"""`roll doctor`: what is installed, and what can start on this machine. One line per finding, with the fix.
+"""`roll doctor`: packages of this machine, and programs that start on it. One line per finding, with the fix.
 
-Packages are looked up in their metadata, not imported. What is started runs in a process of its own with a time limit."""
+Packages are looked up in their metadata, not imported. Each started program runs in a process of its own with a time limit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FIX += "install bubblewrap and set rewards.<domain>.reward_args.isolation: bubb
 
 
 def sandbox_here(config: RLVRConfig) -> Iterator[str]:
-    """One line per domain whose programs this machine would judge."""
+    """Yields one line per domain whose programs this machine would judge."""
     for domain, reward in config.rewards.items():
         arguments = reward.reward_args
         if not str(reward.worker_cls).endswith(_WORKER) or not arguments.get("use_local", not arguments.get("code_url")):
@@ -61,7 +61,7 @@ EXTRAS = {
     "megatron": "strategy_name megatron_train",
     "lora": "model_args.lora_target",
 }
-"""Those that one environment can hold together, and what each is for; engines are looked at by themselves."""
+"""Extras that one environment can hold together, and the purpose of each; engines are checked separately."""
 LEAST_MEMORY = 4 * GIB
 """The demo's processes have 1.7 GiB together; torch and the file cache want the rest."""
 LEAST_SHARED = 1 * GIB
@@ -88,7 +88,7 @@ ray.shutdown()
 
 
 def enough(name: str, is_enough: bool, text: str, lack: str, fix: str) -> Finding:
-    """A limit of the machine, and what comes of it if it is too low."""
+    """Returns a finding on a limit of the machine, and on the effect if it is too low."""
     return Finding("ok", name, text) if is_enough else Finding("warn", name, f"{text} {lack}", fix)
 
 
@@ -150,7 +150,7 @@ def packages() -> Iterator[Finding]:
 
 
 def _compared(wanted: list[Requirement]) -> tuple[list[str], list[str]]:
-    """What is there, and what is not or has another version."""
+    """Returns the packages that are there, and those that are missing or have another version."""
     here, lacking = [], []
     for each in wanted:
         try:
@@ -301,7 +301,7 @@ def run_limited(program: str, limit_s: float) -> Ended:
 
 
 def sandbox() -> Finding:
-    """Of code rewards: a program that does nothing is judged."""
+    """Checks the sandbox of code rewards: a program that does nothing is judged."""
     try:
         state = state_here()
     except (SandboxFailed, OSError) as error:

@@ -1,4 +1,4 @@
-"""`roll doctor --cluster`: what a run will need of every node of the Ray cluster that RAY_ADDRESS names, asked of each node."""
+"""`roll doctor --cluster`: needs of a run on every node of the Ray cluster that RAY_ADDRESS names, checked on each node."""
 
 from __future__ import annotations
 

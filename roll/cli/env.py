@@ -47,7 +47,7 @@ PYTHON = "interpreter that it is in, by its name (roll env list) or path (defaul
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: that of what is named, or 2 if nothing is."""
+    """Returns the exit code of the named command, or 2 without one."""
     action, *rest = [*arguments, ""]
     if action in ACTIONS:
         return ACTIONS[action](rest[:-1])
@@ -106,13 +106,13 @@ class _ToPlay(NamedTuple):
     template: str
     answer_tokens: int
     context: int
-    """Tokens of the episode."""
+    """Most tokens of the episode."""
     args: GeneratingArguments = GeneratingArguments()
-    """Of a run; the temperature is the command's."""
+    """Sampling of a run; the temperature is the command's."""
     variables: Mapping[str, object] = {}
-    """Of the chat template."""
+    """Variables of the chat template."""
     images: ImageArguments | None = None
-    """Of a run."""
+    """Image settings of a run."""
 
 
 def _what_to_play(options: Mapping[str, Any], pairs: Sequence[str]) -> _ToPlay:
@@ -195,7 +195,7 @@ def _asked(engine: HFInferStrategy, tokenizer: Any, params: SamplingParams, seed
 
 
 def _opened(model: str, to_play: _ToPlay, images: Path) -> tuple[Any, Dialogue, Show | None]:
-    """Its tokenizer, how it is talked to, and where images go that it is shown; None: it reads text."""
+    """Returns the model's tokenizer, its dialogue, and the store of images shown to it; None: it reads text."""
     from roll.chat.dialogue import Dialogue
     from roll.cli.one_episode import sight
     from roll.prompts.chat_template import set_variables

@@ -31,11 +31,12 @@ class FirstPrompt:
     tokens: int | None
     text: str
     unknown: str = ""
-    """Why it is not known."""
+    """The reason why it is unknown."""
 
 
 def first_prompts(config: AnyConfig) -> Iterator[FirstPrompt]:
-    """Says so where something cannot be known: a run may be meant for another machine. Nothing where no tokenizer is here."""
+    """Yields the first prompts; says so where something cannot be known: a run may be meant for another machine. Nothing where no
+    tokenizer is here."""
     name = config.model_folder(config.actor_train)
     folder = cached(name) if is_hub_name(name) else Path(name)
     if not config.has_engines or not name or folder is None or not (folder / "tokenizer_config.json").is_file():

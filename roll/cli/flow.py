@@ -16,10 +16,10 @@ from roll.core.pipeline.state import new_admission
 from roll.prepare.check import with_transport_here
 
 TITLES = {"admit": "explorer", "lease": "trainer", "served": "validation"}
-"""What a half is called that begins with this stage."""
+"""Title of the half that begins with this stage."""
 WRITES = {"keep": "groups", "publish": "weights"}
 READS = {"lease": "groups", "generate": "weights", "episodes": "weights", "served": "weights"}
-"""Stages -> the store that they fill, or wait for: what joins the halves is no channel."""
+"""Stages -> the store that they fill, or wait for: the halves are joined by no channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Node:
     name: str
     kind: Literal["source", "stage", "own", "store"]
     lines: tuple[str, ...]
-    """Below its name."""
+    """Lines below the node's name."""
     lock: str = ""
     """The lock that it takes, if it shares devices with another role."""
 
@@ -106,7 +106,7 @@ def _node(stage: AnyStage, devices: Mapping[str, frozenset[int]], locks: Sequenc
 
 
 def _channels(half: Sequence[AnyStage]) -> Iterator[Edge]:
-    """From each stage of a place to each of the next, with the capacity of the channel between the places."""
+    """Yields an edge from each stage of a place to each of the next, with the capacity of the channel between the places."""
     for one, following in itertools.pairwise(half):
         assert one.outputs is not None and one.outputs is following.inputs
         starts = one.stages if isinstance(one, Parallel) else (one,)
@@ -137,7 +137,7 @@ _SHAPES = {"source": ('(["', '"])'), "stage": ('["', '"]'), "own": ('[["', '"]]'
 
 
 def mermaid(graph: Graph) -> str:
-    """The text of the drawing."""
+    """Returns the text of the drawing."""
     return "\n".join(_drawn(graph)) + "\n"
 
 

@@ -1,5 +1,5 @@
-"""What a run would not find on this machine: nodes, packages, prompts, code of the user's own, a place for its results, and what
-`refused_here` has. Nothing heavy is imported."""
+"""Requirements of a run that this machine lacks: nodes, packages, prompts, the user's own code, a place for its results, and
+those of `refused_here`. Nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from roll.strategies.installed_backend import backend_problems
 
 
 def missing_here(config: PPOConfig) -> Iterator[str]:
-    """One line for each thing."""
+    """Yields one line for each missing thing."""
     packages = (*backend_problems(config), *(each for engine in engines(config) for each in engine_problems(*engine)))
     found = (*_nodes(config), *packages, *_code(config), *_prompts(config), *_results(config))
     for problem in (*found, *refused_here(config)):

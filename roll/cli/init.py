@@ -24,10 +24,10 @@ from roll.prompts.prompt_file import read_rows
 Row = dict[str, Any]
 TRAIN_ROWS, VALIDATION_ROWS = 1024, 128
 VALIDATION_SHARE = 10
-"""Of a user's rows one in so many is for validation, and no more than VALIDATION_ROWS."""
+"""One in this many of a user's rows is for validation, at most VALIDATION_ROWS."""
 STARTER = Path(__file__).parent / "starter"
 EMBEDDED = "embedded/cache/model"
-"""Where the folder has its model if the user names none."""
+"""Place of the folder's model if the user names none."""
 IN_WORDS = {
     "native": "What is {a} + {b}? Answer with the number alone.",
     "none": "Question: What is {a} + {b}? Answer with the number alone.\nAnswer:",
@@ -87,8 +87,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write(folder: Path, model: str | None, task: str = "rlvr", file: Path | None = None) -> list[str]:
-    """The names of what was written. Raises `ConfigError` for a name that is no name of a run, a folder that is not empty, a
-    model that is not there, and a file of prompts that cannot be read."""
+    """Returns the names of the written files. Raises `ConfigError` for a name that is no name of a run, a folder that is not
+    empty, a model that is not there, and a file of prompts that cannot be read."""
     name = folder.name
     if not _NAME.fullmatch(name):
         raise ConfigError([Problem("name", str(folder), "is not a valid name for a run", "letters, digits, _, - and .")])
@@ -197,13 +197,13 @@ class StartingRows:
     validation: list[Row]
     domain: str
     columns: dict[str, str] = field(default_factory=dict)
-    """Of `data_args`, where a column has another name than the usual one."""
+    """Columns of `data_args`, where one has an unusual name."""
     tags: list[str] = field(default_factory=list)
-    """Where they are not the domain's name."""
+    """Tags, where they are not the domain's name."""
 
 
 def additions(words: str) -> StartingRows:
-    """Different additions of two-digit numbers. `words`: the question, with {a} and {b}."""
+    """Returns different additions of two-digit numbers. `words`: the question, with {a} and {b}."""
     problems = random.Random(42).sample([(a, b) for a in range(10, 100) for b in range(10, 100)], TRAIN_ROWS + VALIDATION_ROWS)
     rows = [
         {"id": f"add-{a}-{b}", "prompt": words.format(a=a, b=b), "ground_truth": str(a + b), "tag": "addition"}
@@ -213,7 +213,7 @@ def additions(words: str) -> StartingRows:
 
 
 def of_file(path: Path) -> StartingRows:
-    """The rows of a JSON Lines file, in an order that a seed decides. Raises `ConfigError`."""
+    """Reads the rows of a JSON Lines file, in an order that a seed decides. Raises `ConfigError`."""
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         rows = [json.loads(line) for line in lines]

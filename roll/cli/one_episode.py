@@ -30,7 +30,7 @@ async def one_episode(
     show: Show | None = None,
 ) -> list[Sample]:
     """`show`: stores the images that the environment shows. Raises `ConfigError` where the environment or its tools cannot
-    be made, and what `EnvManager.play` raises."""
+    be made, and the errors of `EnvManager.play`."""
     instructions = asked(interpreter(env.env_type, env.python, "python"), rules, env.env_type, env.env_config)
     manager_cls: type[EnvManager] = import_object(env.env_manager_cls)
     manager = manager_cls(env, dialogue, instructions=instructions, context=context, answer_tokens=answer_tokens)
@@ -49,7 +49,7 @@ async def one_episode(
 
 
 def sight(model: Path, kept: Path, tokenizer: Any, images: ImageArguments) -> tuple[Sees, Show]:
-    """How the images of an episode are shown to a model that sees, and stored in the folder `kept`."""
+    """Returns the means by which a model sees the images of an episode, and by which they are stored in the folder `kept`."""
     from roll.prompts.image_folder import ImageFolder
     from roll.prompts.shown_images import ShownImages
     from roll.strategies.vision.named_images import NamedImages

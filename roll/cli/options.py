@@ -1,5 +1,5 @@
-"""What the commands have in common: options, how they answer bad input, and text on a terminal: tables, and lines that are too
-long, which go on below their own text, not below their labels."""
+"""Common parts of the commands: options, answers to bad input, and text on a terminal: tables, and lines that are too long, which
+go on below their own text, not below their labels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--config_name", default=name, help=f"name of the YAML file (default: {name})")
 
     def parse_with_overrides(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """Options, and the overrides among the arguments. Raises `ConfigError` for an unknown option."""
+        """Returns options, and the overrides among the arguments. Raises `ConfigError` for an unknown option."""
         dashed = [each for each in arguments if re.match(r"-\w[\w.]+=", each)]  # of -max_steps=3 argparse reads -m
         known, overrides = (argparse.Namespace(), dashed) if dashed else self.parse_known_args(arguments)
         for option in overrides:
@@ -56,8 +56,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def config_folder(path: str | None) -> Path:
-    """The folder that `--config_path` means: relative to the current folder; to a start script's (as in ROLL), where it is there
-    and not here; `pkg://NAME`: an example of the package. None: the default configurations.
+    """Returns the folder that `--config_path` means: relative to the current folder; to a start script's (as in ROLL), where it
+    is there and not here; `pkg://NAME`: an example of the package. None: the default configurations.
 
     Raises `ConfigError` if there is none: a folder that was named is never taken from elsewhere."""
     if path is None:
@@ -83,7 +83,7 @@ def is_start_script(program: str | Path) -> bool:
 
 
 def pipeline_named(arguments: list[str]) -> Pipeline | None:
-    """The pipeline that the first argument names, which is taken away; None if it names none."""
+    """Removes and returns the pipeline that the first argument names; None if it names none."""
     named = next((each for each in get_args(Pipeline) if arguments[:1] == [each]), None)
     if named is not None:
         arguments.pop(0)
@@ -99,7 +99,7 @@ def that_generates(config: AnyConfig, name: str) -> RLVRConfig | AgenticConfig:
 
 
 def answering(main: Callable[P, int]) -> Callable[P, int]:
-    """A command that answers bad input with one line per problem and exit code 2, and an interruption with 130."""
+    """Decorates a command: it answers bad input with one line per problem and exit code 2, and an interruption with 130."""
 
     @wraps(main)
     def answered(*arguments: P.args, **keywords: P.kwargs) -> int:
@@ -133,16 +133,16 @@ def complain(problems: Sequence[Problem]) -> None:
 
 
 _COLUMN = re.compile(r"\S {2,}(?=\S)|^ *! |^ +(?=\S)")
-"""What stands before a column of text: a gap, the mark of a remark, the indentation of a line."""
+"""Text before a column: a gap, the mark of a remark, the indentation of a line."""
 
 
 def fitted(lines: Iterable[str]) -> Iterator[str]:
-    """The lines for standard output: unchanged, unless it is a terminal, which has a width."""
+    """Fits the lines to standard output: unchanged, unless it is a terminal, which has a width."""
     return folded(lines, shutil.get_terminal_size().columns) if sys.stdout.isatty() else iter(lines)
 
 
 def _narrowest(text: str) -> int:
-    """The columns that a text needs: its longest word, and room for two short ones. With less it goes on further left."""
+    """Returns the columns that a text needs: its longest word, and room for two short ones. With less it goes on further left."""
     return max(10, *map(len, text.split()))
 
 
@@ -159,7 +159,7 @@ def folded(lines: Iterable[str], width: int) -> Iterator[str]:
 
 
 def keys_and_values(pairs: Sequence[str]) -> dict[str, Any]:
-    """What `--config key=value ...` says; values are YAML. Raises `ConfigError`."""
+    """Reads `--config key=value ...`; values are YAML. Raises `ConfigError`."""
     config = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -1,5 +1,5 @@
-"""What a run on this machine would be refused for that is known without a worker: trackers, the port of its figures, receivers of
-its notices, the checkpoint that it goes on from, the database of its groups. Imports nothing heavy, and changes nothing."""
+"""Reasons to refuse a run on this machine that are known without a worker: trackers, the port of its figures, receivers of its
+notices, the checkpoint that it resumes from, the database of its groups. Imports nothing heavy, and changes nothing."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def _is_equal(into: Path) -> bool:
 
 
 def _checkpoints(run_dir: Path, into: Path) -> Iterator[str]:
-    """The checkpoints that both have: by SHA-256, what trainer and critic wrote."""
+    """The checkpoints that both have: by SHA-256, the files of trainer and critic."""
     from roll.core.record.checkpoint import CRITIC, TRAINER, CheckpointStore
     from roll.core.record.manifest import read_manifest
 

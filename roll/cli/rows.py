@@ -1,4 +1,4 @@
-"""The rows of a run: `roll show RUN samples`, what the model was asked and what it said, the newest first or sorted, shortened or
+"""The rows of a run: `roll show RUN samples`, questions to the model and its answers, the newest first or sorted, shortened or
 whole; `roll show RUN groups`, the groups in its database, with `--export` their samples, too, as JSON Lines or Parquet."""
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _asked(group: KeptGroup, row: Row, full: bool) -> Iterator[str]:
 
 
 def _said(kept: Kept, row: Row, full: bool, requests: bool) -> Iterator[str]:
-    """A rollout: its figures, and its text, or its turns with what the environment said before each."""
+    """A rollout: its figures, and its text, or its turns with the environment's observation before each."""
     parts, trajectory = mapping(row.get("reward_parts")), mapping(row.get("trajectory"))
     reward = "no reward" if kept.reward is None else f"reward {kept.reward:.4g}"
     made_of = ", ".join(f"{shown(name)} {figure:.4g}" for name, value in parts.items() if (figure := number(value)) is not None)
@@ -171,7 +171,7 @@ def groups(arguments: Sequence[str]) -> int:
 
 
 def read(address: str, state: str | None, last: int, with_samples: bool) -> Iterator[dict[str, Any]]:
-    """The newest groups, oldest first. Samples that were deleted, because a checkpoint has what they taught, or are damaged, are
+    """The newest groups, oldest first. Samples that were deleted, because a checkpoint has their effect, or are damaged, are
     None."""
     from sqlalchemy import select
 

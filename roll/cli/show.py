@@ -1,7 +1,7 @@
-"""`roll show RUN`: how a run is doing, from what it writes: steps, versions, who takes part, groups by state. `roll diff A B`:
-where two are configured differently, what they reached in which time, and their metrics.
+"""`roll show RUN`: the state of a run, from its files: steps, versions, processes, groups by state. `roll diff A B`:
+differences of two configurations, their results and times, and their metrics.
 
-Of a run whose groups lie in a database this knows every process; of one with its groups in memory, what its driver wrote last."""
+Of a run whose groups lie in a database this knows every process; of one with its groups in memory, the driver's last report."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def facts(run_dir: Path) -> dict[str, Any]:
-    """What is known of a run, as data. Raises `OSError`, `ValueError`, `LookupError` or `TypeError`."""
+    """Returns the known facts of a run, as data. Raises `OSError`, `ValueError`, `LookupError` or `TypeError`."""
     check_run(run_dir)
     run = RunReader(run_dir)
     told = run.status()
@@ -194,7 +194,7 @@ def of_database(address: str, identity: RunIdentity | None) -> dict[str, Any]:
 
 
 def _database_lines(told: Mapping[str, Any], process: Mapping[str, Any]) -> Iterator[str]:
-    """`process`: what the run's own summary says. A run whose trainer has stopped is still open to it in the database."""
+    """`process`: the run's own summary. A run whose trainer has stopped is still open to it in the database."""
     stopped = told["status"] == "running" and process["state"] in STOPPED
     state, reason = (process["state"], process["reason"]) if stopped else (told["status"], told["reason"])
     goes_on = "; its groups are kept, and the same command goes on with them" if stopped else ""
@@ -235,7 +235,7 @@ def _groups_by_state(connection: Any) -> dict[str, Any]:
 
 
 def _explorer(row: Any, state: str, work: Any) -> dict[str, Any]:
-    """`groups`: those that it completed; `recent`, `tokens`: of the last minute; `lag`: the mean of its trained groups."""
+    """`groups`: completed by the explorer; `recent`, `tokens`: of the last minute; `lag`: the mean of its trained groups."""
     done = {"groups": work.done, "recent": work.recent, "tokens": work.tokens or 0, "lag": work.lag} if work else NO_WORK
     return {"name": row.name, "state": state, "served": row.served} | done
 

@@ -1,4 +1,4 @@
-"""`roll simulate`: what a configuration would do, in virtual time: the production code with scripted workers (roll/simulate)."""
+"""`roll simulate`: a configuration in virtual time: the production code with scripted workers (roll/simulate)."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ DEFAULT_NAME = "rlvr_config_async"
 @dataclass(frozen=True, slots=True)
 class Prediction:
     values: dict[str, str]
-    """Of the swept keys."""
+    """Values of the swept keys."""
     status: str
     reason: str
     steady: dict[str, Any]
     """`Figures` of the later half of the steps."""
     steps: list[dict[str, Any]]
-    """The metrics of each step that have to do with time."""
+    """The metrics of time, by step."""
     summary: dict[str, Any]
     virtual_s: float
     real_s: float
-    """What the simulation took."""
+    """Seconds that the simulation took."""
 
 
 @answering
@@ -217,7 +217,7 @@ def _told(predictions: Sequence[Prediction], costs: Costs) -> Iterator[str]:
 
 
 def _unsaid(config: Config, costs: Costs) -> Iterator[str]:
-    """What matters, and neither a run nor a table has said."""
+    """Yields the missing costs that matter, given by neither a run nor a table."""
     from roll.simulate.calibration import overlaps
 
     devices = [device for worker in config.roles().values() for device in worker.devices]
@@ -236,7 +236,7 @@ def _cells(found: Mapping[str, Any], roles: Sequence[str]) -> list[str]:
 
 
 def _frontier(predictions: Sequence[Prediction]) -> str:
-    """Those that no other beats in both step time and staleness."""
+    """Returns the predictions that no other beats in both step time and staleness."""
     from roll.simulate.figures import frontier
 
     done = [each for each in predictions if each.steady]

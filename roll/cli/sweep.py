@@ -30,25 +30,25 @@ from roll.view.run import RunReader
 from roll.view.runs import is_run, reached
 
 LONGEST_NAME = 120
-"""Of a run's folder, in characters; file systems take 255 bytes."""
+"""Characters of a run's folder name, at most; file systems take 255 bytes."""
 MOST_RUNS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
     values: Mapping[str, str]
-    """Of the swept keys."""
+    """Values of the swept keys."""
     overrides: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """As a folder: the last part of each key, and its value."""
+        """Name of the run's folder: the last part of each key, and its value."""
         parts = (f"{key.rpartition('.')[2]}={value}" for key, value in self.values.items())
         return re.sub(r"[^\w.=,+-]+", "_", ",".join(parts))[:LONGEST_NAME].strip(".")
 
 
 def combinations(overrides: Sequence[str]) -> list[Combination]:
-    """All of them, the last key varying fastest. Raises `ConfigError` if nothing is swept, or too much."""
+    """Returns all combinations, the last key varying fastest. Raises `ConfigError` if nothing is swept, or too much."""
     choices = [[*_choices(override)] for override in overrides]
     swept = [override.lstrip("+").partition("=")[0] for override, found in zip(overrides, choices, strict=True) if len(found) > 1]
     count = 1
@@ -67,7 +67,7 @@ def combinations(overrides: Sequence[str]) -> list[Combination]:
 
 
 def _choices(override: str) -> Iterator[str]:
-    """The override with each value of its sweep, or as it stands."""
+    """Yields the override with each value of its sweep, or as it stands."""
     try:
         parsed = OverridesParser.create().parse_override(override)
     except HydraException:  # what Hydra cannot read is text, which `compose` quotes
@@ -116,7 +116,7 @@ class Sweep:
 
     @contextmanager
     def _passing_on(self) -> Iterator[None]:
-        """Signals go to the runs, which know what to do; no further run starts. The terminal sends Ctrl-C to all by itself."""
+        """Passes signals on to the runs, which handle them; no further run starts. The terminal sends Ctrl-C to all by itself."""
 
         def stop(number: int, _: FrameType | None) -> None:
             self._stops = True
@@ -132,7 +132,7 @@ class Sweep:
 
 
 def results(combinations: Sequence[Combination], folder: Path) -> list[list[str]]:
-    """One line per run, the first one the head."""
+    """Returns one line per run, the first one the head."""
     keys = list(combinations[0].values)
     rows = [[*(key.rpartition(".")[2] for key in keys), "status", "steps", "validation", "best", "reward", "time"]]
     for each in combinations:

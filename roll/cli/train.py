@@ -59,14 +59,14 @@ DESCRIPTIONS = {
 
 
 class _Formatter(logging.Formatter):
-    """Messages may quote what a model, an environment or a foreign package wrote."""
+    """Escapes messages, which may quote a model, an environment or a foreign package."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record), keep="\n\t")
 
 
 def parser_of(pipelines: Sequence[str], prog: str) -> Parser:
-    """The options of one pipeline; for a help text, of several."""
+    """Returns the parser of one pipeline's options; for a help text, of several."""
     parser = Parser(
         prog=prog, description=" ".join(DESCRIPTIONS[each] for each in pipelines), epilog=OVERRIDES, allow_abbrev=False
     )
@@ -127,7 +127,7 @@ def _loaded(pipeline: Pipeline, options: argparse.Namespace, overrides: Sequence
 
 
 def _told(options: argparse.Namespace, overrides: Sequence[str]) -> int:
-    """What users of Hydra ask for: `--cfg job`, secrets hidden, and `--info`. Raises `ConfigError`."""
+    """Prints the answers to Hydra's options: `--cfg job`, secrets hidden, and `--info`. Raises `ConfigError`."""
     from roll.prepare.compose import compose
     from roll.prepare.yaml_files import files
 
@@ -171,7 +171,7 @@ def _multirun(pipeline: Pipeline, options: argparse.Namespace, overrides: Sequen
 
 
 def prepare_process() -> None:
-    """What has to be set before a configuration is loaded."""
+    """Sets the process up before a configuration is loaded."""
     # A reward or an environment of the user's own lies where the command is given; it never hides what is installed.
     sys.path.append(os.getcwd())
     set_defaults(this_machine())
@@ -226,7 +226,7 @@ def _run(config: AnyConfig, local: bool, stages: Sequence[CustomStage]) -> int:
 
 
 def too_few_files(limit: int, local: bool) -> Problem | None:
-    """Said before a start, which would fail."""
+    """Returns a problem before a start that would fail for want of open files."""
     kind = "one process" if local else "Ray"
     least = FEWEST_FILES[kind]
     if limit == resource.RLIM_INFINITY or limit >= least:
@@ -286,7 +286,7 @@ def _evaluate(options: argparse.Namespace, overrides: Sequence[str]) -> int:
 
 
 def _own_configuration(checkpoints: Sequence[str]) -> Path:
-    """The folder of the run that the first checkpoint is of. Raises `ConfigError`."""
+    """Returns the folder of the first checkpoint's run. Raises `ConfigError`."""
     for path in map(Path, checkpoints):
         for folder in (path, path.absolute().parent.parent):
             written = folder / f"{OWN}.yaml"

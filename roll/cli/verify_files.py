@@ -1,4 +1,4 @@
-"""What a run left behind, read by who trusts none of it: what is damaged is said, and left out of everything else."""
+"""Files of a run, read without trust: damage is reported, and left out of everything else."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Row = dict[str, Any]
 
 REUSED = "reused"
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError)
-"""What comes of contents that no run has written."""
+"""Errors of contents that no run has written."""
 SHAPES: Mapping[str, Mapping[str, type]] = {
     "groups": {"group_id": int, "prompt_uid": str, "status": str, "reason": str, "step": int, "start_version": int},
     "metrics": {"step": int},
     "samples": {"step": int, "index": int, "status": str, "response_ids": list, "behaviour_logprobs": list, "versions": list},
     "buffer": {"group_id": int},
 }
-"""What the rows of a file have, besides more."""
+"""Required keys of a file's rows, with their types."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the run's SQLite database holds."""
+    """Content of the run's SQLite database."""
 
     groups: dict[int, Row]
     reuses: set[tuple[int, int, int]]
@@ -48,30 +48,29 @@ class Run:
 
     folder: Path
     ratio: float
-    """How far ahead rollouts may run now."""
+    """The present `async_generation_ratio`: the limit of rollouts ahead."""
     max_reuse: int
-    """How many steps may train a group now."""
+    """Number of steps that may train a group now."""
     groups: list[Row]
-    """The status of each."""
+    """The status of each group."""
     reuses: list[Row]
-    """The further uses of those that were trained."""
+    """The further uses of trained groups."""
     samples: list[Path]
-    """The files that hold them."""
+    """The files of samples."""
     metrics: list[Row]
     summary: Row | None
     """While the run runs, or if it was killed, its figures may be older than the journals (`as_of`)."""
     checkpoints: list[Path]
     database: Stored | None
-    """None if it has none that can be read here."""
+    """None if there is none that can be read here."""
     damaged: list[str] = field(default_factory=list)
-    """What cannot be read, a line each."""
+    """Damaged parts, a line each."""
     notes: list[str] = field(default_factory=list)
-    """What was not looked at, and why."""
+    """Parts that were not checked, with reasons."""
 
     @cached_property
     def inherited(self) -> Row:
-        """What another run had done until the checkpoint that this one began with: its step and its accounts. Zeros of a run that
-        began by itself."""
+        """Step and accounts of another run at the checkpoint that this run began with; zeros for a run that began by itself."""
         nothing = {"step": 0, "next_group_id": 0, "trained": 0, "dropped": {}, REUSED: 0}
         return nothing | dict((self.summary or {}).get("inherited") or {})
 
@@ -86,8 +85,8 @@ class Run:
 
     @cached_property
     def bounds(self) -> dict[int, int]:
-        """The largest lag that each step may train. Its ratio is in metrics.jsonl, and may have been another before: what began
-        under ratio α is trained within ⌈α⌉ steps."""
+        """The largest lag that each step may train. Its ratio is in metrics.jsonl, and may have been another before: a rollout
+        begun under ratio α is trained within ⌈α⌉ steps."""
         ratios = {row["step"]: row["scheduler/async_ratio"] for row in self.metrics if "scheduler/async_ratio" in row}
         bounds: dict[int, int] = {}
         for step in {row["step"] for row in self.uses} | ratios.keys():
@@ -104,12 +103,12 @@ class Run:
 
     @property
     def uses(self) -> list[Row]:
-        """What steps trained: a row for each group and step."""
+        """Trained groups of all steps: a row for each group and step."""
         return self.trained + self.reuses
 
     @property
     def over(self) -> bool:
-        """True if it has done all its steps: one that a callback has ended says why, and leaves groups that it can go on with."""
+        """True if it has done all its steps: a run that a callback ended says why, and leaves groups that it can go on with."""
         return self.summary is not None and self.summary.get("status") == "finished" and not self.summary.get("reason")
 
 
@@ -138,7 +137,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _left(checkpoints: Path) -> Iterator[str]:
-    """Remains of checkpoints whose writing or deletion a kill has cut."""
+    """Yields remains of checkpoints whose writing or deletion was cut off by a kill."""
     for path in sorted(checkpoints.glob(".step-*")):
         yield f"checkpoints/{path.name} is what a kill has left of a checkpoint: the next start of the run removes it, or you may"
     for path in sorted(checkpoints.glob("step-*")):
@@ -147,7 +146,7 @@ def _left(checkpoints: Path) -> Iterator[str]:
 
 
 def rows(path: Path, shape: str, damaged: list[str]) -> list[Row]:
-    """Those that have what `shape` says; of the others `damaged` gets a line each."""
+    """Returns the rows that have the keys of `shape`; for each other one `damaged` gets a line."""
     found = []
     for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
         if not line.endswith(b"\n"):
@@ -165,7 +164,7 @@ def rows(path: Path, shape: str, damaged: list[str]) -> list[Row]:
 
 
 def _misfit(row: Any, shape: str) -> str:
-    """Why it is no row of this shape; empty if it is one."""
+    """Returns why the row does not have this shape; empty if it has."""
     if not isinstance(row, dict):
         return f"a {type(row).__name__}, not an object"
     for key, kind in SHAPES[shape].items():
@@ -249,7 +248,7 @@ def prefix(path: Path, size: int) -> list[Row]:
 
 
 def blake2b(path: Path, position: int) -> str | None:
-    """Of the file which has the byte before a position of a journal, up to there; None if that went, being one of the oldest."""
+    """Hashes the part of a journal with the byte before a position, up to there; None if it is gone, being one of the oldest."""
     part = part_before(path, position)
     if part is None and not journal_parts(path):
         raise FileNotFoundError(f"there is no {path.name}")

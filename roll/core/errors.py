@@ -24,12 +24,12 @@ from typing import Literal, TypeVar
 T = TypeVar("T")
 
 MOST_TOLD = 10_000
-"""Characters of what foreign code raises; no log is flooded."""
+"""Characters of foreign code's errors that are told; no log is flooded."""
 
 
 class Escaped(RuntimeError):
-    """Foreign code raised what no coroutine can pass on (StopIteration), or what would end the event loop or the process that
-    asked it: the text says what. It costs what an `Exception` of that code would, as `boundary` says."""
+    """Foreign code raised an exception that no coroutine can pass on (StopIteration), or that would end the event loop or the
+    asking process; the text names it. It costs what an `Exception` of that code would, as `boundary` says."""
 
 
 def reason(error: BaseException) -> str:
@@ -37,7 +37,7 @@ def reason(error: BaseException) -> str:
 
 
 def contained(call: Callable[..., T], *arguments: object, **named: object) -> T:
-    """Calls foreign code; what it raises becomes an `Exception`. For threads, whose outcome a coroutine waits for."""
+    """Calls foreign code; whatever it raises becomes an `Exception`. For threads, whose outcome a coroutine waits for."""
     try:
         return call(*arguments, **named)
     except BaseException as error:
@@ -47,7 +47,7 @@ def contained(call: Callable[..., T], *arguments: object, **named: object) -> T:
 
 
 def _means_us(error: BaseException) -> bool:
-    """A task that is cancelled, and Ctrl-C where it is an exception: foreign code may raise both, too, and then nobody asked."""
+    """True for a task's cancellation, and Ctrl-C where it is an exception: foreign code may raise both, too, and nobody asked."""
     if isinstance(error, asyncio.CancelledError):
         with suppress(RuntimeError):  # no event loop here
             return (task := asyncio.current_task()) is not None and task.cancelling() > 0
@@ -62,9 +62,9 @@ def boundary(
     ours: tuple[type[Exception], ...] = (),
     say: Callable[[BaseException], str] = reason,
 ) -> Iterator[None]:
-    """Around foreign code. What it raises, whatever that is, is told as "<what>: <type>: <text>", and is the cause of the error
-    that `told` returns; None: what follows the block goes on. `ours` pass unchanged, as do a cancellation of the task and the
-    user's Ctrl-C."""
+    """Guards foreign code. Whatever it raises is told as "<what>: <type>: <text>", and is the cause of the error that `told`
+    returns; None: the code after the block goes on. `ours` pass unchanged, as do a cancellation of the task and the user's
+    Ctrl-C."""
     try:
         yield
     except ours:
@@ -77,16 +77,16 @@ def boundary(
 
 
 def escapes() -> AbstractContextManager[None]:
-    """As `contained`, around what a coroutine awaits."""
+    """As `contained`, around a coroutine's awaiting."""
     return boundary(Escaped, ours=(Exception,))
 
 
 # -- before a worker starts: nothing
 class Fixable(ValueError):
-    """With what to do; otherwise as `ValueError`."""
+    """An error with a fix; otherwise as `ValueError`."""
 
     def __init__(self, message: str, fix: str = "") -> None:
-        """`fix`: which key to change, and to what."""
+        """`fix`: the key to change, and its new value."""
         super().__init__(message)
         self.fix = fix
 
@@ -119,14 +119,14 @@ class ContractError(Fixable):
     """It cannot join the database's run. `topologies/sql/admittance.py` → `topologies/shared_groups.py`: a `ConfigError`."""
 
     def __init__(self, message: str, key: str = "", value: object = None, fix: str = "") -> None:
-        """`key`: what it would have to agree on, if that is why; `fix`: what to do, if that is known better than by its key."""
+        """`key`: the key that would have to agree, if that is why; `fix`: advice, if there is better than the key's."""
         super().__init__(message, fix)
         self.key, self.value = key, value
 
 
 # -- a call to another process: time
 class WorkerDied(RuntimeError):
-    """A worker's process is gone, and what it was doing. `platform/ray_says.py` → `engines/rollout_client.py` (another engine
+    """A worker's process is gone, and its work with it. `platform/ray_says.py` → `engines/rollout_client.py` (another engine
     goes on), `explorer/replaced_workers.py` (another worker takes its place), `pipeline/failures.py` (the trainer restarts)."""
 
 
@@ -231,12 +231,12 @@ class Unanswered(EpisodeFailed):
 
 
 class StarterGone(EpisodeFailed):
-    """What starts an episode's programs was killed before it had read what to start: nothing was started.
+    """The starter of an episode's programs was killed before it had read its order: nothing was started.
     `envs/program/process.py` → `envs/program/player.py`, where another one starts the scoring; else it costs the episode."""
 
 
 FailureKind = Literal["exception", "timeout", "died", "memory"]
-"""It raised, or answered what is no answer; it did not answer in time; its process ended, or was full."""
+"""It raised an exception, or gave an invalid answer; it did not answer in time; its process ended, or was full."""
 
 
 class EnvFailure(EpisodeFailed):
@@ -254,7 +254,7 @@ class TemplateRefusal(ValueError):
 
 
 class Refused(Exception):
-    """What a program asks of the gateway is not done; says why, to the program. `chat/session.py`,
+    """The gateway refuses a program's request; says why, to the program. `chat/session.py`,
     `chat/conversation.py` → `envs/gateway/server.py`: an answer with a status, the episode goes on."""
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
@@ -294,7 +294,7 @@ class TooManyStuck(RuntimeError):
 
 # -- a stage
 class Closed(Exception):
-    """What is waited for will not come any more. `groups/groups.py` → `flow/stage.py`: the stage ends in order."""
+    """The awaited thing will not come any more. `groups/groups.py` → `flow/stage.py`: the stage ends in order."""
 
 
 class FlowError(RuntimeError):
@@ -311,7 +311,7 @@ class NoProgress(RuntimeError):
 
 
 class Stuck(RuntimeError):
-    """A simulated run waits for what cannot happen, or its time stands still. `simulate/virtual_loop.py` → `cli/simulate.py`."""
+    """A simulated run waits for an impossible event, or its time stands still. `simulate/virtual_loop.py` → `cli/simulate.py`."""
 
 
 class DatabaseFailed(RuntimeError):

@@ -1,5 +1,5 @@
-"""Which role works where (parallel sizes, and who shares devices with whom), and the amounts in a pipeline step and in the whole
-run, from prompts to optimiser steps, each with its arithmetic. Pure."""
+"""Roles of a run (parallel sizes, and shared devices), and the amounts in a pipeline step and in the whole run, from prompts to
+optimiser steps, each with its arithmetic. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Quantity:
     run: int
     """Count in all `max_steps` pipeline steps."""
     arithmetic: str
-    """How `step` comes about, or `run` where `step` is None."""
+    """Arithmetic of `step`, or of `run` where `step` is None."""
     at_most: bool = False
     """An upper bound: every sample at its full length."""
 
@@ -106,7 +106,7 @@ def _optimisation(config: PPOConfig, derived: Derived, data_parallel: int) -> It
 
 
 def _computed_tokens(config: PPOConfig, derived: Derived, size: int, steps: int) -> Quantity:
-    """Those that a training step computes when each prompt is computed once."""
+    """Tokens that a training step computes when each prompt is computed once."""
     response = derived.response_length
     prompt = derived.sequence_length - response
     each, apart = prompt + size * response, size * (prompt + response)
@@ -117,15 +117,15 @@ def _computed_tokens(config: PPOConfig, derived: Derived, size: int, steps: int)
 
 
 def prompt_sharing(config: PPOConfig, worker: TrainingRole | ScoringConfig, optimiser_steps: int = 1) -> int:
-    """How many samples have one prompt, which is computed once; 1 where nothing can be promised: turns grow out of each other,
-    several optimiser steps draw from all groups, and some models are computed a row for each sample."""
+    """Returns the number of samples of one prompt, which is computed once; 1 where nothing can be promised: turns grow out of
+    each other, several optimiser steps draw from all groups, and some models are computed a row for each sample."""
     packed = worker.model_args.attn_implementation == "sdpa" and not isinstance(worker.strategy_args.options, MegatronConfig)
     return config.group_size if packed and optimiser_steps == 1 and not isinstance(config, AgenticConfig) else 1
 
 
 def _micro_batches(samples: int, group: int, budget: int, derived: Derived, parts: int) -> tuple[int, str]:
-    """The number of micro-batches of a rank's samples at full length, and its arithmetic; shorter samples need no more. `group`:
-    see `prompt_sharing`. `parts`: groups that come one by one (`train_on_arrival`), each with so many samples."""
+    """Returns the number of micro-batches of a rank's samples at full length, and its arithmetic; shorter samples need no more.
+    `group`: see `prompt_sharing`. `parts`: groups that come one by one (`train_on_arrival`), each with so many samples."""
     longest, response = derived.sequence_length, derived.response_length
     plan = Forest.of_groups(samples, group, longest - response, response).microbatches(budget)
     each, prompts = len(plan[0]), math.ceil(len(plan[0]) / group)
@@ -155,12 +155,13 @@ def _versions(config: PPOConfig) -> Iterator[Quantity]:
 
 
 def validations(max_steps: int, every: int) -> int:
-    """The number of validated versions: 0, `every`, 2·`every`, ... and `max_steps`."""
+    """Returns the number of validated versions: 0, `every`, 2·`every`, ... and `max_steps`."""
     return 1 + math.ceil(max_steps / every)
 
 
 def _validation_rollouts(config: PPOConfig) -> dict[str, tuple[int, str]]:
-    """Rollouts of each validation set in one validation, and how they come about; not of sets whose prompt file decides."""
+    """Returns the rollouts of each validation set in one validation, and their arithmetic; not of sets whose prompt file
+    decides."""
     if isinstance(config, AgenticConfig):
         counts = {name: config.episodes_of(validation.env_manager) for name, validation in config.validations.items()}
         return {name: (count, f"{count:,} episodes") for name, count in counts.items()}
@@ -183,13 +184,13 @@ class RolePlan:
     """Data-parallel ranks of a trainer, independent engines of `actor_infer`."""
     arithmetic: str
     shares_with: tuple[str, ...]
-    """Roles with which it takes turns, because they need some of the same devices."""
+    """Roles with which it takes turns, as they need some of the same devices."""
     overlaps: tuple[str, ...] = ()
     """Roles that work at the same time on some of its devices."""
 
 
 def role_plans(config: PPOConfig) -> list[RolePlan]:
-    """The roles that a run starts. `device_mapping` must be readable and the sizes must divide (`check_config`)."""
+    """Returns the roles that a run starts. `device_mapping` must be readable and the sizes must divide (`check_config`)."""
     roles = config.roles()
     plans = []
     for name, role in roles.items():
@@ -214,7 +215,7 @@ def role_plans(config: PPOConfig) -> list[RolePlan]:
 
 
 def _size(role: WorkerConfig, names: tuple[str, ...]) -> int:
-    """The size that the back end's options give under the first of these names that they have; 1 where they have none."""
+    """Returns the size under the first of these names that the back end's options have; 1 where they have none."""
     given: dict[str, Any] = role.strategy_args.strategy_config
     for name in names:
         value = given.get(name, getattr(role.strategy_args.options, name, None))

@@ -1,4 +1,4 @@
-"""What a configuration optimises, in formulas with its own numbers: the policy loss, and what stands around it.
+"""Objective of a configuration, in formulas with its own numbers: the policy loss and its surroundings.
 
 ℓ is the log-prob of a token under the current weights, ℓ_b under the policy that sampled it, ℓ_p under the weights a step starts
 from (recomputed), ℓ_r under the reference, ℓ_T under the teacher. The code is `roll.core.algorithms.pg_variants`, `loss`,
@@ -139,7 +139,7 @@ def _kl(config: PPOConfig) -> str:
 
 
 def _advantage(config: PPOConfig, derived: Derived) -> Iterator[str]:
-    """The steps from rewards to advantages, in the order in which they are done."""
+    """Yields the steps from rewards to advantages, in their order."""
     rlvr = isinstance(config, RLVRConfig)
     yield from _normalised(config)
     if not config.uses_critic:
@@ -168,7 +168,7 @@ def _advantage(config: PPOConfig, derived: Derived) -> Iterator[str]:
 
 
 def teacher_weights(config: PPOConfig) -> tuple[str, str]:
-    """The weight of teachers, and where it is no number its values."""
+    """Returns the weight of teachers, and its values where it is no single number."""
 
     def weight(value: float | list[float]) -> str:
         return f"{value[0]:g} to {value[1]:g}" if isinstance(value, list) else f"{value:g}"
@@ -215,7 +215,7 @@ def _estimated(config: PPOConfig) -> str:
 
 
 def _of_turns(config: PPOConfig) -> dict[str, str | float]:
-    """The further terms that the formulas of turn estimators have."""
+    """Returns the further terms of the formulas of turn estimators."""
     if not isinstance(config, AgenticConfig):
         return {}
     configured = config.reward_normalization

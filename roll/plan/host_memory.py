@@ -29,10 +29,10 @@ def host_memory(
     accelerators: bool,
 ) -> list[Part]:
     """Bytes of host memory on one node: the newest weights on their way to the engines (all of them if it has all the trainer's
-    ranks), by handle also those before, what an explorer's engines have fetched and not put into place, what vLLM and SGLang map
-    until they flip, what vLLM keeps while it takes turns, those that actor_log_prob lacks, its ranks' part of what checkpoints
-    are written from (adapters: all of it, if it has the first rank), and what roles that take turns move off their devices.
-    Nothing for an unknown model."""
+    ranks), by handle also those before, an explorer's fetched buckets that are not loaded yet, the memory that vLLM and SGLang
+    map until they flip, what vLLM keeps while it takes turns, those that actor_log_prob lacks, its ranks' part of what
+    checkpoints are written from (adapters: all of it, if it has the first rank), and what roles that take turns move off their
+    devices. Nothing for an unknown model."""
     trained = models[config.model_folder(config.actor_train)]
     if isinstance(trained, str):
         return []

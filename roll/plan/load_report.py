@@ -1,4 +1,4 @@
-"""The outcome of loading a configuration: what became of each key."""
+"""Outcome of loading a configuration: a report on each key."""
 
 from __future__ import annotations
 

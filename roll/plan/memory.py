@@ -1,9 +1,8 @@
-"""How many bytes a device needs for a trainer, a frozen model or an engine, from sizes alone. Pure.
+"""Bytes that a trainer, a frozen model or an engine needs on a device, from sizes alone. Pure.
 
-Weights, gradients, moments and KV cache are exact; activations and the head are what autograd keeps and what is alive at the peak
-of a micro-batch whose samples all have the full length (tests compare both with real models). Not counted: the accelerator's
-context, the allocator's gaps, communication buffers, and what an engine needs for a moment in its forward pass.
-"""
+Weights, gradients, moments and KV cache are exact; activations and the head are autograd's stored tensors and the live ones at
+the peak of a micro-batch whose samples all have the full length (tests compare both with real models). Not counted: the
+accelerator's context, the allocator's gaps, communication buffers, and an engine's short-lived tensors in its forward pass."""
 
 from __future__ import annotations
 
@@ -30,11 +29,11 @@ LEAST_COLUMNS = 1024
 LEAST_WIDTH = 64
 """Cached tokens that the narrowest graph of an engine's token step reads from rows."""
 WORKSPACE = 32 * MIB
-"""cuBLAS's for the stream that graphs are captured on: torch's choice for Hopper (CublasHandlePool.cpp); 8 MiB before it."""
+"""cuBLAS's workspace for the stream of captured graphs: torch's choice for Hopper (CublasHandlePool.cpp); 8 MiB before it."""
 Attention = Literal["plain", "eager", "forest"]
 """forest: `roll.strategies.train.forest_attention`."""
 Kept = Literal["all", "inputs", "none"]
-"""What the backward pass needs of blocks."""
+"""Activations of blocks that are kept for the backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Part:
     name: str
     bytes: int
     formula: str
-    """How it comes about, with its numbers."""
+    """Arithmetic of `bytes`, with its numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +51,12 @@ class Model:
     shape: ModelShape
     parameters: int
     adapters: int | None = None
-    """LoRA: parameters that are trained while all others are frozen."""
+    """LoRA: number of trained parameters; all others are frozen."""
     adapts_head: bool = False
-    """LoRA: whether the output projection is among the layers that have adapters."""
+    """LoRA: True if the output projection has adapters, too."""
     sees: VisionShape | None = None
     frozen: int = 0
-    """Parameters of the part that sees, where it alone is not trained."""
+    """Parameters of the vision tower, where it alone is not trained."""
 
     @property
     def trained(self) -> int:
@@ -65,7 +64,7 @@ class Model:
 
     @property
     def in_training(self) -> int:
-        """Parameters in the type of those that are trained."""
+        """Parameters in the number type of the trained ones."""
         return self.trained + self.frozen
 
 
@@ -81,7 +80,7 @@ class Microbatch:
 
     @property
     def tokens(self) -> int:
-        """Computed ones."""
+        """Computed tokens."""
         return self.rows * self.sequence - self.repeated
 
     @property
@@ -96,7 +95,7 @@ class Microbatch:
 
 @dataclass(frozen=True, slots=True)
 class ModelLayout:
-    """How a model lies on the devices of a role."""
+    """Division of a model over the devices of a role."""
 
     data: int = 1
     tensor: int = 1
@@ -125,12 +124,12 @@ class ModelLayout:
         return self.tensor * self.pipeline
 
     def cast(self, element: int) -> bool:
-        """Whether layers compute in narrower copies of their weights, which FSDP2 makes as it gathers them."""
+        """Returns True if layers compute in narrower copies of their weights, which FSDP2 makes as it gathers them."""
         return element < FP32 and not self.masters
 
 
 def microbatch(budget: int, rows_at_most: int, sequence: int, response: int, group: int = 1) -> Microbatch:
-    """Samples of full length that fit into `budget` computed tokens, at least one. `group`: how many share a prompt that is
+    """Samples of full length that fit into `budget` computed tokens, at least one. `group`: samples that share a prompt, which is
     computed once."""
     prompt = sequence - response
     rows = len(Forest.of_groups(rows_at_most, group, prompt, response).microbatches(budget)[0])
@@ -138,7 +137,7 @@ def microbatch(budget: int, rows_at_most: int, sequence: int, response: int, gro
 
 
 def trained_weights(model: Model, layout: ModelLayout, element: int) -> list[Part]:
-    """Weights, float32 gradients, and what AdamW keeps: two moments and, with `masters`, float32 weights."""
+    """Weights, float32 gradients, and AdamW's state: two moments and, with `masters`, float32 weights."""
     trained, over = model.trained, layout.model
     weights = over * (layout.data if layout.shard_weights else 1)
     kept = 3 * FP32 if layout.masters else 2 * FP32
@@ -156,7 +155,7 @@ def trained_weights(model: Model, layout: ModelLayout, element: int) -> list[Par
 
 
 def snapshot(model: Model, element: int) -> Part:
-    """What a checkpoint is written from while training goes on: float32 masters and two moments, and what stays frozen."""
+    """Copy from which a checkpoint is written while training goes on: float32 masters and two moments, and the frozen weights."""
     each = 3 * FP32
     formula = f"{each} B × {model.trained:,} parameters"
     width, count = (FP32, model.frozen) if model.adapters is None else (element, model.parameters)
@@ -167,7 +166,7 @@ def snapshot(model: Model, element: int) -> Part:
 
 
 def frozen_weights(model: Model, layout: ModelLayout, element: int) -> list[Part]:
-    """Weights in the type that the layers compute in, and what is gathered of them at a time."""
+    """Weights in the type that the layers compute in, and the layers gathered at a time."""
     weights = _share("weights", element, model.parameters, layout.model * (layout.data if layout.shard_weights else 1))
     return [weights, _gathered(model, layout, element, 1)] if layout.shard_weights and layout.data > 1 else [weights]
 
@@ -192,7 +191,7 @@ def _gathered(model: Model, layout: ModelLayout, element: int, copies: int) -> P
 def activations(
     model: Model, layout: ModelLayout, micro: Microbatch, element: int, recompute: bool, attention: Attention
 ) -> Part:
-    """What autograd keeps of the layers for the backward pass, with s tokens, hidden h, queries q, keys kv, MLP f, n heads:
+    """Activations that autograd keeps for the backward pass, with s tokens, hidden h, queries q, keys kv, MLP f, n heads:
 
         float32            s·(24h + 8q + 8kv + 16f + 8 + 4n)          a layer
         bf16               s·(16h + 4q + 4kv + 8f + 8 + 4n)           a layer
@@ -219,7 +218,7 @@ def activations(
 
 
 def images(sees: VisionShape, places: int, element: int, kept: Kept) -> Part:
-    """What the part that sees holds of images that take so many places of tokens: all its blocks for the backward pass; their
+    """Activations of the vision tower, for images of so many token places: those of all its blocks for the backward pass; their
     inputs, and one block in full at a time; or, where nothing of it is trained, at most that block."""
     patches = places * sees.patches
     each = sees.outer_bytes(element) + sees.block_bytes(element) * (sees.blocks if kept == "all" else 1)
@@ -244,7 +243,7 @@ def norm_bytes(shape: ModelShape, element: int) -> int:
 
 
 def head(model: Model, layout: ModelLayout, micro: Microbatch, element: int, train: bool, accelerator: bool = False) -> Part:
-    """What is alive at the peak while the head runs a part of the vocabulary at a time: the states that predict, and logits and
+    """Live tensors at the peak, while the head runs a part of the vocabulary at a time: the states that predict, and logits and
     probabilities of the part in float32, beside the logits in bf16. Training adds the states' gradient. Adapters of the head need
     its logits whole. Compiled, the part needs half of it or less. Ulysses: of the device with most tokens of responses."""
     shape, vocabulary = model.shape, model.shape.vocab // layout.tensor
@@ -281,8 +280,8 @@ def kv_blocks(model: Model, requests: int, sequence: int, element: int, most: in
 
 
 def decode_graphs(model: Model, requests: int, sequence: int, element: int, blocks: bool) -> Part:
-    """Graphs of an engine's token steps. They share what they need while they run: at most what autograd would keep of one layer
-    for the most rows, and cuBLAS's workspace. Each keeps its output. In rows there is a graph for each width, too."""
+    """Graphs of an engine's token steps. They share their working memory: at most the activations that autograd would keep of one
+    layer for the most rows, and cuBLAS's workspace. Each keeps its output. In rows there is a graph for each width, too."""
     sizes = {padded(rows, requests) for rows in range(1, requests + 1)}
     widths = 1 if blocks else len({padded(width, sequence, LEAST_WIDTH) for width in range(1, sequence + 1)})
     each, output = layer_bytes(model.shape, 1, element, "plain"), model.shape.hidden * element
@@ -292,7 +291,7 @@ def decode_graphs(model: Model, requests: int, sequence: int, element: int, bloc
 
 
 def padded(count: int, most: int, least: int = 1) -> int:
-    """`count`, filled up to 1, 1.5, 2, 3, 4, 6, 8, ... times `least`: by less than a half; never beyond `most`."""
+    """Fills `count` up to 1, 1.5, 2, 3, 4, 6, 8, ... times `least`: by less than a half; never beyond `most`."""
     size = least
     while size < count:
         size = size * 3 // 2 if size & (size - 1) == 0 and size > 1 else 1 << size.bit_length()

@@ -1,4 +1,4 @@
-"""What each role puts onto its devices, and what that adds up to where roles share them. Pure; the bytes are `memory`'s."""
+"""Bytes of each role on its devices, and their sums where roles share them. Pure; `memory` computes the bytes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from roll.plan.counts import RolePlan, prompt_sharing
 from roll.plan.memory import Microbatch, Model, ModelLayout, Part, cpu_cache_tokens, element_bytes, total
 
 CONTEXT, GRAPHS = 600 * MIB, 1024 * MIB
-"""What a process that sleeps keeps on a device, about: CUDA's context and the libraries' workspaces, and an engine's graphs."""
+"""Bytes of a sleeping process on a device, about: CUDA's context and the libraries' workspaces, and an engine's graphs."""
 _WITHOUT_GRAPHS = ("enforce_eager", "disable_cuda_graph")
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Memory that is needed only while something runs; passes of a role come one after the other."""
+    """Memory that is needed only during a pass; passes of a role come one after the other."""
 
     name: str
     parts: tuple[Part, ...]
@@ -41,9 +41,9 @@ class RoleMemory:
     moved: int = 0
     """Bytes that wait in the host's memory meanwhile."""
     note: str = ""
-    """Why nothing is known, or what is not counted."""
+    """The reason why nothing is known, or the parts that are not counted."""
     fault: str = ""
-    """Why it would not start."""
+    """The reason why the role would not start."""
 
     @property
     def awake(self) -> int:
@@ -57,18 +57,18 @@ class DeviceMemory:
     devices: tuple[int, ...]
     roles: tuple[str, ...]
     bytes: int
-    """Peak on one of these devices: the role whose turn it is, what the other roles leave there, and the engines if they work at
+    """Peak on one of these devices: the role whose turn it is, the other roles' remains, and the engines if they work at
     the same time."""
 
 
 def drops_weights(config: PPOConfig, engines: RolePlan) -> bool:
-    """Asleep, of an accelerator."""
+    """Returns True if sleeping engines on an accelerator drop their weights."""
     return engine_of(engines.strategy).drops_weights and not adapter_updates(config)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class RoleMemories:
-    """What each role needs, by what all of them share."""
+    """Memory of each role, from the facts that all roles share."""
 
     config: PPOConfig
     derived: Derived
@@ -78,7 +78,7 @@ class RoleMemories:
     """Memory of one of them, if known; vLLM takes a share of it."""
 
     def of(self, role: RolePlan, model: Model | str) -> RoleMemory:
-        """`model`: what the role's folder holds, or why that is unknown."""
+        """`model`: the content of the role's folder, or why it is unknown."""
         worker = self.config.roles()[role.role]
         if isinstance(model, str):
             return RoleMemory(role.role, (), (), 0, note=model)
@@ -139,8 +139,8 @@ class RoleMemories:
         return Pass("log-probs of a micro-batch", tuple(parts))
 
     def _engine(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
-        """vLLM and SGLang take a share of the device and fill what weights leave of it with KV cache. Asleep they keep none of it
-        (`sleep_arguments`); on CPUs they keep all."""
+        """vLLM and SGLang take a share of the device and fill the rest of it, after the weights, with KV cache. Asleep they keep
+        none of it (`sleep_arguments`); on CPUs they keep all."""
         engine = engine_of(role.strategy)
         if engine.memory_share is None:
             weights = memory.engine_weights(model, element, shadow=True)
@@ -162,14 +162,14 @@ class RoleMemories:
         return RoleMemory(role.role, (served, cache, *self.borrowed(role, model, element)), (), *asleep)
 
     def borrowed(self, role: RolePlan, model: Model, element: int) -> list[Part]:
-        """Of an engine that keeps a version beside its weights until it loads it, in the type that the trainer sends."""
+        """Copy of a version that an engine keeps beside its weights until it loads it, in the type that the trainer sends."""
         whole = role.tensor * role.pipeline == 1 and not adapter_updates(self.config)[0]
         if not (self.accelerators and self.config.lends_weights and engine_of(role.strategy).copies_lent and whole):
             return []
         return [Part("borrowed weights", element * model.parameters, "copied from the trainer's buckets until they are loaded")]
 
     def _cache(self, worker: WorkerConfig, model: Model, element: int) -> Iterator[Part]:
-        """KV cache of hf_infer and, on an accelerator, its graphs; what sees, or is deterministic, has none."""
+        """KV cache of hf_infer and, on an accelerator, its graphs; a model that sees, or a deterministic run, has none."""
         options, config = worker.strategy_args.options, self.config
         given = options if isinstance(options, HFInferConfig) else HFInferConfig()
         sizes = model, self.derived.requests_per_engine, self.derived.sequence_length, element
@@ -179,7 +179,7 @@ class RoleMemories:
             yield memory.decode_graphs(*sizes, blocks)
 
     def _prefill(self, model: Model, element: int) -> tuple[Pass, ...]:
-        """The part that sees, in the largest prefill."""
+        """The vision tower, in the largest prefill."""
         if model.sees is None:
             return ()
         longest = self.derived.prompt_length
@@ -224,7 +224,7 @@ def _turn(of_role: Mapping[str, RoleMemory], names: Sequence[str], active: str) 
 
 
 def _of_process(role: RolePlan, worker: WorkerConfig) -> int:
-    """What is left of it on a device, besides what its model leaves there."""
+    """Returns the bytes of a sleeping process on a device, besides those of its model."""
     given, engine = worker.strategy_args.strategy_config, engine_of(role.strategy)
     eager = engine.memory_share is None or any(given.get(name) is True for name in _WITHOUT_GRAPHS)
     return CONTEXT + (0 if eager else GRAPHS)
@@ -233,8 +233,8 @@ def _of_process(role: RolePlan, worker: WorkerConfig) -> int:
 def _asleep(
     worker: ActorTrainConfig | CriticConfig | ScoringConfig, layout: ModelLayout, resident: Sequence[Part], accelerators: bool
 ) -> tuple[int, int]:
-    """Bytes that stay on a device while another role has its turn, and those that wait on the host: weights and what the
-    optimiser keeps. DeepSpeed's flat buffers stay, so of a trained model only the moments go, of a divided frozen one nothing."""
+    """Bytes that stay on a device while another role has its turn, and those that wait on the host: weights and the optimiser's
+    state. DeepSpeed's flat buffers stay, so of a trained model only the moments go, of a divided frozen one nothing."""
     size = {part.name: part.bytes for part in resident}
     if not accelerators:
         return total(resident), 0
@@ -262,7 +262,7 @@ def _activations(
 
 
 def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> ModelLayout:
-    """How the role's back end divides the model: see each `roll.strategies.train` module."""
+    """Returns the division of the model by the role's back end: see each `roll.strategies.train` module."""
     ranks, ulysses = role.data * role.context, worker.model_args.ulysses_size
     base = ModelLayout(data=ranks, tensor=role.tensor, pipeline=role.pipeline, ulysses=ulysses)
     options = worker.strategy_args.options
@@ -297,7 +297,8 @@ def _layout(role: RolePlan, worker: WorkerConfig, element: int) -> ModelLayout:
 
 
 def as_trained(model: Model, worker: WorkerConfig) -> Model:
-    """The model as its trainer sees it: with `lora_target` only adapters are trained, with `freeze_vision` only what writes."""
+    """Returns the model as its trainer sees it: with `lora_target` only adapters are trained, with `freeze_vision` only the
+    language model."""
     target, rank = worker.model_args.lora_target, worker.model_args.adapter_rank
     if target is not None:
         return replace(model, adapters=model.shape.adapter_parameters(target, rank), adapts_head=model.shape.adapts_head(target))

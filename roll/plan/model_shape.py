@@ -1,4 +1,4 @@
-"""How large a causal LM is, from its `config.json` alone: parameters of each part and bytes of KV cache a token.
+"""Size of a causal LM, from its `config.json` alone: parameters of each part and bytes of KV cache a token.
 
 Pure: the mapping is read elsewhere. The counts are exact for the architectures named in `ARCHITECTURES`.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 ARCHITECTURES = ("qwen2", "qwen3", "llama", "mistral")
 _OF_FAMILIES = {"qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
-"""The `model_type` of the part that writes of a model that sees -> that of the causal LM that it is."""
+"""The `model_type` of the language model inside a vision-language model -> that of the causal LM that it is."""
 _HEAD = "lm_head"
 _SIZES = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
@@ -63,7 +63,7 @@ class ModelShape:
 
     @property
     def linear_layers(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of each linear map of a layer, by its path in the layer."""
+        """Returns inputs and outputs of each linear map of a layer, by its path in the layer."""
         h, f, q, kv = self.hidden, self.intermediate, self.query_dim, self.kv_dim
         attention = {"q_proj": (h, q), "k_proj": (h, kv), "v_proj": (h, kv), "o_proj": (q, h)}
         mlp = {"gate_proj": (h, f), "up_proj": (h, f), "down_proj": (f, h)}
@@ -72,8 +72,8 @@ class ModelShape:
         }
 
     def adapter_parameters(self, target: str, rank: int) -> int:
-        """The number of parameters of LoRA adapters A [rank, in] and B [out, rank] on the layers that `target` names, as peft
-        reads it: names separated by commas, a regular expression of whole paths, or `all-linear` (all but the output
+        """Returns the number of parameters of LoRA adapters A [rank, in] and B [out, rank] on the layers that `target` names, as
+        peft reads it: names separated by commas, a regular expression of whole paths, or `all-linear` (all but the output
         projection)."""
         return sum(rank * (inputs + outputs) for inputs, outputs in self._adapted(target).values())
 
@@ -96,7 +96,7 @@ class ModelShape:
 
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape:
-    """The shape that the content of a Hugging Face `config.json` describes; of a model that sees, of the part that writes.
+    """Returns the shape that a Hugging Face `config.json` describes; of a vision-language model, its language model's. Raises
     `ValueError` for another architecture or a missing size."""
     if "vision_config" in config:
         written = config.get("text_config") or config

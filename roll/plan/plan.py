@@ -1,4 +1,4 @@
-"""What a run will do, derived from its configuration alone: devices, amounts, staleness, log-probs, loss, memory. Pure.
+"""Plan of a run, derived from its configuration alone: devices, amounts, staleness, log-probs, loss, memory. Pure.
 
 `roll check` prints it, whole; every run prints its short form before it starts.
 """
@@ -46,7 +46,7 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True)
 class LogProbs:
-    """Who computes each kind, and when."""
+    """Origins of the log-probs of each kind, and when they are computed."""
 
     behaviour: str
     proximal: str
@@ -66,23 +66,23 @@ class Plan:
     device_count: int
     nodes: int
     accelerators: bool
-    """Whether `dtype: auto` was taken for bf16."""
+    """True if `dtype: auto` was taken for bf16."""
     roles: tuple[RolePlan, ...]
     quantities: tuple[Quantity, ...]
     staleness: Staleness
     log_probs: LogProbs
     sampling: tuple[str, ...]
-    """How sampling differs from the distribution whose log-probs are recorded; empty if it does not."""
+    """Deviations of sampling from the distribution whose log-probs are recorded; empty if there are none."""
     loss: LossFormula
     memory: tuple[RoleMemory, ...]
     devices: tuple[DeviceMemory, ...]
     host: tuple[Part, ...]
-    """What lies in the memory of a node's host for the sake of its devices."""
+    """Parts of a node's host memory that serve its devices."""
     notes: tuple[str, ...]
 
 
 def model_folders(config: PPOConfig) -> list[str]:
-    """The model folders of the roles that a run starts, each once."""
+    """Returns the model folders of the roles that a run starts, each once."""
     return list(dict.fromkeys(config.model_folder(role) for role in config.roles().values()))
 
 
@@ -93,8 +93,8 @@ def make_plan(
     accelerators: bool,
     device_bytes: int | None = None,
 ) -> Plan:
-    """The plan of a configuration without problems (`check_config`). `models`: for each of `model_folders`, what it holds, or why
-    that is unknown. `device_bytes`: memory of an accelerator, if known."""
+    """Returns the plan of a configuration without problems (`check_config`). `models`: for each of `model_folders`, its content,
+    or why it is unknown. `device_bytes`: memory of an accelerator, if known."""
     derived, roles = derive(config), role_plans(config)
     trainer = next((role for role in roles if role.role == "actor_train"), None)
     needed, workers = RoleMemories(config, derived, accelerators, device_bytes), config.roles()
@@ -201,7 +201,7 @@ def _log_probs(config: PPOConfig, derived: Derived) -> LogProbs:
 
 
 def _answers(config: PPOConfig, derived: Derived) -> str:
-    """The size of what teachers say, which stays with the samples."""
+    """Returns the size of the teachers' answers, which stay with the samples."""
     top = config.distillation.top
     each = 4 + 8 * top
     most = config.rollouts_per_step * config.samples_per_rollout * derived.max_new_tokens * each
@@ -329,7 +329,7 @@ def _recorded(config: PPOConfig, derived: Derived) -> Iterator[str]:
 
 
 def _long_responses(config: PPOConfig, derived: Derived) -> Iterator[str]:
-    """What is expected to be left of a long response's gradient; nothing for an engine that computes as the trainer does."""
+    """Yields notes on the expected rest of a long response's gradient; none for an engine that computes as the trainer does."""
     engine, tokens = config.actor_infer.strategy_args.strategy_name, derived.max_new_tokens
     if engine_of(engine).computes_as_trainer:
         return

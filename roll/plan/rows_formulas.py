@@ -1,4 +1,4 @@
-"""What a run on rows optimises, in formulas with its own numbers, and the amounts of its steps."""
+"""Objective of a run on rows, in formulas with its own numbers, and the amounts of its steps."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def rows_of_step(config: RowsConfig) -> Iterator[Quantity]:
 
 
 def answers(config: RowsConfig) -> Iterator[str]:
-    """Questions to the policy at each evaluation."""
+    """Yields the questions to the policy at each evaluation."""
     for name, each in config.validations.items():
         if rows := each.generate_during_eval:
             engine, n = config.actor_infer.strategy_args.strategy_name, each.generating_args.num_return_sequences or 1

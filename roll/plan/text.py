@@ -43,7 +43,7 @@ def whole(plan: Plan, machine: Machine, remarks: Sequence[str], report: LoadRepo
 
 
 def condensed(plan: Plan, remarks: Sequence[str]) -> Iterator[str]:
-    """A few lines, for the start of a run."""
+    """Yields a few lines, for the start of a run."""
     yield from picture(plan.roles, plan.device_count, plan.nodes)
     if plan.trains:
         yield from _steps(plan)
@@ -65,7 +65,7 @@ def _steps(plan: Plan) -> Iterator[str]:
 
 
 def picture(roles: Sequence[RolePlan], device_count: int, nodes: int) -> Iterator[str]:
-    """The row of devices, a line for each role; `SHARED` where another role needs the device too."""
+    """Yields the row of devices, a line for each role; `SHARED` where another role needs the device too."""
     users = [sum(device in role.devices for role in roles) for device in range(device_count)]
     owners = [tuple(device in role.devices for role in roles) for device in range(device_count)]
     per_node = device_count // nodes
@@ -205,8 +205,8 @@ def _notes(notes: Sequence[str]) -> Iterator[str]:
 
 
 def keys(report: LoadReport) -> Iterator[str]:
-    """How many keys were read, and a line for each of the others; then a section with those that mean something else than in
-    ROLL."""
+    """Yields the number of keys read, and a line for each of the others; then a section with those whose meaning differs from
+    ROLL's."""
     groups = (
         ("aliased", report.aliased),
         ("without effect", report.without_effect),

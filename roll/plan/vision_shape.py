@@ -1,6 +1,6 @@
-"""How large the part of a model that sees is, from `config.json` alone, and what an image costs in it. Pure.
+"""Size of a model's vision tower, from `config.json` alone, and the cost of an image in it. Pure.
 
-Parameters are exact, activations are what autograd keeps (tests compare both with real models).
+Parameters are exact, activations are those that autograd keeps (tests compare both with real models).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _QWEN3 = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_head
 _TILES = {"num_hidden_layers": 12, "hidden_size": 1152, "intermediate_size": 3072, "num_attention_heads": 16}
 _TILES |= {"image_size": 224, "patch_size": 32}
 _DEFAULTS = {"qwen2_5_vl": _QWEN2_5, "qwen3_vl": _QWEN3, "idefics3": _TILES, "smolvlm": _TILES}
-"""By the `model_type` of those whose sizes are known: what a config.json leaves out."""
+"""Sizes that a config.json leaves out, by the `model_type` of those that are known."""
 _FRAMES = {"temporal_patch_size": 2, "spatial_merge_size": 2, "num_position_embeddings": 2304}
 _COLOURS = 3
 
@@ -32,31 +32,31 @@ class VisionShape:
     inputs: int
     """Numbers of a patch."""
     patches: int
-    """Of a feature, which takes the place of a token."""
+    """Patches of a feature, which takes the place of a token."""
     mergers: int
     gated: bool
     """RMS norms and a gated MLP; else layer norms and two layers."""
     rotary: bool
     outer_parameters: int
-    """Of what stands around the blocks."""
+    """Parameters around the blocks."""
 
     @property
     def parameters(self) -> int:
-        """Of a block 4·h² + 4·h and its norms, and 3·h·f + 2·f + h or 2·h·f + f + h."""
+        """Number of parameters; of a block 4·h² + 4·h and its norms, and 3·h·f + 2·f + h or 2·h·f + f + h."""
         h, f = self.hidden, self.intermediate
         mlp = 3 * h * f + 2 * f + h if self.gated else 2 * h * f + f + h
         return self.blocks * (4 * h * h + 4 * h + (2 if self.gated else 4) * h + mlp) + self.outer_parameters
 
     def block_bytes(self, element: int) -> int:
-        """What autograd keeps of a patch in a block: norms, attention (its queries, keys and values twice where they are turned),
-        and the MLP."""
+        """Returns the bytes that autograd keeps of a patch in a block: norms, attention (its queries, keys and values twice where
+        they are rotated), and the MLP."""
         h, f = self.hidden, self.intermediate
         norms = h * (24 if element == BYTES["fp32"] else 16) + 8 if self.gated else 4 * h * element + 16
         return norms + (7 if self.rotary else 4) * h * element + 4 * self.heads + (4 if self.gated else 2) * f * element
 
     def outer_bytes(self, element: int) -> int:
-        """The same around the blocks: its pixels and the last norm; where positions turn, their cosines and sines, and what the
-        mergers' two layers have between them, with a norm before each further one."""
+        """Returns the same around the blocks: its pixels and the last norm; with rotary positions, their cosines and sines, and
+        the tensors between the mergers' two layers, with a norm before each further one."""
         h, turned = self.hidden, 0
         if self.rotary:
             turned = 8 * h // self.heads + (2 + 3 * (self.mergers - 1)) * h * element
@@ -65,7 +65,7 @@ class VisionShape:
 
 
 def vision_of(config: Mapping[str, Any]) -> VisionShape | None:
-    """The shape that the content of a `config.json` describes; None for a model that reads text. Raises `ValueError`."""
+    """Returns the shape that a `config.json` describes; None for a model that reads text. Raises `ValueError`."""
     family, given = str(config.get("model_type")), config.get("vision_config")
     if given is None:
         return None
@@ -79,7 +79,7 @@ def vision_of(config: Mapping[str, Any]) -> VisionShape | None:
 
 
 def _tiled(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> VisionShape:
-    """Idefics3 and SmolVLM."""
+    """Returns the shape of Idefics3 and SmolVLM."""
     h, text = sizes["hidden_size"], config.get("text_config") or {}
     inputs, patches = _COLOURS * sizes["patch_size"] ** 2, int(config.get("scale_factor", 2)) ** 2
     places = (sizes["image_size"] // sizes["patch_size"]) ** 2
@@ -99,7 +99,7 @@ def _tiled(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> VisionShape:
 
 
 def _of_patches(config: Mapping[str, Any], sizes: Mapping[str, Any]) -> VisionShape:
-    """Qwen2.5-VL and Qwen3-VL."""
+    """Returns the shape of Qwen2.5-VL and Qwen3-VL."""
     h, gated = sizes["hidden_size"], config["model_type"] == "qwen2_5_vl"
     patches, out = sizes["spatial_merge_size"] ** 2, int(sizes.get("out_hidden_size", 3584))
     inputs = _COLOURS * sizes["temporal_patch_size"] * sizes["patch_size"] ** 2

@@ -1,7 +1,7 @@
 """Child processes that answer calls. This file starts them, asks them within a time limit, ends them with all that they have
 started, and replaces them.
 
-A child is a Python interpreter (this one or another) with one object, whose methods are what can be called. Messages are lines of
+A child is a Python interpreter (this one or another) with one object, whose methods can be called. Messages are lines of
 JSON over a socket pair; nothing is pickled.
 
     parent → child   {"call": 0, "handler", "arguments", "side_by_side"}, then {"call": n, "method", "arguments"}, {"cancel": n}
@@ -52,7 +52,7 @@ _CHILD = "from roll.platform.child import main; main(int(sys.argv[1]))"
 
 
 def same_imports() -> dict[str, str]:
-    """Variables with which a child of this interpreter finds the modules that this process finds, and computes on one thread."""
+    """Returns variables with which a child of this interpreter finds this process's modules, and computes on one thread."""
     return {"PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path), "OMP_NUM_THREADS": "1"}
 
 
@@ -67,7 +67,7 @@ def start_process(
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Starts `python -c program *arguments` in a process group of its own, so that Ctrl-C does not reach it. The process gets
-    the signal `ends_by` when the thread that called this function has ended. `output` takes what the process prints."""
+    the signal `ends_by` when the thread that called this function has ended. `output` takes the process's output."""
     begin = _ENDS_WITH_PARENT.format(signal=ends_by, parent=os.getpid())
     return subprocess.Popen(
         [python, "-P", "-c", begin + program, *arguments],
@@ -115,7 +115,7 @@ class Child:
             self._process = start_process(python, _CHILD, [str(descriptor)], environment, pass_fds=[descriptor])
         self.pid = self._process.pid
         self.ending: str | None = None
-        """How the process ended, once that is known."""
+        """Manner of the process's end, once known."""
         self._beginning = {"call": 0, "handler": handler, "arguments": arguments, "side_by_side": side_by_side}
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
@@ -129,7 +129,7 @@ class Child:
         await self._within(limit_s, self._exchange(self._beginning))
 
     def ready_blocking(self) -> None:
-        """`ready` without a limit, where there is no event loop. What it raises has ended the child."""
+        """`ready` without a limit, where there is no event loop. An exception has ended the child."""
         answer = None
         try:
             with self._connection.makefile("rwb") as stream:
@@ -145,8 +145,8 @@ class Child:
             raise CallFailed(answer["error"], answer["text"])
 
     async def ask(self, limit_s: float | None, method: str, *arguments: object) -> Any:
-        """What the method returns. Raises `CallFailed` and `ChildDied`. If there is no answer within the limit (`TimeoutError`),
-        or the caller is cancelled, the child is killed."""
+        """Calls the method and returns its result. Raises `CallFailed` and `ChildDied`. If there is no answer within the limit
+        (`TimeoutError`), or the caller is cancelled, the child is killed."""
         return await self._within(limit_s, self.call(method, *arguments))
 
     async def call(self, method: str, *arguments: object) -> Any:
@@ -224,7 +224,7 @@ class ChildPool:
         self._closed = False
 
     async def take(self) -> Child:
-        """A child that is ready; give it back unless it is to be forgotten. Raises as `Child.ready` does."""
+        """Returns a child that is ready; give it back unless it is to be forgotten. Raises as `Child.ready` does."""
         self._children = {child for child in self._children if child.ending is None}
         while self._idle:
             if (child := self._idle.pop()).ending is None:
@@ -259,7 +259,7 @@ class ChildPool:
 
 
 def main(descriptor: int) -> None:
-    """A child's whole life. `descriptor`: of the connection to its parent."""
+    """Runs a child until its end. `descriptor`: of the connection to its parent."""
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
     os.dup(descriptor)  # never closed: to the parent the connection ends with the process, whose exit code is then settled
@@ -312,7 +312,7 @@ async def _answer_side_by_side(handler: Any, connection: socket.socket) -> None:
 
 
 def _line(message: Message) -> bytes:
-    """`TypeError` for what JSON does not know, `ValueError` for what is too long."""
+    """Encodes a message. Raises `TypeError` for a value that JSON does not know, `ValueError` for one that is too long."""
     line = json.dumps(message, default=_as_json).encode() + b"\n"
     if len(line) > LONGEST_BYTES:
         raise ValueError(f"{len(line)} bytes are too long to leave a process, {LONGEST_BYTES} are the most")
@@ -320,7 +320,7 @@ def _line(message: Message) -> bytes:
 
 
 def _as_json(value: object) -> object:
-    """numpy's numbers are numbers, arrays are lists."""
+    """Turns numpy's numbers into numbers, arrays into lists."""
     if isinstance(value, array):
         return value.tolist()
     if hasattr(value, "item") and getattr(value, "size", 1) == 1:
@@ -339,7 +339,7 @@ def _send(stream: BufferedIOBase, line: bytes) -> None:
 
 
 def _message(stream: BufferedIOBase) -> Message | None:
-    """The next message; None if the other side is gone."""
+    """Reads the next message; None if the other side is gone."""
     line = b""
     with contextlib.suppress(ConnectionError):
         line = stream.readline(LONGEST_BYTES)

@@ -1,12 +1,12 @@
-"""The cores of a machine follow the work: who computes on CPUs uses the cores of those that wait, too.
+"""The cores of a machine follow the work: a worker that computes on CPUs uses the cores of waiting ones, too.
 
 Each worker has a share of the cores, its threads. In a table that all processes of this user on this machine see, it says when it
-computes. Who computes has its own share, and an equal part of what is left when all that compute have theirs. A place in the
-table is locked as long as its worker lives, so one that is killed leaves no share behind.
+computes. A computing worker has its own share, and an equal part of the cores beyond the shares of all computing ones. A place in
+the table is locked as long as its worker lives, so one that is killed leaves no share behind.
 
 Programs that are in no table may have the cores that seem to be left. Threads that wait for each other are slower then than one
-alone (two on a machine with twice as many runnable threads as cores: a fifth of the speed), so who borrows looks how long its
-threads had to wait for a core, and if that is long keeps to its share for a while.
+alone (two on a machine with twice as many runnable threads as cores: a fifth of the speed), so a borrower measures how long its
+threads wait for a core, and if that is long keeps to its share for a while.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ T = TypeVar("T")
 PLACES = 256
 WAITED = "/proc/{}/schedstat"
 MOST_THREADS = 255
-"""Of a share, which is a byte of the table: 0 while its worker waits."""
+"""Threads of a share, at most, as it is a byte of the table: 0 while its worker waits."""
 
 
 def threads_of(cores: int, own: int, others: Sequence[int]) -> int:
-    """Threads of who computes with the share `own`. `others`: the shares of the others that compute now."""
+    """Returns the threads of a computing worker with the share `own`. `others`: the shares of the others that compute now."""
     left = cores - own - sum(others)
     return own + max(0, left) // (1 + len(others))
 
 
 class Contention:
-    """Whether what is borrowed is really free. Pure: times are given, in seconds."""
+    """Test whether borrowed cores are really free. Pure: times are given, in seconds."""
 
     WINDOW_S = 0.2
     MOST_WAITING = 0.1
@@ -52,10 +52,10 @@ class Contention:
     def __init__(self) -> None:
         self._pause_s, self._until = self.FIRST_PAUSE_S, 0.0
         self._window: tuple[float, float] | None = None
-        """When it began, and how long threads had waited by then."""
+        """Beginning of the window, and the threads' total wait by then."""
 
     def lets(self, now: float, waited: Callable[[], float]) -> bool:
-        """True if it may borrow from now on. `waited`: says for how long threads have waited so far."""
+        """True if it may borrow from now on. `waited`: returns the threads' total wait so far, in seconds."""
         if now < self._until:
             return False
         if self._window is None:
@@ -73,7 +73,7 @@ class Contention:
         return False
 
     def forget(self) -> None:
-        """Another worker began meanwhile, so this window says nothing."""
+        """Discards this window, as another worker began in it."""
         self._window = None
 
 
@@ -82,8 +82,8 @@ class Cores:
     does not say how long threads wait."""
 
     def __init__(self, own: int, borrows: bool = True, table: Path | None = None, cores: int | None = None) -> None:
-        """`own`: its share. `borrows`: it may have more threads than its share. `cores`: those of the machine, as far as this
-        process may use them."""
+        """`own`: its share. `borrows`: it may have more threads than its share. `cores`: those of the machine that this process
+        may use."""
         self._own, self._cores = own, cores or usable_cores()
         self._table: mmap.mmap | None = None
         self._place = -1
@@ -105,18 +105,18 @@ class Cores:
             self.end()
 
     def begin(self) -> None:
-        """From now on it computes, and its threads are as many as they should be."""
+        """Marks it as computing, with as many threads as it should have."""
         if self._table is not None:
             self._table[self._place] = min(self._own, MOST_THREADS)
         self.follow()
 
     def end(self) -> None:
-        """From now on it waits."""
+        """Marks it as waiting."""
         if self._table is not None:
             self._table[self._place] = 0
 
     def follow(self) -> None:
-        """Sets the number of torch's threads for what the calling thread computes next."""
+        """Sets the number of torch's threads for the calling thread's next computation."""
         threads = self.threads
         if threads <= self._own:
             self._contention.forget()
@@ -127,7 +127,7 @@ class Cores:
 
     @property
     def threads(self) -> int:
-        """As many as it may use now, if it computes, as far as the table says."""
+        """Threads that it may use now, if it computes, by the table."""
         if self._table is None or not self.borrows:
             return self._own
         shares = self._table[:]
@@ -154,7 +154,7 @@ class Cores:
 
 
 def one_thread(call: Callable[P, T]) -> Callable[P, T]:
-    """`call` with one of torch's threads, so that the thread that calls it begins no pool of them."""
+    """Wraps `call` to use one of torch's threads, so that the calling thread begins no pool of them."""
 
     def alone(*args: P.args, **kwargs: P.kwargs) -> T:
         threads = torch.get_num_threads()
@@ -168,7 +168,7 @@ def one_thread(call: Callable[P, T]) -> Callable[P, T]:
 
 
 def waited_s() -> float:
-    """For how long the threads of this process have waited for a core while they could have run, all of them added up."""
+    """Returns how long the threads of this process have waited for a core while they could have run, all of them added up."""
     nanoseconds = 0
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(WAITED.format(f"self/task/{thread}")) as file:  # it may have ended
@@ -177,7 +177,8 @@ def waited_s() -> float:
 
 
 def _lock(file: int, place: int, kind: int = fcntl.F_WRLCK) -> bool:
-    """Of the open file, not of the process: workers of one process have places of their own. False if another has it."""
+    """Locks a place for the open file, not for the process: workers of one process have places of their own. False if another has
+    it."""
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, place, 1, 0))
     except BlockingIOError:

@@ -1,7 +1,7 @@
-"""When Python searches for garbage: circles of objects, which counts of references do not free.
+"""Python's searches for garbage: circles of objects, which counts of references do not free.
 
-A driver holds a million objects for a thousand engines and makes hardly any circles, and its event loop stands still while
-Python searches. So a driver searches among young objects alone: what has outlived one search is spared, until the process has
+A driver holds a million objects for a thousand engines and makes hardly any circles, and its event loop stands still while Python
+searches. So a driver searches among young objects alone: an object that has outlived one search is spared, until the process has
 twice the memory.
 """
 
@@ -18,7 +18,7 @@ from roll.core.distributed.machine import process_memory
 YOUNG = 1_000
 """New objects between two searches among them."""
 LEAST_MB = 1024.0
-"""With less than twice this memory nothing that is spared is searched."""
+"""With less than twice this memory no spared object is searched."""
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def collection_paused() -> Iterator[None]:
 
 @cache
 def spare_what_is_there() -> None:
-    """For a process that has started: no search looks any more at what it has made so far, which takes 0.3 s, in which a
+    """For a process that has started: spares all present objects from later searches, which take 0.3 s for them, in which a
     driver's event loop stands still. Done once: later garbage is not to be spared. (`gc.get_freeze_count` does not tell whether
     it was done: it counts what is spared, for 0.1 s.)"""
     gc.freeze()
@@ -45,7 +45,7 @@ def spare_what_is_there() -> None:
 @contextmanager
 def searching_young_objects() -> Iterator[None]:
     """For a driver: within this, searches look at young objects alone. At its end all objects are searched once, so that a
-    process that goes on keeps no garbage of it; what remains is spared."""
+    process that goes on keeps no garbage of it; the rest is spared."""
     usual = gc.get_threshold()
     gc.set_threshold(YOUNG)
     gc.callbacks.append(_spare)
@@ -67,7 +67,7 @@ EVERY_S = 10.0
 
 
 async def watch_growth() -> None:
-    """Runs as long as the run does, and searches all objects where a driver has grown."""
+    """Searches all objects where a driver has grown; runs as long as the run does."""
     growth = Growth()
     while True:
         growth.note(process_memory(with_children=False).rss_mb)
@@ -76,7 +76,7 @@ async def watch_growth() -> None:
 
 class Growth:
     """Searches all objects where a process that searches among young ones has twice the memory that it had after the last time:
-    what it holds may be garbage."""
+    its objects may be garbage."""
 
     def __init__(self) -> None:
         self._bound_mb = 2 * LEAST_MB

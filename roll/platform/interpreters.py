@@ -1,5 +1,5 @@
-"""Other Python interpreters, for engines and environments that cannot share one: where they are, what they have installed, and
-how a process of theirs is started. Nothing of an engine is imported here: that takes ten seconds and changes the process.
+"""Other Python interpreters, for engines and environments that cannot share one: their places, their packages, and the starts of
+their processes. Nothing of an engine is imported here: that takes ten seconds and changes the process.
 
 The text of this file is also run by those interpreters (`inspect_packages`), so it needs nothing but the standard library.
 """
@@ -18,8 +18,8 @@ from typing import Any
 
 
 def inspect_packages(module: str, distributions: list[str], needs: list[str]) -> dict[str, object]:
-    """What is installed in this interpreter: the folder of a module and the version of the first of these distributions that is
-    installed (each None if there is none), those of `needs` that cannot be imported, and Python's own version."""
+    """Returns the packages of this interpreter: the folder of a module and the version of the first of these distributions that
+    is installed (each None if there is none), those of `needs` that cannot be imported, and Python's own version."""
     spec = importlib.util.find_spec(module)
     found = None
     for distribution in distributions:
@@ -69,25 +69,25 @@ def _answer(python: str, question: str, variables: dict[str, str]) -> dict[str, 
 
 
 def usual(name: str) -> Path | None:
-    """The interpreter in `.venv-<name>`, where the run is started or beside this package."""
+    """Returns the interpreter in `.venv-<name>`, where the run is started or beside this package."""
     beside = (folder / f".venv-{name}" / "bin" / "python" for folder in (Path.cwd(), Path(__file__).parents[2]))
     return next((python for python in beside if python.is_file()), None)
 
 
 def found(named: str) -> str | None:
-    """An interpreter by its path, by the name that `usual` takes, or by one that is on the PATH; None: there is none."""
+    """Returns an interpreter by its path, by the name that `usual` takes, or by one that is on the PATH; None: there is none."""
     python = usual(named) if "/" not in named else None
     return shutil.which(named) if python is None else str(python)
 
 
 def imports(package: str) -> dict[str, str]:
-    """Variables with which a process of another interpreter finds this project's package, by the folder that has it alone, and a
-    user's own code; it computes on one thread."""
+    """Returns variables with which a process of another interpreter finds this project's package, by the folder that has it
+    alone, and a user's own code; it computes on one thread."""
     return {"PYTHONPATH": os.pathsep.join([package, os.getcwd()]), "OMP_NUM_THREADS": "1"}
 
 
 def environment() -> dict[str, str]:
-    """The environment of this process, without the variables that configure its own interpreter."""
+    """Returns the environment of this process, without the variables that configure its own interpreter."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
 
 

@@ -1,5 +1,5 @@
-"""Where processes of a run listen: ports that have to be named before anyone listens, and the rendezvous of processes that
-compute together.
+"""Listening places of a run's processes: ports that have to be named beforehand, and the rendezvous of processes that compute
+together.
 
 The rendezvous is torch's key-value store, on one address and no other: it has no authentication, and torch's own way to start one
 listens on all of a machine's interfaces.
@@ -23,8 +23,8 @@ _ATTEMPTS = 100
 
 
 def free_port() -> int:
-    """A port that no process has now, and that the system will not assign: to connections, and to listeners that ask for any, it
-    assigns others. So a process that takes long to start still finds it free, unless one listens there that names its port."""
+    """Returns a port that no process has now, and that the system assigns neither to connections nor to listeners that ask for
+    any. So a process that takes long to start still finds it free, unless one listens there that names its port."""
     try:
         first_assigned = int(_ASSIGNED.read_text().split()[0])
     except (OSError, ValueError):  # not Linux

@@ -1,5 +1,5 @@
-"""How a process of a run is set up before it computes: variables that the libraries read, and which processes inherit. A
-variable that the user has set stays."""
+"""Setup of a run's process before it computes: variables that the libraries read, and that processes inherit. A variable that the
+user has set stays."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DETERMINISTIC = {
     # Without it torch refuses matrix products on CUDA in its deterministic mode.
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
 }
-"""What makes matrix products repeatable, bit for bit. The libraries read it once, when a process first uses them, so every
-process of a deterministic run starts with it; `warn_if_not_deterministic` says where one did not."""
+"""Variables that make matrix products repeatable, bit for bit. The libraries read them once, when a process first uses them, so
+every process of a deterministic run starts with them; `warn_if_not_deterministic` says where one did not."""
 _STRICT, _COMPATIBLE = 0x10000, 3
 """MKL's values: the flag of a strict branch, and the branch that is strict by itself."""
 
@@ -60,14 +60,14 @@ def use_network_of(address: str) -> None:
 
 
 def forwarded(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the workers of a Ray cluster get of the driver's environment; a Ray of the run's own inherits all of it. No secrets:
-    Ray shows what it is given."""
+    """Returns the part of the driver's environment for the workers of a Ray cluster; a Ray of the run's own inherits all of it.
+    No secrets: Ray shows the variables that it gets."""
     named = {name: value for name, value in environment.items() if name.startswith(FORWARDED)}
     return {name: value for name, value in named.items() if not any(word in name for word in _SECRETS)}
 
 
 def mkl_is_strict() -> bool | None:
-    """Whether MKL in this process repeats its results wherever its buffers lie; None where torch is built without MKL."""
+    """Returns True if MKL in this process repeats its results wherever its buffers lie; None where torch is built without MKL."""
     torch = importlib.util.find_spec("torch")
     if torch is None or torch.origin is None:
         return None

@@ -40,7 +40,7 @@ LOOPBACK = "127.0.0.1"
 CONCURRENT_CALLS = 10_000
 """Calls that one actor may have in progress. They are coroutines that wait for an engine or a reward: cheap."""
 NODE_VERDICT_S = 30.0
-"""For Ray to find that a node is gone: it was seen to take 17 to 24 s."""
+"""Time for Ray to find that a node is gone: it was seen to take 17 to 24 s."""
 
 
 class RayHandle:
@@ -54,7 +54,7 @@ class RayHandle:
         self._calls = Calls(self)
         self._life = life
         self._process: tuple[str, int, int | None] | None = None
-        """Node and process of the worker, once it runs, and where it writes its stacks."""
+        """Node and process of the worker, once it runs, and the descriptor of its stacks."""
 
     def __reduce__(self) -> tuple[object, ...]:
         """Another worker may have the handle, which watches nothing there."""
@@ -183,13 +183,13 @@ class RayBackend:
         self._patience_s = patience_s
         address = os.environ.get("RAY_ADDRESS", "local")
         self._private = address == "local"
-        """Ray is this run's alone, on this machine: what workers open for each other is on the loopback interface."""
+        """Ray is this run's alone, on this machine: workers listen for each other on the loopback interface."""
         self._ray: RayInstance | ray_nodes.JoinedRay = (
             RayInstance(watchdog, logs) if self._private else ray_nodes.JoinedRay(address)
         )
         self._live: list[ray_nodes.RayNode] = []
         self._held: ray_nodes.Reservation | None = None
-        """In a cluster that was joined."""
+        """Reservation in a joined cluster."""
 
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         if self._private:
@@ -240,7 +240,7 @@ class RayBackend:
         return self._live[number] if self._held is None else self._held.node(number)
 
     async def _is_gone(self, node: ray_nodes.RayNode) -> bool:
-        """Whether a node is gone on which a worker has just died: Ray takes its time to know."""
+        """Returns True if the node of a worker that has just died is gone: Ray takes its time to know."""
         deadline = time.monotonic() + NODE_VERDICT_S
         while time.monotonic() < deadline and self._held is not None and node.id != ray.get_runtime_context().get_node_id():
             await self._ray.reached()

@@ -45,14 +45,14 @@ CONTROL = ("gcs_server", "raylet")
 STOPPED_S = 30.0
 """One that stands still for so long is killed: it would never answer, and its callers would wait."""
 START_S = 300.0
-"""For the raylet to come up. Ray gives up after 30 s, which a cold and busy machine exceeds."""
+"""Time for the raylet to come up. Ray gives up after 30 s, which a cold and busy machine exceeds."""
 LONGEST_SOCKET = 107
 _BELOW = len("/roll-ray-12345678/t/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 
 
 class RayInstance:
     def __init__(self, watchdog: Watchdog | None, logs: Path | None) -> None:
-        """`watchdog`: ends what is left of the instance if the driver is killed. `logs`: where Ray's logs go if it fails."""
+        """`watchdog`: ends the rest of the instance if the driver is killed. `logs`: folder for Ray's logs if it fails."""
         self._watchdog = watchdog
         self._logs = logs
         self._folder: TempFolder | None = None
@@ -65,7 +65,7 @@ class RayInstance:
         self._stood_still: set[str] = set()
 
     def start(self) -> None:
-        """Raises `ValueError` if there is no folder for it, `RuntimeError` if Ray does not start; both say what to do."""
+        """Raises `ValueError` if there is no folder for it, `RuntimeError` if Ray does not start; both name a fix."""
         self._folder = TempFolder("ray", _parent())
         if self._watchdog is not None:
             self._watchdog.removes(self._folder.path)
@@ -95,7 +95,7 @@ class RayInstance:
         threading.Thread(target=self._end_stopped, name="ray", daemon=True).start()
 
     def _use_own_token(self, folder: Path) -> None:
-        """Makes a token, by which code can be run here: it lies in the instance's folder and goes with it. In the user's own
+        """Makes a token, which allows to run code here: it lies in the instance's folder and goes with it. In the user's own
         (`~/.ray/auth_token`) it would close each cluster that is started later to nodes that do not know it."""
         token = folder / "token"
         token.write_text(generate_new_authentication_token())
@@ -110,12 +110,12 @@ class RayInstance:
         AuthenticationTokenLoader.instance().reset_cache()
 
     def ends_with_driver(self, pids: list[int]) -> None:
-        """These processes of the instance end with the driver, whatever ends it."""
+        """Has these processes of the instance end with the driver, whatever ends it."""
         if self._watchdog is not None:
             self._watchdog.kills(pids)
 
     def why_lost(self) -> BackendLost | None:
-        """Set when a process without which Ray cannot work is gone."""
+        """Returns the error when a process without which Ray cannot work is gone."""
         if (name := _ended(self._control)) is None:
             return None
         process = self._control[name]
@@ -147,7 +147,7 @@ class RayInstance:
             await asyncio.sleep(LOOK_S)
 
     def _end_stopped(self) -> None:
-        """In a thread: the event loop itself may wait for one of them."""
+        """Kills stopped processes, in a thread: the event loop itself may wait for one of them."""
         looks = Counter[str]()
         while not self._over.wait(LOOK_S):
             for name in CONTROL:
@@ -173,8 +173,8 @@ class RayInstance:
 
 @contextlib.contextmanager
 def _only_what_is_needed() -> Iterator[None]:
-    """Ray starts its dashboard's server and its autoscaler whatever it is configured to do: 200 MB, a second, and a port on all
-    interfaces."""
+    """Keeps Ray from starting its dashboard's server and its autoscaler, whatever its configuration: 200 MB, a second, and a port
+    on all interfaces."""
     unwanted = {name: getattr(Node, name) for name in ("start_api_server", "start_monitor") if hasattr(Node, name)}
     for name in unwanted:
         setattr(Node, name, lambda *_, **__: None)
@@ -187,8 +187,8 @@ def _only_what_is_needed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _on_the_loopback_interface() -> Iterator[None]:
-    """Ray listens on 127.0.0.1 alone where it is told that it forms no cluster, its default on other systems than Linux. If it is
-    given that address instead, it takes the machine's, and listens on all interfaces."""
+    """Has Ray listen on 127.0.0.1 alone, as it does where it is told that it forms no cluster, its default on other systems than
+    Linux. If it is given that address instead, it takes the machine's, and listens on all interfaces."""
     clusters = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:
@@ -198,18 +198,19 @@ def _on_the_loopback_interface() -> Iterator[None]:
 
 
 def _processes_of(node: Any) -> dict[str, subprocess.Popen[bytes]]:
-    """What Ray started in this process, by Ray's own names."""
+    """Returns the processes that Ray started in this process, by Ray's own names."""
     started: dict[str, Any] = node.all_processes
     return {name: each[0].process for name, each in started.items()}
 
 
 def _ended(processes: Mapping[str, subprocess.Popen[bytes]]) -> str | None:
-    """The name of one that has ended and without which Ray cannot work."""
+    """Returns the name of one that has ended and without which Ray cannot work."""
     return next((name for name in CONTROL if name in processes and processes[name].poll() is not None), None)
 
 
 def _is_stopped(pid: int) -> bool:
-    """Where it cannot be looked at, as while this process can open no file, the next look says."""
+    """Returns True for a stopped process. False where it cannot be read, as while this process can open no file: the next look
+    will tell."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except (psutil.NoSuchProcess, OSError):
@@ -217,7 +218,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:
-    """One whose number was given to another process meanwhile is spared."""
+    """Kills them, but spares one whose number was given to another process meanwhile."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
@@ -225,9 +226,9 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
 
 @contextlib.contextmanager
 def _patiently() -> Iterator[None]:
-    """Ray asks for its node until 30 s have passed, which cannot be configured: so one question takes as long as it needs, while
-    the processes live without which the node cannot come up. Others of this process may end: Ray's log monitor gives up on a
-    busy machine, and the program has children of its own."""
+    """Extends Ray's question for its node, which gives up after 30 s and cannot be configured: it takes as long as it needs,
+    while the processes live without which the node cannot come up. Others of this process may end: Ray's log monitor gives up on
+    a busy machine, and the program has children of its own."""
     ask, begin = services.get_node, Node.start_ray_processes
     nodes: list[Node] = []
 
@@ -255,8 +256,8 @@ def _patiently() -> Iterator[None]:
 
 
 def _parent() -> Path:
-    """The parent of the instance's folder: the folder of temporary files, or one whose name leaves room for the names of Ray's
-    sockets."""
+    """Returns the parent of the instance's folder: the folder of temporary files, or one whose name leaves room for the names of
+    Ray's sockets."""
     asked = tempfile.gettempdir()
     for parent in (asked, "/tmp", "/var/tmp", "/dev/shm"):
         if len(os.path.abspath(parent)) + _BELOW <= LONGEST_SOCKET and os.access(parent, os.W_OK | os.X_OK):

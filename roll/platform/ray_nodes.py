@@ -1,8 +1,8 @@
-"""A Ray cluster that others started, which the driver joined (`RAY_ADDRESS`), and which lives on without it; what a run reserves
-of it, beside others: on which nodes, and in which order.
+"""A Ray cluster that others started, which the driver joined (`RAY_ADDRESS`), and which lives on without it; reservations of a
+run in it, beside others: their nodes and order.
 
 Ray tries to reach a control process (`gcs_server`) that is gone for a minute, and then ends the driver on the spot. So the driver
-itself looks whether the process can be reached, and gives it up before.
+itself checks whether the process can be reached, and gives it up before.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from roll.core.errors import BackendLost, NodeLost, boundary
 from roll.platform.child import same_imports
 
 CPU, GPU = "CPU", "GPU"
-"""Ray's names of what is reserved."""
+"""Ray's names of the reserved resources."""
 SETTLE_S = 2.0
-"""For Ray to place what there is room for."""
+"""Time for Ray to place bundles that fit."""
 MOVE_S = 3.0
-"""For Ray to place elsewhere what was reserved on a node of whose loss it knows."""
+"""Time for Ray to move bundles off a node of whose loss it knows."""
 OTHER_NODE_S = 180.0
-"""For what a process on another node has to find out, which starts first: on a busy machine that takes more than a minute."""
+"""Limit for a task on another node, whose process starts first: on a busy machine that takes more than a minute."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class RayNode:
 
 
 def live_nodes(listed: Sequence[Mapping[str, Any]], own: str) -> list[RayNode]:
-    """The driver's node (the id `own`) first, the others by address."""
+    """Returns the driver's node (the id `own`) first, the others by address."""
     found = []
     for node in listed:
         if node["Alive"]:
@@ -65,17 +65,17 @@ def live_nodes(listed: Sequence[Mapping[str, Any]], own: str) -> list[RayNode]:
 
 
 def without_devices(chosen: Sequence[RayNode], number: int, live: Sequence[RayNode]) -> RayNode:
-    """Where a worker goes that needs none: to one after another of the nodes of which the run has devices; if that is gone to
-    the next that is not, or else to the driver's."""
+    """Returns the node for a worker without devices: one after another of the nodes of which the run has devices; if that is gone
+    the next that is not, or else the driver's."""
     there, first = {node.id for node in live}, number % len(chosen)
     turned = [*chosen[first:], *chosen[:first]]
     return next((node for node in turned if node.id in there), live[0])
 
 
 def cluster_inventory(nodes: Sequence[RayNode], count: int, per_node: int | None) -> Inventory:
-    """The devices of a run of `count` nodes with `per_node` devices each (None: as many as the first `count` all have), and the
-    CPUs that go with them. A cluster without accelerators has CPU slots, each an equal part of its node. `ConfigError` if there
-    are too few nodes; on accelerators a head without them, say, is none."""
+    """Returns the devices of a run of `count` nodes with `per_node` devices each (None: as many as the first `count` all have),
+    and the CPUs that go with them. A cluster without accelerators has CPU slots, each an equal part of its node. Raises
+    `ConfigError` if there are too few nodes; on accelerators a head without them, say, is none."""
     kind: Literal["cuda", "cpu"] = "cuda" if any(node.accelerators for node in nodes) else "cpu"
     fit = [node for node in nodes if kind == "cpu" or node.accelerators >= (per_node or 1)]
     if len(fit) < count:
@@ -91,19 +91,19 @@ def cluster_inventory(nodes: Sequence[RayNode], count: int, per_node: int | None
 
 class _Unextended(list[str]):
     def extend(self, _: object) -> None:
-        """Not by Ray."""
+        """Ignores Ray's additions."""
 
 
 def own_path_first() -> JobConfig:
-    """Of a job whose workers find modules as their PYTHONPATH says. Ray would look first where the command was given, and a clone
-    of ROLL has a package of this one's name there."""
+    """Returns the configuration of a job whose workers find modules by their PYTHONPATH. Ray would look first where the command
+    was given, and a clone of ROLL has a package of this one's name there."""
     job = JobConfig()
     job._py_driver_sys_path = _Unextended()
     return job
 
 
 def joined_inventory(count: int, per_node: int | None, within_s: float) -> Inventory:
-    """`cluster_inventory`, when so many nodes are there. Raises `ConfigError` if they have not joined by then."""
+    """Returns `cluster_inventory`, when so many nodes are there. Raises `ConfigError` if they have not joined by then."""
     began, told = time.monotonic(), False
     while True:
         try:
@@ -118,14 +118,14 @@ def joined_inventory(count: int, per_node: int | None, within_s: float) -> Inven
 
 
 def bundle(devices: int, inventory: Inventory) -> dict[str, float]:
-    """What Ray is to reserve on a node of which the run uses so many devices."""
+    """Returns Ray's resources for so many devices of a node."""
     if inventory.kind == "cuda":
         return {GPU: devices}
     return {CPU: round(devices * inventory.cpus_per_node / inventory.per_node, 4)}
 
 
 def more_room(sizes: Sequence[int], inventory: Inventory) -> str:
-    """Advice that leaves devices to others. `sizes`: the devices that the run uses of each node."""
+    """Returns advice that leaves devices to others. `sizes`: the devices that the run uses of each node."""
     if inventory.kind == "cuda":
         return "fewer devices in device_mapping" if sum(sizes) > 1 else "another node, or devices that other runs leave"
     slots = inventory.per_node
@@ -137,15 +137,15 @@ def more_room(sizes: Sequence[int], inventory: Inventory) -> str:
 
 
 def bundles_of_nodes(sizes: Sequence[int], where: Sequence[int]) -> list[int]:
-    """The bundle that each node of the run has, if Ray has placed bundle i, of `sizes[i]` devices, on live node `where[i]`: among
-    equals, the first node of the run is the first of the live ones."""
+    """Returns the bundle that each node of the run has, if Ray has placed bundle i, of `sizes[i]` devices, on live node
+    `where[i]`: among equals, the first node of the run is the first of the live ones."""
     bundles = sorted(range(len(sizes)), key=lambda each: (sizes[each], where[each]))
     nodes = sorted(range(len(sizes)), key=lambda each: (sizes[each], each))
     return [each for _, each in sorted(zip(nodes, bundles, strict=True))]
 
 
 def holders(groups: Iterable[Mapping[str, Any]], nodes: Sequence[RayNode], resource: str) -> list[str]:
-    """Who holds how much of a resource on which nodes, of the groups that `placement_group_table` lists."""
+    """Lists the holders of a resource with amounts and nodes, of the groups that `placement_group_table` lists."""
     addresses, said = {node.id: node.address for node in nodes}, []
     for group in groups:
         places = group["bundles_to_node_id"].items() if group["state"] == "CREATED" else ()
@@ -156,7 +156,7 @@ def holders(groups: Iterable[Mapping[str, Any]], nodes: Sequence[RayNode], resou
 
 
 def task_on(node: str | PlacementGroupSchedulingStrategy, function: Callable[..., object], gpus: int = 0) -> Any:
-    """The function as a task of Ray on that node, or in a bundle, of which it has so many GPUs."""
+    """Returns the function as a task of Ray on that node, or in a bundle, of which it has so many GPUs."""
     there = NodeAffinitySchedulingStrategy(node, soft=False) if isinstance(node, str) else node
     task: Any = ray.remote(function)
     return task.options(num_cpus=0, num_gpus=gpus, scheduling_strategy=there, runtime_env={"env_vars": same_imports()})
@@ -171,10 +171,10 @@ class Reservation:
     whatever ends that, and places the bundle of a lost node on another that has as much free.
 
     Workers are placed by node and number of the device, not into bundles: roles share devices, and one that starts while its node
-    is being lost must fail there rather than begin elsewhere with what it was told of that node."""
+    is being lost must fail there rather than begin elsewhere with the facts of that node."""
 
     def __init__(self, devices: Collection[int], inventory: Inventory, who: str, within_s: float) -> None:
-        """`who`: what others are told of the run. Raises `ConfigError` if not all is free within so many seconds."""
+        """`who`: the run's description for others. Raises `ConfigError` if not all is free within so many seconds."""
         self._number_of = {device: device // inventory.per_node for device in sorted({*devices})}
         self._used = {number: [*same] for number, same in groupby(self._number_of, self._number_of.__getitem__)}
         sizes = [len(used) for used in self._used.values()]
@@ -185,13 +185,13 @@ class Reservation:
         self._has_gpus = inventory.kind == "cuda"
         self._names: dict[int, str] = {}
         self.nodes: dict[int, RayNode] = {}
-        """By number; where they were when last asked for."""
+        """Nodes by number, as last asked for."""
         self._lost = set[int]()
         for number, at in self._bundles.items():
             self._take(number, [*live.values()][where[at]])
 
     def node(self, number: int) -> RayNode:
-        """The node of this number, or the one that has taken its place. Raises `NodeLost`."""
+        """Returns the node of this number, or the one that has taken its place. Raises `NodeLost`."""
         node = self._live(number)
         if node is None and number not in self._lost:  # Ray needs a moment, once for each loss
             self._lost.add(number)
@@ -206,11 +206,11 @@ class Reservation:
         return node
 
     def nodes_of(self, devices: Collection[int]) -> list[RayNode]:
-        """Of these, which are reserved, each node once. Raises `NodeLost`."""
+        """Returns the nodes of these reserved devices, each once. Raises `NodeLost`."""
         return [self.node(number) for number in sorted({self._number_of[device] for device in devices})]
 
     def visible(self, devices: Sequence[int]) -> str:
-        """CUDA_VISIBLE_DEVICES for a worker on these."""
+        """Returns CUDA_VISIBLE_DEVICES for a worker on these."""
         return ",".join(self._names[device] for device in devices)
 
     def _places(self) -> dict[int, str]:
@@ -236,7 +236,7 @@ def _own_gpus() -> list[str]:
 
 
 def _reserved(bundles: list[dict[str, float]], who: str, within_s: float, more_room: str) -> Any:
-    """The placement group; the driver's node is in it if that has room. Raises `ConfigError`."""
+    """Returns the placement group; the driver's node is in it if that has room. Raises `ConfigError`."""
     own, resource = now_live()[0], next(iter(bundles[0]))
     if (own.accelerators if resource == GPU else own.cpus) >= bundles[0][resource]:
         first = [{NODE_ID_LABEL_KEY: own.id}, *({} for _ in bundles[1:])]
@@ -265,7 +265,7 @@ def _missing(bundles: Sequence[Mapping[str, float]], resource: str) -> str:
 STOPPED = "the run has ended its part in Ray"
 LOOK_S = 3.0
 LOST_S = 30.0
-"""More than a control process that is restarted takes, and less than Ray's minute by what ending a run takes."""
+"""More than the restart of a control process takes, and less than Ray's minute by the time that ending a run takes."""
 
 
 class JoinedRay:
@@ -276,7 +276,7 @@ class JoinedRay:
         self._watching: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Raises `RuntimeError`, which says what to do."""
+        """Raises `RuntimeError`, which names a fix."""
         # `ray start` makes a cluster ask for the token where there is one; a driver sends it only if it is told to.
         maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         advice = "is it <head>:6379 of a cluster that runs (ray status), with the same Ray and Python, and its token?"
@@ -295,7 +295,7 @@ class JoinedRay:
         await asyncio.wait({self._watching})
 
     async def reached(self) -> None:
-        """Returns when the control process can be reached: what Ray asks it would block the event loop until then, and so the
+        """Returns when the control process can be reached: Ray's questions would block the event loop until then, and so the
         watch over it. Raises `BackendLost`."""
         while self._lost is not None or not await _answers(self._control):
             with contextlib.suppress(TimeoutError):

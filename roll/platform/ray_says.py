@@ -23,7 +23,7 @@ def say_less() -> None:
 
 
 def shortened(message: Mapping[str, Any]) -> dict[str, Any] | None:
-    """`message`: as Ray hands it to what prints it. None: nothing of it is for people."""
+    """`message`: as Ray hands it to its printer. None: nothing of it is for people."""
     if message.get("pid") not in OWN:
         return dict(message)
     first = (str(line).strip().split("\n")[0].strip() for line in message["lines"])

@@ -1,4 +1,4 @@
-"""What a process is doing: the stacks of its threads and of its asyncio tasks.
+"""Stacks of a process: those of its threads and of its asyncio tasks.
 
 Another process is asked by a signal, whose handler (faulthandler's) needs neither the interpreter nor the event loop: a process
 that is stuck in native code answers, too. It writes into a file that has a place in memory alone, which the asker opens through
@@ -22,13 +22,13 @@ from typing import IO
 import psutil
 
 LIMIT_S = 5.0
-"""For an answer, which takes milliseconds unless the process is stopped."""
+"""Limit for an answer, which takes milliseconds unless the process is stopped."""
 _NAME = "roll-stacks"
 
 
 def listen() -> int | None:
-    """From here on `of_process` can ask this process. Returns the file descriptor of the answers; None where there is no such
-    thing."""
+    """Enables `of_process` for this process from here on. Returns the file descriptor of the answers; None where that is
+    impossible."""
     if sys.platform != "linux":
         return None
     answers = os.memfd_create(_NAME)
@@ -38,7 +38,8 @@ def listen() -> int | None:
 
 
 def of_process(pid: int, answers: int, limit_s: float = LIMIT_S) -> str:
-    """The stacks of all threads of a process, or why there are none. `answers`: what `listen` returned there."""
+    """Returns the stacks of all threads of a process, or the reason why there are none. `answers`: the result of `listen`
+    there."""
     path = f"/proc/{pid}/fd/{answers}"
     try:
         if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
@@ -52,14 +53,14 @@ def of_process(pid: int, answers: int, limit_s: float = LIMIT_S) -> str:
 
 
 def write_own(file: IO[str], loop: asyncio.AbstractEventLoop) -> None:
-    """The threads and tasks of this process. May be called from any thread, also while the loop is blocked."""
+    """Writes the threads and tasks of this process. May be called from any thread, also while the loop is blocked."""
     file.flush()
     faulthandler.dump_traceback(file, all_threads=True)
     file.write(f"\nasyncio tasks:\n{tasks(loop)}\n")
 
 
 def tasks(loop: asyncio.AbstractEventLoop) -> str:
-    """Where each task waits, the innermost call last; those that wait at the same place are counted."""
+    """Returns the place where each task waits, the innermost call last; those that wait at the same place are counted."""
     places = Counter(" > ".join(_chain(task.get_coro())) for task in asyncio.all_tasks(loop))
     return "\n".join(f"  {count} x {place}" for place, count in places.most_common())
 
@@ -79,7 +80,7 @@ def _chain(awaited: object) -> list[str]:
 
 
 def _read(file: IO[str], limit_s: float) -> str:
-    """What is written to the file from now on, until nothing more comes."""
+    """Reads the file from now on, until nothing more comes."""
     text, end = "", time.monotonic() + limit_s
     while time.monotonic() < end:
         time.sleep(0.05)

@@ -97,8 +97,8 @@ def _dialogue(config: AgenticConfig, folder: str, shared: Preparation) -> Dialog
 
 
 def _depends_on(env: EnvConfig) -> str:
-    """What a tag's episodes are worth depends on this: equal for equal ones, and no secret that is among it. Where a program
-    lies, how it is started and how long it may take is none of it."""
+    """Returns a digest of everything on which the rewards of a tag's episodes depend; it reveals no secret. A program's place,
+    start and time limits are not part of it."""
     depends: list[object] = [env.env_type, env.env_config]
     if (program := env.program) is not None:
         depends += [program.command, program.setup, program.environment, program.reward, program.scoring]
@@ -108,7 +108,7 @@ def _depends_on(env: EnvConfig) -> str:
 
 
 def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: Preparation) -> str | None:
-    """The instructions of an environment that was made, reset and put into words; None if it cannot even be made."""
+    """Returns the instructions of an environment that was made, reset and put into words; None if it cannot even be made."""
     env, collect = config.custom_envs[tag], shared.collect
     if env.program is not None:
         from roll.envs.program.check import installed_problems
@@ -131,7 +131,7 @@ def _tried(config: AgenticConfig, tag: str, dialogue: Dialogue | None, shared: P
 
 
 def environment_workers(config: AgenticConfig, inventory: Inventory) -> int:
-    """Coordinators: enough for all environments together, but no more than there are cores to run them."""
+    """Returns the number of coordinators: enough for all environments together, but no more than there are cores to run them."""
     needed = 0
     managers = [validation.env_manager for validation in config.validations.values()]
     if not config.only_evaluates:
@@ -142,7 +142,7 @@ def environment_workers(config: AgenticConfig, inventory: Inventory) -> int:
 
 
 def group_filters(config: AgenticConfig, collect: Collector) -> dict[str, GroupFilter]:
-    """By tag; none without a filter."""
+    """Returns filters by tag; none without a filter."""
     if (path := config.train_env_manager.group_filter_cls) is None:
         return {}
     key = "train_env_manager.group_filter_cls"
@@ -151,14 +151,14 @@ def group_filters(config: AgenticConfig, collect: Collector) -> dict[str, GroupF
 
 
 def evaluated(config: AgenticConfig, name: str, configured: Mapping[str, str]) -> tuple[list[Prompt], int]:
-    """The environments of a validation set, and the episodes in each."""
+    """Returns the environments of a validation set, and the episodes in each."""
     manager = config.validations[name].env_manager
     source = EpisodeSource(config.partition(manager), configured, config.seed, name)
     return [source.next() for _ in range(config.episodes_of(manager) // manager.group_size)], manager.group_size
 
 
 def _rules(env: EnvConfig, tag: str) -> str:
-    """The environment's rules, from an instance that is made only to check that its configuration is valid."""
+    """Returns the environment's rules, from an instance made only to check its configuration."""
     from roll.envs.elsewhere import asked, rules
     from roll.envs.packages import interpreter
 
@@ -170,9 +170,9 @@ def _rules(env: EnvConfig, tag: str) -> str:
 
 
 def _try_reset(env: EnvConfig, tag: str, shows: bool) -> Observation | None:
-    """Begins one episode, where and with the time limits that the run's have; what it shows, None if that is not known. `shows`:
-    it may show images. Raises
-    `ValueError` for a slip in the environment's code; what else goes wrong may be otherwise when the run begins."""
+    """Begins one episode, with the place and the time limits of the run's. Returns its observation, None if that is unknown.
+    `shows`: it may show images. Raises `ValueError` for a slip in the environment's code; other failures may not recur when the
+    run begins."""
     from roll.envs.environment_worker import environment_host
 
     async def reset() -> Observation:
@@ -196,7 +196,7 @@ def _try_reset(env: EnvConfig, tag: str, shows: bool) -> Observation | None:
 
 
 TOOLS_S = 30.0
-"""For the tools of a tag to start."""
+"""Limit for a tag's tools to start."""
 
 
 def _try_tools(tag: str, env: EnvConfig, dialogue: Dialogue | None, shared: Preparation) -> None:
@@ -218,7 +218,7 @@ def _try_tools(tag: str, env: EnvConfig, dialogue: Dialogue | None, shared: Prep
 def _try_manager(
     config: AgenticConfig, tag: str, dialogue: Dialogue, rules: str, began: Observation | None, collect: Collector
 ) -> None:
-    """Whether the env manager of a tag plays what its environment shows."""
+    """Checks that the env manager of a tag plays the kind of observation that its environment shows."""
     env, key = config.custom_envs[tag], f"custom_envs.{tag}"
     try:
         manager_cls: type[EnvManager] = import_object(env.env_manager_cls)

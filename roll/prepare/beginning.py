@@ -1,4 +1,4 @@
-"""The folder and the checkpoint that a run begins with; what keeps it from them, with the fix for what was asked for."""
+"""The folder and the checkpoint that a run begins with; obstacles to them, with a fix for the requested ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""How a configuration meets this machine: its contradictions, its plan, and what may be wrong here though it is right. Nothing
-starts, and nothing heavy is imported."""
+"""Check of a configuration on this machine: its contradictions, its plan, and doubts about the machine. Nothing starts, and
+nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -31,24 +31,25 @@ from roll.strategies.run_models import models_here
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A configuration without problems, and how it meets the machine."""
+    """A configuration without problems, with the findings on this machine."""
 
     plan: Plan
     machine: Machine
     misfits: tuple[Problem, ...]
     """Reasons why the model folders on this machine cannot be those of one run."""
     remarks: tuple[str, ...]
-    """What may be wrong here though the configuration is right: files and devices that are not on this machine, memory."""
+    """Possible faults of this machine for a right configuration: missing files and devices, memory."""
 
 
 def planned_devices(config: PPOConfig, machine: Machine) -> int:
-    """The devices that the configuration names, else the devices of this machine (`roll.core.distributed.devices.detect`)."""
+    """Returns the devices that the configuration names, else the devices of this machine
+    (`roll.core.distributed.devices.detect`)."""
     return config.num_nodes * (config.num_gpus_per_node or len(machine.accelerators) or max(2, machine.cpus))
 
 
 def contradictions(config: PPOConfig, machine: Machine) -> list[Problem]:
-    """The problems of a configuration that do not depend on whether torch uses the accelerators of this machine: torch may be a
-    build for CPUs, which is known only after its import (`roll.core.distributed.devices.detect`)."""
+    """Returns the problems of a configuration that do not depend on whether torch uses the accelerators of this machine: torch
+    may be a build for CPUs, which is known only after its import (`roll.core.distributed.devices.detect`)."""
     problems = check_config(config, planned_devices(config, machine))
     if problems and machine.accelerators and not check_config(config, planned_devices(config, replace(machine, accelerators=()))):
         return []
@@ -97,7 +98,8 @@ def with_transport_here(config: C) -> C:
 
 
 def _with_cache_of_environment(config: PPOConfig) -> PPOConfig:
-    """As the engine reads it on a CPU: its variable for the KV cache, in GiB, counts more than the argument."""
+    """Returns the configuration as the engine reads it on a CPU: its variable for the KV cache, in GiB, overrides the
+    argument."""
     chosen = config.actor_infer.strategy_args
     space = os.environ.get(engine_of(chosen.strategy_name).cpu_cache_variable, "")
     if not space.isdecimal():
@@ -107,7 +109,7 @@ def _with_cache_of_environment(config: PPOConfig) -> PPOConfig:
 
 
 def _in_steps(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
-    """With the steps that its epochs have, if its prompts are here."""
+    """Returns the configuration with the steps of its epochs, if its prompts are here."""
     if not isinstance(config, RLVRConfig) or config.total_epochs is None or config.only_evaluates:
         return config, []
     data = config.actor_train.data_args
@@ -153,7 +155,7 @@ def _precision_here(config: PPOConfig, machine: Machine) -> Iterator[str]:
 
 
 def engines(config: PPOConfig) -> Iterator[tuple[str, StrategyArguments]]:
-    """Key and value of the `strategy_args` of each engine."""
+    """Yields key and value of the `strategy_args` of each engine."""
     for name, role in config.roles().items():
         if role.strategy_args.strategy_name in ENGINES:
             yield f"{name}.strategy_args", role.strategy_args

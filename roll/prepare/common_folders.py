@@ -1,5 +1,5 @@
-"""Paths that all machines of a run have to see, tried before its first worker starts: the driver has to read what a trainer's
-rank writes, and a model has to lie where it is loaded. Otherwise the first checkpoint would tell, hours later."""
+"""Paths that all machines of a run have to see, tried before its first worker starts: the driver has to read the files of a
+trainer's rank, and a model has to lie where it is loaded. Otherwise the first checkpoint would tell, hours later."""
 
 from __future__ import annotations
 

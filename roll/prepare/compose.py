@@ -48,7 +48,7 @@ __all__ = ["compose", "load", "load_to_start", "to_mapping"]
 
 
 def compose(config_path: str | Path, config_name: str, overrides: Sequence[str] = ()) -> dict[str, object]:
-    """The composed YAML as plain values, with `${...}` resolved and without Hydra's own node.
+    """Returns the composed YAML as plain values, with `${...}` resolved and without Hydra's own node.
 
     An override is `key=value`, `+key=value` or `~key`; a value that is no Hydra value (`0-3,6`, `list(range(0,4))`) is text.
     Raises `ConfigError` with one problem for a missing file, an override that cannot be read, or a reference to nothing."""
@@ -65,13 +65,14 @@ def load(
     keys: Mapping[str, Any] | None = None,
     fetch: bool = False,
 ) -> tuple[AnyConfig, LoadReport]:
-    """The configuration of an RLVR or an agentic run, and what became of every key. `pipeline`: the one that the user named; it
-    decides where no key does. `keys`: Python's keywords, laid over the file. `fetch`: what is left out may be derived from a
-    model that the hub has to send.
+    """Returns the configuration of an RLVR or an agentic run, and a report on every key. `pipeline`: named by the user; it
+    decides where no key does. `keys`: Python's keywords, laid over the file. `fetch`: missing keys may be derived from a model
+    that the hub has to send.
 
-    ROLL's names and values are read as compat/roll says, Trinity-RFT's as compat/trinity/keys.py does. `compat`: the file
-    is ROLL's and keeps ROLL's meaning (compat/roll/readings.py); what is unknown, lacking or other than in ROLL is reported, not
-    refused. Raises `ConfigError` with every problem, each with its file and line; `check_config` is the caller's next step."""
+    ROLL's names and values are read as compat/roll says, Trinity-RFT's as compat/trinity/keys.py does. `compat`: the file is
+    ROLL's and keeps ROLL's meaning (compat/roll/readings.py); keys that are unknown, lacking or other than in ROLL are reported,
+    not refused. Raises `ConfigError` with every problem, each with its file and line; `check_config` is the caller's next
+    step."""
     hide_values({name: value for name, value in os.environ.items() if not os.path.exists(value)})  # a path is no secret
     mapping, references = _compose(config_path, config_name, overrides)
     mapping = laid_over(mapping, keys or {})
@@ -96,8 +97,8 @@ def understand(
     compat: bool,
     pipeline: Pipeline | None = None,
 ) -> tuple[AnyConfig, LoadReport]:
-    """`load` of a composed file. `references`: top-level keys that `${...}` names. `included`: those that the files of the
-    defaults list write. `where`: `file:line` by key."""
+    """Loads a composed file, as `load` does. `references`: top-level keys that `${...}` names. `included`: those that the files
+    of the defaults list write. `where`: `file:line` by key."""
     theirs = trinity.translate(mapping) if trinity.is_trinity(mapping) else None
     given, words, of_roll = mapping, dict[str, str](), compat and theirs is None
     mapping = theirs.mapping if theirs is not None else mapping
@@ -130,7 +131,7 @@ def understand(
 
 
 def _untold(made: Translation, written: Mapping[str, object], cls: object) -> list[Note]:
-    """Notes on ROLL's meaning of the keys of a file that its other keys mark as ROLL's, though it is not read so."""
+    """Returns notes on ROLL's meaning of the keys of a file that its other keys mark as ROLL's, though it is not read so."""
     return not_read_as_roll(written, cls) if made.aliased or made.without_effect else []
 
 
@@ -143,7 +144,7 @@ def laid_over(base: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any
 
 
 def _below_moved(moved: Mapping[str, str], where: Mapping[str, str]) -> dict[str, str]:
-    """Where the keys of blocks were written that are read under other names."""
+    """Returns the places of keys in blocks that are read under other names."""
     blocks = [(target, f"{source}.") for target, source in moved.items()]
     return {
         f"{target}.{key.removeprefix(block)}": place
@@ -164,7 +165,7 @@ def _advice(unknown: Problem) -> str:
 
 
 def _with_machines(config: Config, notes: list[Note]) -> Config:
-    """ROLL counts its machines by the highest device that a role names; `num_nodes` is not read."""
+    """Derives the nodes as ROLL does, from the highest device that a role names; `num_nodes` is not read."""
     try:
         highest, name = max((device, name) for name, role in config.roles().items() for device in [0, *role.devices])
     except ValueError:  # a device_mapping that cannot be read: reported as such
@@ -200,7 +201,8 @@ def load_to_start(
 
 
 def _load(cls: type[AnyConfig], made: Translation, compat: bool) -> tuple[AnyConfig, list[Problem], list[Problem]]:
-    """The configuration, the unknown keys and the values that are not offered. Raises `ConfigError`; strictly, for those, too."""
+    """Returns the configuration, the unknown keys and the values that are not offered. Raises `ConfigError`; strictly, for those,
+    too."""
     if compat:
         config, leniency = load_lenient(cls, made.mapping)
         return config, leniency.unknown, leniency.not_offered
@@ -215,7 +217,7 @@ def _load(cls: type[AnyConfig], made: Translation, compat: bool) -> tuple[AnyCon
 
 
 def _told_of(problem: Problem, cls: object) -> Problem:
-    """A key of the other kind of runs is not to be removed without a word."""
+    """Keeps a key of the other kind of runs from being removed without a word."""
     others = of_others(problem.key, cls) if problem.message == "unknown key" else ""
     return replace(problem, fix=others) if others else problem
 
@@ -225,7 +227,8 @@ def _placed(notes: Sequence[Note], where: Mapping[str, str]) -> list[Note]:
 
 
 def _has_class(path: str) -> bool:
-    """Whether a module of this package has a name. Nothing is imported: a module may need packages that are not installed."""
+    """Returns True if a module of this package has the name. Nothing is imported: a module may need packages that are not
+    installed."""
     *package, module, name = place_of(path).split(".")
     if not all(part.isidentifier() for part in (*package, module, name)):
         return False
@@ -240,7 +243,7 @@ def _has_environment(name: str) -> bool:
 
 
 def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]) -> tuple[dict[str, Any], set[str]]:
-    """The composed values, and the top-level keys that `${...}` names."""
+    """Returns the composed values, and the top-level keys that `${...}` names."""
     folder = Path(config_path).resolve()
     name = config_name.removesuffix(".yaml")
     if not (folder / f"{name}.yaml").is_file():
@@ -272,7 +275,7 @@ def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]
 
 
 def _missing_variable(error: Exception) -> Problem | None:
-    """`${oc.env:X}` where X is not set."""
+    """Returns a problem for `${oc.env:X}` where X is not set."""
     found = re.search(r"Environment variable '([^']+)' not found", str(error))
     if found is None:
         return None
@@ -282,7 +285,7 @@ def _missing_variable(error: Exception) -> Problem | None:
 
 
 def _unresolved(error: Exception) -> Problem | None:
-    """`${...}` that names nothing, or cannot be read. Hydra wraps the error of one that it reads first."""
+    """Returns a problem for `${...}` that names nothing, or cannot be read. Hydra wraps the error of one that it reads first."""
     inner = error.__cause__ if isinstance(error, HydraException) else error
     key, reason = getattr(inner, "full_key", None), str(inner).splitlines()
     if not isinstance(inner, InterpolationResolutionError | GrammarParseError):
@@ -305,7 +308,7 @@ def _not_composed(config_name: str, error: Exception) -> Problem:
 
 
 def _prepare(override: str, folder: Path) -> str:
-    """An override that Hydra reads as the user meant it.
+    """Returns an override that Hydra reads as the user meant it.
 
     Hydra refuses a plain `key=value` unless the YAML has the key; here every field may be set, and unknown ones are found by
     strict loading. Hydra reads `a,b` as a sweep, which a single run cannot mean."""
@@ -323,7 +326,8 @@ def _prepare(override: str, folder: Path) -> str:
 
 
 def _is_hydras(override: str) -> bool:
-    """`hydra.run.dir=...` and the like: about Hydra's own folders, logs and launchers, none of which a run here has."""
+    """Returns True for `hydra.run.dir=...` and the like: about Hydra's own folders, logs and launchers, none of which a run here
+    has."""
     return re.match(r"[+~]*hydra(?=[./=@]|$)", override) is not None
 
 

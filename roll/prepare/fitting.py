@@ -1,5 +1,5 @@
-"""What an RLVR configuration leaves out, and its model and its prompts say: the chat template, the columns, how long prompts and
-responses may be; and what a Hugging Face folder says of its model without loading it. Keys that are written always win."""
+"""Missing keys of an RLVR configuration, derived from its model and its prompts: the chat template, the columns, the lengths of
+prompts and responses; and the facts of a Hugging Face folder about its model without loading it. Written keys always win."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ModelFiles:
     stored_parameters: int | None
     """Numbers in the weight files; None without such files."""
     note: str
-    """What is missing or unreadable; empty if nothing is."""
+    """Missing or unreadable parts; empty if there are none."""
 
 
 def read_model_folder(folder: str) -> ModelFiles:
@@ -58,14 +58,14 @@ def read_model_folder(folder: str) -> ModelFiles:
 RESPONSE_LENGTH = 256
 """Tokens of a response, unless the reference answers are longer than half of that."""
 MOST_ROWS = 4096
-"""That are measured; a longer prompt among the others is left out of the run, and counted."""
+"""Rows that are measured; a longer prompt among the others is left out of the run, and counted."""
 
 COLUMNS = {
     "prompt": ("prompt", "question", "problem", "instruction", "query", "input"),
     "messages": ("messages", "conversation"),
     "ground_truth": ("ground_truth", "answer", "solution", "target", "output", "label"),
 }
-"""What columns of each kind are called, the usual name first."""
+"""Names of columns of each kind, the usual one first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class OpenedModel:
     """Tokens that the model can attend to."""
 
     def template(self, rows: Sequence[Mapping[str, Any]] = ()) -> Template:
-        """For rows like these."""
+        """Returns the template for rows like these."""
         if self.tokenizer.chat_template:
             return "native"
         return "chatml" if rows and "messages" in rows[0] else "none"
@@ -90,7 +90,7 @@ class Lengths:
 
 
 def opened(model: str, key: str) -> OpenedModel:
-    """A folder, or a model of the hub, which is fetched where it is not there yet. Raises `ConfigError` that names `key`."""
+    """Opens a folder, or a model of the hub, which is fetched if missing. Raises `ConfigError` that names `key`."""
     named = is_hub_name(model)
     try:
         folder = (cached(model) or fetch(model)) if named else Path(model)
@@ -114,7 +114,7 @@ def opened(model: str, key: str) -> OpenedModel:
 def lengths(
     model: OpenedModel, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, object], template: Template, key: str
 ) -> Lengths:
-    """Those that fit the rows. `columns`: of `data_args`. Raises `ConfigError` that names `key`."""
+    """Returns the lengths that fit the rows. `columns`: of `data_args`. Raises `ConfigError` that names `key`."""
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
         file.write(as_lines(rows[:MOST_ROWS], key))
         file.flush()
@@ -126,7 +126,7 @@ def lengths(
 
 
 def measured(model: OpenedModel, rows: Sequence[PromptRow], template: Template) -> Lengths:
-    """Those that fit the rows, and the model. Raises `ValueError`."""
+    """Returns the lengths that fit the rows, and the model. Raises `ValueError`."""
     from roll.prompts.chat_template import encode, render
 
     prompts = encode(render(rows, model.tokenizer, template), model.tokenizer, template)
@@ -136,8 +136,8 @@ def measured(model: OpenedModel, rows: Sequence[PromptRow], template: Template) 
 
 
 def usual_columns(row: Mapping[str, Any], key: str, value: object) -> dict[str, str]:
-    """Of `data_args`: what the columns are called that have another name than `COLUMNS` begins with. Raises `ConfigError`, about
-    this key and its value, where there is no prompt."""
+    """Returns the keys of `data_args` for columns with another name than the first in `COLUMNS`. Raises `ConfigError`, about this
+    key and its value, where there is no prompt."""
     found = {kind: next((name for name in names if name in row), None) for kind, names in COLUMNS.items()}
     if found["messages"] is not None:
         found["prompt"] = None
@@ -149,14 +149,14 @@ def usual_columns(row: Mapping[str, Any], key: str, value: object) -> dict[str, 
 
 
 def as_lines(rows: Sequence[Mapping[str, Any]], key: str) -> str:
-    """Rows as the text of a file. Raises `ConfigError` that names `key`."""
+    """Returns rows as the text of a file. Raises `ConfigError` that names `key`."""
     fix = "texts, numbers, lists and mappings"
     with boundary(lambda why: ConfigError([Problem(key, "rows", why, fix)]), say=str):
         return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def _up(tokens: int) -> int:
-    """Rounded up: a length that is easily remembered, and room for one more word."""
+    """Rounds up: a length that is easily remembered, and room for one more word."""
     return -(-(tokens + 1) // 32) * 32
 
 
@@ -165,9 +165,8 @@ _OF_TEMPLATES = ("chat_template.jinja", "chat_template.json", "additional_chat_t
 
 
 def fill_in(config: RLVRConfig, written: Mapping[str, Any], fetch: bool) -> tuple[RLVRConfig, list[Note]]:
-    """With the template and the lengths that are not among the `written` keys, and a note for each. `fetch`: a model of the hub
-    may be fetched for it. Where lengths cannot be derived they stay missing, which the rules tell with what else is wrong, and a
-    note says why."""
+    """Adds the template and the lengths that are not among the `written` keys, and a note for each. `fetch`: a model of the hub
+    may be fetched for it. Lengths that cannot be derived stay missing: a note says why, and the rules report them."""
     name = config.model_folder(config.actor_train)
     if not name or config.only_evaluates:
         return config, []
@@ -208,7 +207,7 @@ def _lengths(model: OpenedModel, rows: list[PromptRow], data: TrainDataArguments
 
 
 def _with_template(config: RLVRConfig, written: Mapping[str, Any], folder: Path | None) -> tuple[RLVRConfig, list[Note]]:
-    """Where the tokenizer has none, and nothing that is written needs one."""
+    """Adds a template where the tokenizer has none, and no written key needs one."""
     if folder is None or not (folder / "tokenizer_config.json").is_file() or _has_template(folder):
         return config, []
     found: dict[str, Template] = {
@@ -233,7 +232,7 @@ def _rendered(block: B, template: Template | None) -> B:
 
 
 def _data(config: RLVRConfig) -> dict[str, DataArguments]:
-    """By the key of its block."""
+    """Returns the data by the key of its block."""
     one = {"validation": config.validation.data_args} if config.validation else {}
     sets = {f"validation_sets.{name}": each.data_args for name, each in config.validation_sets.items()}
     return {"actor_train": config.actor_train.data_args, **one, **sets}

@@ -1,4 +1,4 @@
-"""A configuration from Python's keywords: a model, rows and a reward; what is not said comes from the model and the rows."""
+"""A configuration from Python's keywords: a model, rows and a reward; missing keys come from the model and the rows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ BEGUN = "continue_final_message"
 def _fitted(
     model: OpenedModel, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str], keys: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What model, rows and machine say of a run. Raises `ConfigError`."""
+    """Derives the keys of a run from model, rows and machine. Raises `ConfigError`."""
     asked = under(keys, "actor_train.data_args").get(BEGUN, False)
     found = lengths(model, rows, {**columns, BEGUN: asked}, model.template(rows), "data")
     devices, engines = shared_out(len(this_machine().accelerators) or 2)
@@ -86,7 +86,7 @@ def _fitted(
 
 
 def _judge(reward: Reward | Sequence[Reward], weights: Sequence[float] | None) -> Reward:
-    """One function for all. Raises `ConfigError`."""
+    """Returns one function for all rewards. Raises `ConfigError`."""
     each = [reward] if callable(reward) else list(reward)
     if not each or not all(callable(one) for one in each):
         raise ConfigError([Problem("reward", reward, "is no function, nor a list of functions", "def reward(sample): ...")])
@@ -111,7 +111,7 @@ def _judge(reward: Reward | Sequence[Reward], weights: Sequence[float] | None) -
 
 
 def _rows(key: str, data: Rows) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """With the names of their columns. Raises `ConfigError`."""
+    """Returns rows with the names of their columns. Raises `ConfigError`."""
     if isinstance(data, str | Path | Mapping) or not isinstance(data, Iterable):
         raise ConfigError(
             [Problem(key, data, "is no list of rows", "for a file write actor_train: {data_args: {file_name: ...}}")]
@@ -125,7 +125,8 @@ def _rows(key: str, data: Rows) -> tuple[list[dict[str, Any]], dict[str, str]]:
 
 
 def _written(folder: Path, rows: Sequence[Mapping[str, Any]]) -> str:
-    """The file that holds them, named by its contents: the same rows are the same file, also for a run that is resumed."""
+    """Writes the rows to a file named by its contents: the same rows are the same file, also for a run that is resumed. Returns
+    its path."""
     text = as_lines(rows, "data")
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
     folder.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,7 @@ def is_watched(config: PPOConfig) -> bool:
 
 
 class RunObservers:
-    """What one run is shown by. Reports and onlookers share the page of its figures, and what exports its spans."""
+    """Observers of one run. Reports and onlookers share the page of its figures, and the exporter of its spans."""
 
     _page: MetricsPage | None = None
     _spans: SpanExport | None = None
@@ -107,7 +107,7 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
 
 
 def _watch(prepared: Prepared, warnings: Warnings) -> Iterator[RewardWatch]:
-    """What looks at the rollouts of a run. Before the warnings: at the end it adds those that it has still found."""
+    """Yields the watch over a run's rollouts. Before the warnings: at the end it adds its last findings."""
     config = prepared.config
     if config.reward_watch is not None and is_watched(config):
         is_written = config.mode == "both" and config.rollout_log_per_step != 0
@@ -115,7 +115,7 @@ def _watch(prepared: Prepared, warnings: Warnings) -> Iterator[RewardWatch]:
 
 
 def _best_steps(prepared: Prepared) -> tuple[KeepBest | None, EarlyStopping | None]:
-    """What looks for the best steps of a run that trains."""
+    """Returns the observers of the best steps of a run that trains."""
     config, best = prepared.config, None
     if config.keep_best is not None and config.trains:
         schedule = StepSchedule(

@@ -31,7 +31,7 @@ VERLS_NAMES = {
     "param_update": ("publish",),
     "validation": ("validate",),
 }
-"""verl's name of a stage -> ours: the first that the run has. verl generates in `generate`, and `rollout` joins what comes of it;
+"""verl's name of a stage -> ours: the first that the run has. verl generates in `generate`, and `rollout` joins the results;
 here one stage does both."""
 
 

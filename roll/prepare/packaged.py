@@ -1,5 +1,5 @@
-"""What the package carries besides code: example configurations, and the makers of the embedded models. Both are in `examples/`
-of a checkout; setup.py copies them to `roll/examples/` when a wheel is built, so the repository has one copy of each."""
+"""Parts of the package besides code: example configurations, and the makers of the embedded models. Both are in `examples/` of a
+checkout; setup.py copies them to `roll/examples/` when a wheel is built, so the repository has one copy of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAKERS = {
     "cache_shop_agent": ("make_shop_agent.py", "roll demo agentic --config_name agent_program_async", "two minutes"),
     "cache_sokoban": ("make_sokoban.py", "roll demo agentic --config_name agent_val_sokoban", "three minutes"),
 }
-"""By the name of the folder: the script, the command that runs the script and trains, and how long the script takes on a core."""
+"""By the name of the folder: the script, the command that runs the script and trains, and the script's time on a core."""
 _QUIET = {"TQDM_DISABLE": "1", "DS_ACCELERATOR": "cpu"}
 """No progress bars for files that take a moment, and no word of DeepSpeed on devices that are not used."""
 
@@ -30,7 +30,7 @@ _QUIET = {"TQDM_DISABLE": "1", "DS_ACCELERATOR": "cpu"}
 @dataclass(frozen=True, slots=True)
 class EmbeddedModel:
     folder: Path
-    """What the script makes: `model/`, and prompt files where the task has some."""
+    """Folder of the script's output: `model/`, and prompt files where the task has some."""
     script: Path
     demo: str
     takes: str
@@ -45,7 +45,7 @@ class EmbeddedModel:
 
     @property
     def how_to_make(self) -> str:
-        """The commands, as a user in this folder types them."""
+        """Returns the commands, as a user in this folder types them."""
         if self.script.is_relative_to(_PACKAGE):  # installed: nobody types that path
             return (
                 f"`{self.demo}` makes it ({self.takes}), and trains; a file of yours is --config_path FOLDER --config_name NAME"
@@ -61,7 +61,8 @@ class EmbeddedModel:
 
 
 def embedded_model(pretrain: str | None) -> EmbeddedModel | None:
-    """The embedded model that the key `pretrain` means: a path that ends in `embedded/<one of the folders above>/model`."""
+    """Returns the embedded model that the key `pretrain` means: a path that ends in `embedded/<one of the folders
+    above>/model`."""
     path = Path(pretrain or "")
     if path.name != "model" or path.parent.parent.name != "embedded" or path.parent.name not in _MAKERS:
         return None
@@ -70,7 +71,7 @@ def embedded_model(pretrain: str | None) -> EmbeddedModel | None:
 
 
 def missing_model(pretrain: str | None) -> list[Problem]:
-    """A problem with its fix, if the configuration wants an embedded model that has not been made yet."""
+    """Returns a problem with its fix, if the configuration wants an embedded model that has not been made yet."""
     wanted = embedded_model(pretrain)
     if wanted is None or wanted.is_made:
         return []

@@ -1,6 +1,6 @@
 """A run from its configuration to its summary: the lock on its folder, the checks, the workers, whatever ends it.
 
-`roll train` and scripts both start here; `RLVRPipeline` and `AgenticPipeline` say what their kind of run is made of.
+`roll train` and scripts both start here; `RLVRPipeline` and `AgenticPipeline` assemble their kind of run.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Ready:
     lock: RunLock
 
     def to_the_end(self) -> dict[str, Any]:
-        """The summary, which is written whatever ends the run."""
+        """Runs to the end. Returns the summary, which is written whatever ends the run."""
         try:
             summary = asyncio.run(self.run.run())
             with suppress(Superseded):
@@ -94,7 +94,7 @@ class Pipeline(ABC, Generic[Config, P]):
         self._callbacks = tuple(map(checked, callbacks))
         self._ready: Ready | None = None
         self._stops = False
-        """Interrupted, by another thread than the run's."""
+        """True once another thread than the run's has interrupted it."""
 
     def run(self) -> dict[str, Any]:
         """Runs to the end and returns the summary, which is also in summary.json. Raises `ConfigError` before any worker starts.
@@ -128,7 +128,7 @@ class Pipeline(ABC, Generic[Config, P]):
                 raise
 
     def outline(self) -> Flow:
-        """The flow, to be looked at. Raises `ConfigError` for stages of the user's own that cannot be made or placed."""
+        """Returns the flow, for inspection. Raises `ConfigError` for stages of the user's own that cannot be made or placed."""
         collect = Collector()
         own = in_words_of(self.kind, self.config, (*custom_stages(self.config.flow, collect), *self._stages))
         collect.add(misplaced(self.kind, self.config, own))
@@ -137,8 +137,8 @@ class Pipeline(ABC, Generic[Config, P]):
 
     @contextmanager
     def ready(self, lock: RunLock) -> Iterator[Ready]:
-        """Raises `ConfigError` with everything that can be known to be wrong before the first worker starts. The lock is there
-        before anything is read for a resumption, or moved."""
+        """Raises `ConfigError` with every problem that can be known before the first worker starts. The lock is held before
+        anything is read for a resumption, or moved."""
         set_defaults(this_machine())
         resolved = absolute(self._given)
         config = self.config = with_fetched_models(resolved)
@@ -219,7 +219,7 @@ class Pipeline(ABC, Generic[Config, P]):
                 raise ConfigError(problems)
 
     def _show_audits(self, prepared: P) -> None:
-        """What is kept goes into the run's folder, for its page. Raises `ConfigError`."""
+        """Writes kept audits into the run's folder, for its page. Raises `ConfigError`."""
         config: Any = prepared.config
         if config.explores and Path(AUDITS).is_dir():
             from roll.envs.kept_audits import shown
@@ -245,7 +245,7 @@ class Pipeline(ABC, Generic[Config, P]):
             raise ConfigError([_cannot_resume(config, message)]) from error
 
     def _claims(self) -> AbstractContextManager[list[str]]:
-        """Of the accelerators of this machine, and what there is to say of them; a cluster's are reserved with Ray."""
+        """Claims accelerators of this machine, and yields remarks on them; a cluster's are reserved with Ray."""
         config, there = self.config, len(this_machine().accelerators)
         joined = not self.local and os.environ.get("RAY_ADDRESS", "local") != "local"
         used = [] if joined or not there else _devices_named(config)
@@ -265,12 +265,12 @@ class Pipeline(ABC, Generic[Config, P]):
 
 
 def _who(config: PPOConfig) -> str:
-    """What other runs are told."""
+    """Returns the description of this run for other runs."""
     return f"{config.run_dir} (mode {config.mode}, process {os.getpid()} on {platform.node()})"
 
 
 def _devices_named(config: PPOConfig) -> list[int]:
-    """Of all roles, and of models that judge; none where they cannot be read, which is an error soon."""
+    """Returns the devices of all roles, and of models that judge; none where they cannot be read, which is an error soon."""
     judging = (
         [each for reward in config.rewards.values() for each in reward.models.values()] if isinstance(config, RLVRConfig) else []
     )
@@ -281,8 +281,8 @@ def _devices_named(config: PPOConfig) -> list[int]:
 
 @contextmanager
 def _room(prepared: Prepared) -> Iterator[None]:
-    """An earlier run of this name is moved aside, unless explorers may be at work on it; and back if the start is refused after
-    all, as by a tracker. Raises `ConfigError`."""
+    """Moves an earlier run of this name aside, unless explorers may be at work on it; and back if the start is refused after all,
+    as by a tracker. Raises `ConfigError`."""
     config, run_dir = prepared.config, prepared.run_dir
     is_new = not run_dir.exists()
     aside = archive_previous(run_dir) if config.mode != "train" and not prepared.continues else None

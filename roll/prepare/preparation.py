@@ -1,4 +1,4 @@
-"""Everything about a run that can be known, and be wrong, before the first worker starts: what all pipelines share."""
+"""Checks of a run before the first worker starts: those that all pipelines share."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _FOLDER = "a Hugging Face folder: config.json, tokenizer, *.safetensors that are
 
 
 class Preparation:
-    """The checks that all pipelines share. What is wrong is gathered in `collect`, to which a pipeline adds its own."""
+    """The checks that all pipelines share. Problems are gathered in `collect`, to which a pipeline adds its own."""
 
     def __init__(self, config: PPOConfig, inventory: Inventory, one_process: bool, own_classes: Mapping[str, Code]) -> None:
         """`own_classes`: the code that the pipeline's own keys name, by key. Raises `ConfigError` immediately for keys that
@@ -106,7 +106,7 @@ class Preparation:
         )
 
     def _find_beginning(self) -> None:
-        """The checkpoint and the run that this process goes on from, or the models that it evaluates."""
+        """Finds the checkpoint and the run that this process resumes from, or the models that it evaluates."""
         config, collect = self.config, self.collect
         self.checkpoint: Checkpoint | None = collect(
             "resume_from_checkpoint",
@@ -131,7 +131,7 @@ class Preparation:
             self._evaluated = found or ()
 
     def _show(self, run_dir: Path) -> None:
-        """What groups of another run name is shown in this one."""
+        """Takes the images that groups of another run name into this run's folder."""
         if self.config.images_dir is not None:
             ImageFolder(Path(self.config.images_dir)).take_in(run_dir / "images")
 
@@ -160,27 +160,28 @@ class Preparation:
             set_variables(self.tokenizer, config.actor_train.data_args.chat_template_kwargs)
 
     def _opened(self, model: UsedModel) -> Any:
-        """The tokenizer of a folder that has all that its role needs."""
+        """Returns the tokenizer of a folder that has all that its role needs."""
         check = open_classifier if model.judges == CLASSIFIER else open_model
         images = self.config.images_dir is not None
         trained = {"trained": not self.config.only_evaluates, "images": images} if model.reads_policy else {}
         return self.collect(model.key, model.folder, partial(check, model.folder, **trained), _FOLDER)
 
     def settle(self, config: PPOConfig) -> None:
-        """The configuration with what is known now. Raises `ConfigError` immediately for keys that contradict each other."""
+        """Replaces the configuration by one with the present knowledge. Raises `ConfigError` immediately for keys that contradict
+        each other."""
         if problems := check_config(config, self._devices):
             raise ConfigError(problems)
         self.config, self.derived = config, derive(config)
 
     def validation_set(self, name: str, prompts: Sequence[Prompt], n: int) -> ValidationSet:
-        """A set of the configuration; called when everything else is checked. `n`: rollouts of each prompt."""
+        """Makes a set of the configuration; called after all other checks. `n`: rollouts of each prompt."""
         assert self.tokenizer is not None
         args = self.config.validation_sampling[name]
         sampling = sampling_params(args, args.max_new_tokens or self.derived.response_length, self.models.ends)
         return ValidationSet(name, tuple(prompts), n, sampling)
 
     def restore(self, source: TaskSource | None) -> None:
-        """Sets the source to where the checkpoint left it, if there is one."""
+        """Sets the source to the checkpoint's cursor, if there is one."""
         if source is not None and self.checkpoint is not None and self.config.groups_address is None:
             cursor = self.checkpoint.state["cursor"]
             fix = "keep seed, prompts or environments, and tokenizer, or start over with false"
@@ -197,7 +198,7 @@ class Preparation:
         return self.collect("replay.run", config.replay.run, partial(recorded_groups, config, first, chosen), fix) or Groups
 
     def _check_listeners(self) -> None:
-        """Those outside that are told of the run."""
+        """Checks the receivers of the run's reports outside."""
         config = self.config
         if not is_watched(config):
             return
@@ -216,7 +217,7 @@ class Preparation:
                 self.collect(f"teachers.{name}.endpoint", teacher.endpoint, trial, fix)
 
     def common(self, source: TaskSource, filters: dict[str, GroupFilter]) -> dict[str, Any]:
-        """The fields of `Prepared`. Raises `ConfigError` with everything that was found."""
+        """Returns the fields of `Prepared`. Raises `ConfigError` with every problem found."""
         config, contract = self.config, self.config.contract()
         if config.groups_address is not None:
             contract |= self.models.contract(config.actor_infer.generating_args) if self.tokenizer is not None else {}
@@ -317,8 +318,8 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
 
 
 def _run_by_others(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, object, Callable[[], None]]]:
-    """Key, value and check of the roles whose models are not run by transformers' code; folders and packages that are not there
-    are reported as such."""
+    """Yields key, value and check of the roles whose models are not run by transformers' code; missing folders and packages are
+    reported as such."""
     for name, role in config.roles().items():
         chosen, options, folder = role.strategy_args, role.strategy_args.options, config.model_folder(role)
         if not (Path(folder) / CONFIG).is_file():

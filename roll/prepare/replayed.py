@@ -1,4 +1,4 @@
-"""The configuration of a replay: a run's own, with what a process needs that trains its recorded groups again."""
+"""The configuration of a replay: a run's own, with the needs of a process that trains its recorded groups again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHOSEN: Mapping[str, Any] = {
     "alarms": [],
     "rollout_log_per_step": 0,
 }
-"""Keys of the rollout side, of other processes, and of what ends or shows a run."""
+"""Keys of the rollout side, of other processes, and those that end or show a run."""
 
 
 def beginning_of(run_dir: Path, config: PPOConfig, first: int | None) -> tuple[Path | None, int]:

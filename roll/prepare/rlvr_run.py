@@ -124,13 +124,13 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
 
 
 def _named_by_path(config: RLVRConfig) -> dict[str, Code]:
-    """What the user names by its dotted path, by key."""
+    """Returns the code that the user names by its dotted path, by key."""
     workers: dict[str, Code] = {f"rewards.{domain}.worker_cls": reward.worker_cls for domain, reward in config.rewards.items()}
     return workers if config.rollout is None else workers | {"rollout.function": config.rollout.function}
 
 
 def _try_rollout(config: RLVRConfig, shared: Preparation) -> None:
-    """Whether a rollout of the user's own can be called, and its messages shown."""
+    """Checks that a rollout of the user's own can be called, and its messages shown."""
     if config.rollout is None or not config.has_engines:
         return
     with contextlib.suppress(ValueError):  # which `Preparation` tells
@@ -152,7 +152,8 @@ def _source(config: RLVRConfig, rows: Mapping[str, Sequence[TokenizedRow]], shar
 
 
 def _validation(config: RLVRConfig, shared: Preparation) -> tuple[list[ValidationSet], dict[str, int]]:
-    """All sets, and how many of their rows are left out, by set and reason. Raises `ConfigError` with what was found so far."""
+    """Returns all sets, and the numbers of their rows left out, by set and reason. Raises `ConfigError` with the problems found
+    so far."""
     rows, skipped = dict[str, StoredRows](), dict[str, int]()
     for name, each in config.validations.items():
         read, left_out = _prompts(set_key(name), each.data_args, shared, shared.collect)
@@ -175,7 +176,7 @@ def _judging_engines(config: RLVRConfig, collect: Collector) -> None:
 def _try_rewards(
     config: RLVRConfig, train: Mapping[str, Sequence[TokenizedRow]], sets: Sequence[ValidationSet], shared: Preparation
 ) -> dict[str, float]:
-    """The judgement from which on a response of each domain is a success, by what rewards make of reference answers: those of
+    """Returns the judgement from which on a response of each domain is a success, by the rewards of reference answers: those of
     training prompts, or where a domain has none, those of the validation sets."""
     found, policy = dict[str, float](), config.model_folder(config.actor_train)
     for domain, reward in config.rewards.items():
@@ -211,7 +212,7 @@ def _count_epochs(config: RLVRConfig, prompts: int, shared: Preparation) -> None
 
 
 def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Collector) -> tuple[RowFile, dict[str, int]]:
-    """The prompts that can be used, on the disk of the run's folder, and how many cannot, by reason."""
+    """Returns the usable prompts, on the disk of the run's folder, and the numbers of the others, by reason."""
     key = f"{role}.data_args.{'file_name' if data.path is None else 'path'}"
     value = data.file_name if data.path is None else data.path
     tokenizer, derived = shared.tokenizer, shared.derived
@@ -249,7 +250,7 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
 
 
 def group_filters(config: RLVRConfig, collect: Collector) -> dict[str, GroupFilter]:
-    """By domain; of those that have one."""
+    """Returns filters by domain; of those that have one."""
     found = {domain: _filter(config, domain, collect) for domain in config.rewards}
     if config.trains_pairs:
         found = {domain: with_pair(group_filter) for domain, group_filter in found.items()}

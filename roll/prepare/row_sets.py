@@ -23,7 +23,7 @@ from roll.topologies.rows.warm_start import RowsFirst
 
 @dataclass(frozen=True, slots=True)
 class RowSetSource:
-    """Where a set of rows comes from, and what of it is trained."""
+    """Source of a set of rows, and the parts of it that are trained."""
 
     key: str
     """The configuration's name for it, before `.data_args`."""
@@ -31,11 +31,11 @@ class RowSetSource:
     columns: ColumnsConfig
     loss_on: LossOn
     domain: str = "rows"
-    """That of all rows; empty: each has the name of its set."""
+    """Domain of all rows; empty: each has the name of its set."""
 
 
 def read_row_set(of: RowSetSource, shared: Preparation) -> tuple[RowFile, LeftOutRows]:
-    """The rows that can be used, and how many cannot, by reason."""
+    """Returns the usable rows, and the numbers of the others, by reason."""
     data, longest, tokenizer = of.data, shared.derived.sequence_length, shared.tokenizer
     key = f"{of.key}.data_args.{'file_name' if data.path is None else 'path'}"
 
@@ -61,8 +61,8 @@ def read_row_set(of: RowSetSource, shared: Preparation) -> tuple[RowFile, LeftOu
 
 
 def folder_of_rows(run_dir: Path) -> Path | None:
-    """The run's folder: temporary files, None, may lie in memory. But not where each prompt would be fetched from a server, which
-    may be away."""
+    """Returns the run's folder; None: temporary files, which may lie in memory. But not a folder from which each prompt would be
+    fetched from a server, which may be away."""
     return run_dir if os.access(run_dir, os.W_OK) and not of_network(run_dir) else None
 
 

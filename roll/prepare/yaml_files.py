@@ -1,7 +1,7 @@
-"""What YAML files say before they are composed: where each key was written, by file and line, and whether a file is within the
-limits, for a short one can stand for a structure without end.
+"""YAML files before they are composed: the place of each key, by file and line, and limits on files, for a short one can stand
+for a structure without end.
 
-An alias is counted as what it stands for, so a file is as large as what would be built from it. The parser's events are read one
+An alias counts as its target, so a file is as large as the structure built from it. The parser's events are read one
 by one, without recursion; no node is made."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_INCLUDED = 200
 LONGEST_CHAIN = 20
 """Files of which each is named by the one before."""
 MOST_RESOLVED = 10_000_000
-"""Characters, with every `${...}` replaced by what it names."""
+"""Characters, with every `${...}` replaced by its target."""
 # The C parser has the same marks and is ten times as fast; not every build of PyYAML has it.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Octal, and base 60: hardly what is meant by 010 or 1:30:00.
@@ -57,7 +57,7 @@ class _Open:
 
 
 def read_checked(path: Path, shown: str) -> str:
-    """The text of a YAML file that is within the limits. `shown`: its name in complaints.
+    """Returns the text of a YAML file that is within the limits. `shown`: its name in complaints.
 
     Raises `ConfigError` with one problem, and `FileNotFoundError`."""
     try:
@@ -79,7 +79,7 @@ def read_checked(path: Path, shown: str) -> str:
 
 
 def read_nodes(path: Path, shown: str) -> yaml.Node | None:
-    """The file's root, with the marks of its lines; None if it is empty. Raises as `read_checked`."""
+    """Returns the file's root, with the marks of its lines; None if it is empty. Raises as `read_checked`."""
     text = read_checked(path, shown)
     try:
         return yaml.compose(text, Loader=LOADER)
@@ -126,7 +126,7 @@ def _measure(text: str, shown: str) -> None:
 
 
 def _old_number(text: str) -> tuple[str, str]:
-    """What is wrong with an octal number or one of base 60, and what to write."""
+    """Returns the fault of an octal number or one of base 60, and its fix."""
     number = yaml.load(text, Loader=LOADER)
     return f"{text} is the number {number} to YAML 1.1", f"{number}, or '{text}' for a text"
 
@@ -144,7 +144,7 @@ def check_references(composed: Mapping[str, object]) -> None:
     sizes: dict[str, int] = {}
 
     def size(key: str, chain: tuple[str, ...]) -> int:
-        """The size of what a key becomes: its value, or the block below it."""
+        """Returns the size of a key's resolved value, or of the block below it."""
         if key in chain:
             message = f"refers to itself: {' -> '.join((*chain, key)[-4:])}"
             raise ConfigError([Problem(key, flat.get(key), message, "write the value of one of them")])
@@ -195,9 +195,10 @@ _SELF = "_self_"
 
 
 def origins(folder: Path, name: str, overrides: Sequence[str] = ()) -> dict[str, str]:
-    """`file:line` by dotted key (list entries as `key[0]`), later files over earlier ones in the order of Hydra's defaults list.
+    """Returns `file:line` by dotted key (list entries as `key[0]`), later files over earlier ones in the order of Hydra's
+    defaults list.
 
-    What comes by `${...}` has no entry of its own: the block that it was put into has. Files that cannot be read are left out."""
+    A value that comes by `${...}` has no entry of its own: the block around it has. Files that cannot be read are left out."""
     found: dict[str, str] = {}
     for key, place in _files(folder, name):
         found[key] = place
@@ -207,7 +208,7 @@ def origins(folder: Path, name: str, overrides: Sequence[str] = ()) -> dict[str,
 
 
 def files(folder: Path, name: str) -> dict[str, set[str]]:
-    """Top-level keys that each file writes, by its path relative to `folder`; the file itself first."""
+    """Returns the top-level keys that each file writes, by its path relative to `folder`; the file itself first."""
     own = f"{name}.yaml"
     by_file: dict[str, set[str]] = {own: set()}
     for key, place in _files(folder, name):
@@ -238,7 +239,7 @@ def check_files(folder: Path, name: str) -> None:
 
 
 def _files(folder: Path, name: str) -> Iterator[tuple[str, str]]:
-    """The files of the defaults list that are within the limits; others are left out."""
+    """Yields the files of the defaults list that are within the limits; others are left out."""
     try:
         check_files(folder, name)
     except ConfigError:
@@ -265,7 +266,7 @@ def _file(folder: Path, path: Path, package: str) -> Iterator[tuple[str, str]]:
 
 
 def _defaults(root: yaml.Node | None) -> list[tuple[str, str]]:
-    """Option and package of each entry of the defaults list."""
+    """Returns option and package of each entry of the defaults list."""
     if not isinstance(root, yaml.MappingNode):
         return []
     entries = next((value for key, value in root.value if key.value == "defaults"), None)
@@ -280,7 +281,7 @@ def _included(path: Path, option: str) -> Path:
 
 
 def _chosen(entry: yaml.Node) -> str:
-    """`{group: option}` of a defaults list as `group/option`."""
+    """Returns `{group: option}` of a defaults list as `group/option`."""
     if isinstance(entry, yaml.MappingNode) and entry.value and isinstance(entry.value[0][1], yaml.ScalarNode):
         group, option = entry.value[0]
         path, at, into = str(group.value).removeprefix("override ").partition("@")
@@ -306,8 +307,8 @@ def _join(package: str, key: str) -> str:
 
 
 def said(error: Exception, text: str = "") -> str:
-    """In one line, without the name that the reader gives to what is no file. `text`: what was read, if that is known: the parser
-    names no character."""
+    """Returns the error in one line, without the reader's name for text that is no file. `text`: the text that was read, if
+    known: the parser names no character."""
     told, mark = str(error), getattr(error, "problem_mark", None)
     if mark is not None and "cannot start any token" in told:
         lines = text.splitlines()

@@ -1,4 +1,4 @@
-"""What would make the steps of a run shorter, and by how much: from where the time of its two halves went.
+"""Advice that shortens the steps of a run, with the gain: from the times of its two halves.
 
 The model: a step takes as long as the slowest of
 
@@ -6,8 +6,8 @@ The model: a step takes as long as the slowest of
     G                  the rollouts of a batch, with all places of the engines in use;
     (L + T) / (1 + α)  L: the rollouts of a batch alone. Those of 1 + α batches may be under way together.
 
-With a place for every rollout of a batch, L is what one rollout takes; with fewer, they take turns. Places and training work are
-taken to be worth the same on every device, and a rollout to take as long however many others run. What is seen is T, and which of
+With a place for every rollout of a batch, L is the time of one rollout; with fewer, they take turns. Places and training work are
+taken to be worth the same on every device, and a rollout to take as long however many others run. Measured are T, and which of
 the other two holds the step up: G where 1 + α batches need more places than there are, L where they do not.
 """
 
@@ -31,19 +31,19 @@ LEAST_GAIN = 0.05
 MOST_SENDING = 0.5
 """Share of the time that weights may be on their way before nothing else is worth advice."""
 OLDEST = 8
-"""No larger `async_generation_ratio` is advised: what a loss makes of older samples has to be tried."""
+"""No larger `async_generation_ratio` is advised: the effect of older samples on a loss has to be tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halves:
-    """What was seen of a run in which both halves are at work; times are means over its steps."""
+    """Measured figures of a run in which both halves are at work; times are means over its steps."""
 
     steps: int
     step_s: float
     idle_s: float
-    """How long the training half waited for groups."""
+    """Time that the training half waited for groups."""
     rollout_s: float
-    """How long at least one rollout was under way."""
+    """Time with at least one rollout under way."""
     ratio: float
     batch: int
     """Rollouts of a step."""
@@ -51,7 +51,7 @@ class Halves:
     rollout_devices: int
     train_devices: int
     apart: bool = True
-    """Whether no device is of both halves."""
+    """True if no device is of both halves."""
     overlap: bool = False
     """Halves that share devices work there at the same time, else in turns."""
     turning: float = 0.0
@@ -62,7 +62,7 @@ class Halves:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """T, and the time of one rollout among others; and what can be changed."""
+    """T, and the time of one rollout among others; and the settings that can be changed."""
 
     train_s: float
     rollout_s: float
@@ -113,13 +113,13 @@ class Advice:
     key: str
     value: str
     step_s: float
-    """How long a step would take, with the advice before this one followed, too."""
+    """Predicted time of a step, with the advice before this one followed, too."""
     provided: str
-    """What the figure takes for granted."""
+    """Assumptions behind the prediction."""
 
 
 def advise(seen: Halves) -> list[Advice]:
-    """What to change, one after the other; nothing if nothing is to be won."""
+    """Returns changes, to be made one after the other; none if nothing is to be won."""
     found: list[Advice] = []
     if seen.steps < LEAST_STEPS or not seen.apart:
         return found
@@ -133,8 +133,8 @@ def advise(seen: Halves) -> list[Advice]:
 
 
 def sentences(seen: Halves, waited: float | None = None, wasted: str | None = None) -> Iterator[str]:
-    """For people: the bottleneck, and what would help. Nothing of a run that is too short to say. `waited`: the share of the time
-    that its verdict tells. `wasted`: a clause about groups that were dropped."""
+    """Yields sentences for people: the bottleneck, and remedies. None for a run that is too short. `waited`: the share of the
+    time in its verdict. `wasted`: a clause about groups that were dropped."""
     if seen.steps < LEAST_STEPS:
         return
     waited = seen.idle_s / seen.step_s if waited is None else waited
@@ -160,7 +160,8 @@ def sentences(seen: Halves, waited: float | None = None, wasted: str | None = No
 
 
 def _shared(seen: Halves, waited: float) -> Iterator[str]:
-    """What one half takes from the other on devices of both is not known, so that no gain is predicted but that of turns."""
+    """Yields sentences on halves that share devices: their mutual slowdown is unknown, so that only the gain of turns is
+    predicted."""
     waits = f"training waited for groups {waited:.0%} of the time"
     if seen.overlap:
         yield f"both halves work on their devices at the same time: {waits}; what they take from each other is not known"
@@ -173,8 +174,8 @@ def _shared(seen: Halves, waited: float) -> Iterator[str]:
 
 
 def slow_link(updates: Mapping[str, float], wall_s: float, whole: bool) -> list[str]:
-    """A sentence, if weights are on their way for most of the time. `updates`: as in a summary, whose bytes are those of `whole`
-    versions, or of more than was sent."""
+    """Returns a sentence if weights are on their way for most of the time. `updates`: as in a summary, whose bytes are those of
+    `whole` versions, or of more than was sent."""
     share, count = updates["send_s"] / max(wall_s, 1e-9), updates["count"]
     if count < LEAST_VERSIONS or share < MOST_SENDING:
         return []
@@ -220,7 +221,7 @@ class Adviser(Callback):
         no more. `one_process`: where halves are in each other's way, only those that take turns can be told apart."""
         self._config, self._kind, self._one_process, self._curves = config, kind, one_process, curves
         self._seen: list[tuple[float, float]] = []
-        """How long each step took, and the wait for groups before it."""
+        """Time of each step, and of the wait for groups before it."""
 
     def on_run_begin(self, step: int, rows: Sequence[MetricsRow]) -> None:
         self._seen = []

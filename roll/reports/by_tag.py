@@ -1,4 +1,4 @@
-"""How a run of several environments, or domains, went in each of them, for the table at its end."""
+"""Results of a run of several environments, or domains, in each of them, for the table at its end."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from roll.core.record.run_progress import RunProgress
 from roll.reports.rows import OfRows
 
 STEPS = 5
-"""The first, and the last, of which a mean is told where nothing is validated."""
+"""The first, and the last, steps whose mean is told where nothing is validated."""
 _OF_TAG = re.compile(r"(?P<of>val/env|env|val_correct)/(?P<tag>.+)/(?P<figure>score|success|episodes|mean)")
 
 
 class ByTag(OfRows):
     def __init__(self, tags: Iterable[str] = ()) -> None:
-        """`tags`: all that the run has, also those of which nothing is trained."""
+        """`tags`: all of the run's, also those without training."""
         self._tags = set(tags)
         self.clear()
 
     def clear(self) -> None:
         self._episodes: dict[str, float] = {}
         self._curves: dict[tuple[str, str, str], list[float]] = {}
-        """Of training or of validation, tag, figure -> its values."""
+        """(training or validation, tag, figure) -> its values."""
 
     def add(self, step: int, row: MetricsRow) -> None:
         for name, value in row.items():
@@ -42,7 +42,7 @@ class ByTag(OfRows):
         summary["tags"] = self.figures()
 
     def figures(self) -> dict[str, dict[str, Any]]:
-        """Tag -> episodes that were trained, their share, and score and success of the first validation and of the last, else of
+        """Returns tag -> trained episodes, their share, and score and success of the first validation and of the last, else of
         so many steps; nothing of a run with one tag, or without figures."""
         known = {tag for _, tag, _ in self._curves} | self._episodes.keys()
         tags = sorted(known | self._tags) if known else []
@@ -60,7 +60,7 @@ class ByTag(OfRows):
 
 
 def as_table(tags: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
-    """`tags`: as summary.json has them. Cells; the columns that no tag has are left out."""
+    """Yields rows of cells; columns that no tag has are left out. `tags`: as summary.json has them."""
     columns = [name for name in ("episodes", "share", "score", "success") if any(name in each for each in tags.values())]
     if tags:
         yield ["", *columns]

@@ -1,7 +1,7 @@
-"""What the user sees while a run goes on: a live view on a terminal, plain lines anywhere else.
+"""Display of a running run: a live view on a terminal, plain lines anywhere else.
 
-The display only draws the snapshots it is given; it knows neither clock nor pipeline. While the view is live, whatever is printed
-or logged appears above it, and everything is put back as it was by `close`."""
+The display only draws the snapshots it is given; it knows neither clock nor pipeline. While the view is live, printed and logged
+lines appear above it, and `close` restores everything."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 SPARKS = "▁▂▃▄▅▆▇█"
 LABEL = "bright_black"
 STYLES: dict[Level, str] = {"good": "green", "warning": "yellow", "error": "bold red", "": "default"}
-"""Of a verdict."""
+"""Style of a verdict's level."""
 QUIET_S = 60.0
-"""Without a view, nothing is printed for so long at most; then more and more seldom, until something is reached."""
+"""Longest silence without a view; it doubles until something is reached."""
 
 
 @dataclass(frozen=True)
 class RunSnapshot(RunProgress):
-    """The progress of a run with what its steps and validations have come to."""
+    """Progress of a run, with the results of its steps and validations."""
 
     reward: float | None = None
     """Mean training reward of the last step."""
@@ -90,7 +90,7 @@ class Display:
             self._print_progress(snapshot)
 
     def update(self, snapshot: RunSnapshot) -> None:
-        """Redraws the view; without one, prints a line at the start, after a validation, and about what lasts long."""
+        """Redraws the view; without one, prints a line at the start, after a validation, and about long-lasting work."""
         if self._live:
             self._live.update(draw(snapshot), refresh=True)
         elif len(snapshot.validation) != self._validations_printed:
@@ -122,7 +122,7 @@ class Display:
         self._print_verdict(snapshot)
 
     def _print_verdict(self, snapshot: RunSnapshot) -> None:
-        """Where it is another than before."""
+        """Prints the verdict where it differs from the last one."""
         found = snapshot.verdict
         if found is not None and found.kind not in ("too early", self._verdict_printed):
             self._verdict_printed = found.kind
@@ -201,7 +201,7 @@ def _roles(s: RunSnapshot) -> Table:
 
 
 def sparkline(values: list[float]) -> str:
-    """One bar a value, of accuracies 0 to 1 (the scale is fixed, so that the line does not exaggerate)."""
+    """Draws one bar a value, of accuracies 0 to 1 (the scale is fixed, so that the line does not exaggerate)."""
     return "".join(SPARKS[min(int(max(value, 0.0) * len(SPARKS)), len(SPARKS) - 1)] for value in values)
 
 
@@ -216,7 +216,7 @@ def _style(state: str) -> str:
 
 
 def _stream_handlers() -> Iterator[logging.StreamHandler[Any]]:
-    """The stream handlers of all loggers, without handlers that write to files."""
+    """Yields the stream handlers of all loggers, without handlers that write to files."""
     loggers = [
         logging.getLogger(),
         *(item for item in logging.Logger.manager.loggerDict.values() if isinstance(item, logging.Logger)),

@@ -1,4 +1,4 @@
-"""A warning of an agent that does not write what its environment asks for, once a tag, with one of its texts."""
+"""A warning of an agent that does not write its environment's actions, once a tag, with one of its texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roll.reports.warnings import Warnings
 FEWEST = 32
 """Actions of a tag of which that can be said."""
 LONGEST = 160
-"""Characters of what is quoted."""
+"""Characters of the quoted text."""
 
 
 @dataclass(slots=True)

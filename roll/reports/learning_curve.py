@@ -1,4 +1,4 @@
-"""`learning_curve.png`: what the run learned and how stale its data was, drawn from metrics.jsonl."""
+"""`learning_curve.png`: progress of the run and staleness of its data, drawn from metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAME = "learning_curve.png"
 SHARE = 0.01
 """The picture takes no more than this share of the run's time."""
 FIRST_S = 2.0
-"""What the first picture is taken to cost."""
+"""Assumed cost of the first picture, in seconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class LearningCurve(Callback):
         self._draw()
 
     def _draw(self) -> None:
-        """A picture that cannot be drawn is a warning."""
+        """Draws the picture; warns if it cannot be drawn."""
         began = time.thread_time()
         try:
             if self._lock is not None:
@@ -102,7 +102,7 @@ def plot(metrics_path: Path, out_path: Path, title: str, staleness_bound: int | 
 
 
 def read_curves(rows: Iterable[dict[str, Any]], names: Iterable[str]) -> dict[str, list[tuple[int, float]]]:
-    """`[(step, value)]` of each name, by step. Where a step was logged twice the later value stands."""
+    """Returns `[(step, value)]` of each name, by step. Where a step was logged twice the later value stands."""
     curves: dict[str, dict[int, float]] = {name: {} for name in names}
     for row in rows:
         for name, curve in curves.items():
@@ -112,7 +112,7 @@ def read_curves(rows: Iterable[dict[str, Any]], names: Iterable[str]) -> dict[st
 
 
 def moving_average(values: list[float], reach: int) -> list[float]:
-    """The mean of each value and those of its up to `reach` neighbours on either side that exist."""
+    """Returns the mean of each value and those of its up to `reach` neighbours on either side that exist."""
     windows = (values[max(0, i - reach) : i + reach + 1] for i in range(len(values)))
     return [sum(window) / len(window) for window in windows]
 

@@ -1,4 +1,4 @@
-"""The display of a run that runs: what its steps and validations have come to, beside its progress."""
+"""The display of a run that runs: the results of its steps and validations, beside its progress."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Notices(Callback):
 
 
 def events_of(summary: Mapping[str, Any]) -> Iterator[Event]:
-    """Yields what has happened so far."""
+    """Yields the events so far."""
     for alarm in summary.get("alarms", ()):
         limit = alarm["text"].partition(", ")[2]  # without the value, which another training of the step may not repeat
         yield Event("alarm", f"alarm {alarm['step']} {alarm['metric']} {limit}", {**alarm, "text": f"alarm: {alarm['text']}"})

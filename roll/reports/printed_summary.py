@@ -152,7 +152,7 @@ def evaluation_lines(evaluation: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def tag_lines(tags: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """`tags`: as summary.json has them: what was trained of each, and what it earned at first and at last."""
+    """`tags`: as summary.json has them: trained episodes of each, and its first and last rewards."""
     if rows := list(as_table(tags)):
         yield ""
         yield from _aligned(rows, 1)

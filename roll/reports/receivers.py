@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from roll.core.configs.watching import OnEventConfig
 
 MOST_SAID = 200
-"""Characters of what a command that failed has said."""
+"""Characters of a failed command's output."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class TrackedRun:
     """Last step of the checkpoint that is resumed; -1 for a fresh run."""
 
     def remembered_id(self, tracker: str) -> str | None:
-        """The id under which `tracker` knows the run that is resumed."""
+        """Returns the id under which `tracker` knows the run that is resumed."""
         return None if self.last_step < 0 else self._ids().get(tracker)
 
     def remember_id(self, tracker: str, run_id: str) -> None:
@@ -45,7 +45,7 @@ class TrackedRun:
 
 class TensorBoardTracker:
     CUTS = True
-    """Takes back the last step, too, whose validation may be made again: it is told anew what the run knows of it."""
+    """Takes back the last step, too, whose validation may be made again: all that the run knows of it is logged anew."""
 
     def __init__(self, run: TrackedRun, **kwargs: object) -> None:
         tensorboard = load("tensorboard", "torch.utils.tensorboard")
@@ -120,7 +120,7 @@ class MlflowTracker:
         mlflow = load("mlflow")
         self._entities = load("mlflow", "mlflow.entities")
         self._before: dict[str, set[int]] = {}
-        """Of a resumed run: the steps of each metric that it had before."""
+        """Steps of each metric before a run was resumed."""
         # The client is used, not the module's functions, which keep one active run per thread.
         self._client = mlflow.MlflowClient(tracking_uri)
         if known := run.remembered_id("mlflow"):
@@ -143,7 +143,7 @@ class MlflowTracker:
         self._client.log_batch(self._id, metrics=values)
 
     def _has(self, name: str, step: int) -> bool:
-        """True if the step was logged before the run was killed, or taken back: MLflow would show it twice."""
+        """Returns True if the step was logged before the run was killed, or taken back: MLflow would show it twice."""
         if self._resumed and name not in self._before:
             self._before[name] = {metric.step for metric in self._client.get_metric_history(self._id, name)}
         return step in self._before.get(name, ())
@@ -168,7 +168,7 @@ def _missing(tracker: str) -> TrackerError:
 
 
 def scalars(metrics: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    """The numbers among the metrics; those of a nested mapping are named `outer/inner`."""
+    """Yields the numbers among the metrics; those of a nested mapping are named `outer/inner`."""
     for name, value in _leaves(metrics, "/"):
         if hasattr(value, "item"):
             value = value.item()

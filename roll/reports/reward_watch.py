@@ -148,7 +148,7 @@ class RewardWatch(Callback):
                 self._tell(rising[0], Sign(f"held out {which}", f"{sentence} while the reward rises"), f"step {step}")
 
     def _fell(self, metrics: Mapping[str, float]) -> dict[str, str]:
-        """Notes a validation; returns the sets whose success has been below its best for long enough, and what to say of it."""
+        """Notes a validation; returns the sets whose success has been below its best for long enough, and a sentence on each."""
         said = {}
         for name, value in metrics.items():
             if (found := _HELD_OUT.fullmatch(name)) is None:

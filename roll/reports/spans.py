@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http, or leave it out"
 ROWS = {"steps": "step", "weights": "weight update", "publish": "weight update", "validations": "validation"}
-"""Rows of the trace -> names of spans. What roles and stages do in between is in the trace alone."""
+"""Rows of the trace -> names of spans. The work of roles and stages in between is in the trace alone."""
 CALL, STEP = "policy call", "environment step"
 """Spans of a turn."""
 PENDING = 20_000
@@ -99,7 +99,7 @@ class SpanExport(Callback):
             self._hear(Turns(group.group_id, played[:TURNS]))
 
     def follow(self, trace: Trace) -> None:
-        """Exports what the trace has from now on."""
+        """Exports the trace from now on."""
         trace.listeners.append(self._hear)
 
     def on_run_end(self, summary: Summary) -> None:

@@ -1,4 +1,4 @@
-"""Sentences made from metrics: each row of a table says when it holds, how long it has to, and what is said then. Pure."""
+"""Sentences made from metrics: each row of a table says when it holds, how long it has to, and its sentence. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Table:
         self._over: set[int] = set()
 
     def judge(self, metrics: MetricsRow) -> Iterator[tuple[int, float, str]]:
-        """Yields place, value and sentence of what is to be said. A metric that is not there keeps its count."""
+        """Yields place, value and sentence of each due row. A metric that is not there keeps its count."""
         for place, row in enumerate(self.rows):
             for name in row.names(metrics):
                 self.seen.add(place)

@@ -47,7 +47,7 @@ class Background:
     PENDING = 1000
     """Steps that may wait for a slow tracker; one that falls further behind is switched off."""
     FINISH_S = 30.0
-    """What it gets at the end to send what is left."""
+    """Time that it gets at the end to send the rest."""
 
     def __init__(self, name: str, make: Callable[[], Tracker], hidden: Iterable[str] = ()) -> None:
         """`hidden`: texts that its messages must not show. Raises `TrackerError` if it cannot start."""
@@ -128,7 +128,7 @@ class Trackers(Callback):
         self.all = [Background(name, partial(make, self._run), self._hidden) for name, make in self._make.items()]
 
     def on_run_begin(self, step: int, rows: Sequence[MetricsRow]) -> None:
-        """Steps that are taken back are cut from their curves."""
+        """Cuts steps that are taken back from their curves."""
         if self._begun:
             self.finish("interrupted")
             self._run = replace(self._run, last_step=step)
@@ -154,7 +154,7 @@ class Trackers(Callback):
 
 
 def describe(error: BaseException, hidden: Iterable[str]) -> str:
-    """One line about an error, in which no secret is repeated."""
+    """Returns one line about an error, in which no secret is repeated."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     for secret in hidden:
         text = text.replace(secret, HIDDEN)

@@ -1,6 +1,6 @@
-"""How a run is doing, in one line: the same in the live view, at its end, in `roll show RUN` and on the page.
+"""State of a run, in one line: the same in the live view, at its end, in `roll show RUN` and on the page.
 
-What ended a run, or keeps it from learning at all, is said before what it has learned; what slows it down comes last."""
+Causes of its end, or obstacles to all learning, come before its progress; the causes of its slowness come last."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from roll.reports.table import Row, Table
 CUT, WITHOUT_SIGNAL = "tokens/response_length/clip", "rewards/groups_without_signal"
 STEP_S, WAIT_S = "time/step_s", "time/wait_for_batch_s"
 LOSS = "val/loss"
-"""Of rows that are evaluated as they stand: nothing is sampled."""
+"""Loss of rows that are evaluated as they stand: nothing is sampled."""
 NAMES = (REWARD, ACCURACY, SCORE, LOSS, ERRORS, ROLLOUTS, CUT, LEAST_VALID, WITHOUT_SIGNAL, STEP_S, WAIT_S)
-"""The metrics that are looked at."""
+"""Metrics that the verdict reads."""
 FEW_VALID = 0.05
 """Share of valid actions below which an agent has not understood its task."""
 PATIENCE = 3
 """Steps before an obstacle is told."""
 RECENT = 5
-"""Steps that say how it is now."""
+"""Steps that show the present state."""
 FEWEST = 8
-"""Steps of which a trend can be told."""
+"""Fewest steps that show a trend."""
 MOST_CUT, MOST_WITHOUT_SIGNAL, MOST_WAITING, MOST_DROPPED = 0.5, 0.95, 0.8, 0.5
 FEW_GROUPS = 8
-"""Groups that were dropped before the first step from which on that is worth a word."""
+"""Groups dropped before the first step from which on they are mentioned."""
 NOISY = 200
-"""Steps that say how much rewards deviate."""
+"""Steps that show the deviation of rewards."""
 STOPPED = ("failed", "crashed", "stopped", "interrupted")
 ERRORS_SAID = 2.0
 """Standard errors from which on a difference is more than noise."""
@@ -47,7 +47,7 @@ ERRORS_SAID = 2.0
 Kind = Literal["learning", "no gain", "worse", "no signal", "invalid", "not judged", "cut off", "idle", "stopped", "too early"]
 Level = Literal["good", "warning", "error", ""]
 LEVELS: dict[Kind, Level] = {"learning": "good", "too early": "", "stopped": "error", "not judged": "error"}
-"""How grave a verdict is; `warning` where nothing is said."""
+"""Gravity of each kind of verdict; `warning` for the others."""
 
 
 class Curve(NamedTuple):
@@ -99,8 +99,8 @@ def with_best(found: Verdict, summary: Mapping[str, Any]) -> Verdict:
 
 
 def verdict(curve: Callable[[str], Curve], state: str = "running", groups: Mapping[str, Any] | None = None) -> Verdict:
-    """`curve`: of a metric, by name. `state`: as `roll.view.run.state_of` has it; its reason is told beside it. `groups`: how
-    many were admitted, trained and dropped, by reason, as summary.json counts them."""
+    """`curve`: of a metric, by name. `state`: as `roll.view.run.state_of` has it; its reason is told beside it. `groups`: counts
+    of admitted, trained and dropped ones, by reason, as in summary.json."""
     course = _course(curve, groups or {})
     if state == "silent":
         return Verdict("idle", f"nothing has been written for a while; until then {course.line}")
@@ -113,7 +113,7 @@ def verdict(curve: Callable[[str], Curve], state: str = "running", groups: Mappi
 
 
 def _course(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Verdict:
-    """What it has learned, or why nothing."""
+    """Returns the verdict on learning, or the reason why nothing is learned."""
     if (unjudged := _unjudged(curve, groups)) is not None:
         return unjudged
     steps = max((curve(name).steps for name in (REWARD, STEP_S)), key=len)  # a run on rows has no rewards
@@ -155,7 +155,7 @@ def listed(counts: Mapping[str, int]) -> str:
 
 
 def wasted(groups: Mapping[str, Any]) -> str | None:
-    """A clause where at least half of the groups that were judged were dropped by a rule."""
+    """Returns a clause where at least half of the judged groups were dropped by a rule."""
     dropped = {reason: count for reason, count in _dropped(groups).items() if reason not in (*EXPECTED, *UNJUDGED)}
     gone = sum(dropped.values())
     judged = gone + (groups.get("trained") or 0)
@@ -165,15 +165,16 @@ def wasted(groups: Mapping[str, Any]) -> str | None:
 
 
 def waiting(curve: Callable[[str], Curve]) -> float | None:
-    """Share of the time, over all steps but the first, for which everything is slow, in which training waited for groups."""
+    """Returns the share of the time, over all steps but the first, for which everything is slow, in which training waited for
+    groups."""
     waited, trained = (curve(name).values[1:] for name in (WAIT_S, STEP_S))
     spent = sum(waited) + sum(trained)
     return sum(waited) / spent if spent else None
 
 
 def _trend(curve: Callable[[str], Curve]) -> Verdict | None:
-    """Of the validations, their accuracy first; of training rewards where there is one validation or none. None: too little is
-    known."""
+    """Returns the trend of the validations, their accuracy first; of training rewards where there is at most one validation.
+    None: too little is known."""
     rewards = _of_rewards(curve(REWARD))
     both = (_of_validations(curve, ACCURACY, "validation"), _of_validations(curve, SCORE, "score"))
     told = [found for found in both if found is not None]
@@ -228,7 +229,7 @@ OBSTACLES: tuple[tuple[Kind, Row], ...] = (
 
 
 def _obstacles(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Iterator[tuple[Kind, str]]:
-    """Obstacles to learning in the last steps, and the losses of the run in all its steps."""
+    """Yields obstacles to learning in the last steps, and the losses of the run in all its steps."""
     latest = {name: curve(name).values[-RECENT:] for name in (CUT, LEAST_VALID, WITHOUT_SIGNAL, REWARD)}
     recent = {name: fmean(values) for name, values in latest.items() if len(values)}
     for place, _, text in Table([row for _, row in OBSTACLES]).judge(recent):

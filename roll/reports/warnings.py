@@ -1,4 +1,4 @@
-"""What every run warns of by the metrics of its steps: that they teach nothing, and that data is too far from the policy.
+"""Warnings of every run by the metrics of its steps: they teach nothing, or data is too far from the policy.
 
 The distance shows in four ways: an engine samples from other weights than it says it has; a loss takes numerics out on long
 responses; a correction leaves too few tokens; a target is set that no pipeline is shallow enough for.
@@ -23,11 +23,11 @@ from roll.reports.learning_curve import STALENESS_MAX
 from roll.reports.table import Row, Table
 
 PATIENCE = 3
-"""Steps in a row before a warning of what a single step may have by chance."""
+"""Steps in a row before a warning about a value that a single step may have by chance."""
 NORM, ESS_TOKEN = "actor_train/grad_norm", "actor/train_infer_ess_token"
 K3, ENGINES_K3 = "actor/train_infer_k3", "actor/engine_mismatch_k3"
 LEAST_TOKENS = 0.8
-"""With a smaller effective share of the tokens a correction is proposed."""
+"""A smaller effective share of the tokens leads to the advice of a correction."""
 LASTING: Any = {"patience": PATIENCE, "kept": True}
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def table(config: PPOConfig, loss: LossSpec) -> Iterator[Row]:
 
 
 def mismatched_engine(most: float) -> Row:
-    """An engine, and the trainer, give a token different log-probs under the same weights."""
+    """Warns that engine and trainer give a token different log-probs under the same weights."""
 
     def sentence(name: str, nats: float, _: MetricsRow) -> str:
         return (
@@ -81,8 +81,8 @@ def mismatched_engine(most: float) -> Row:
 
 
 def vanishing_gradient(variant: str, sign: str, fix: str) -> Row:
-    """Long responses, with A > 0 (`good`) or A < 0 (`bad`), keep little of the gradient, and shorter ones twice as much, if there
-    are any."""
+    """Warns that long responses, with A > 0 (`good`) or A < 0 (`bad`), keep little of the gradient, and shorter ones twice as
+    much, if there are any."""
     shorter = {f"{LEFT}/{sign}_{name}": LENGTHS[before] for before, name in pairwise(LENGTHS)}
 
     def condition(left: float, metrics: MetricsRow) -> bool:
@@ -97,8 +97,9 @@ def vanishing_gradient(variant: str, sign: str, fix: str) -> Row:
 
 
 def mismatch_advice(ratio: float, weighted: bool, bounded: bool) -> Row:
-    """A distance between trained and sampling policy leaves too few tokens. `ratio`: how many batches rollouts may run ahead.
-    `weighted`: tokens are weighted for the distance already. `bounded`: the depth follows the effective sample size already."""
+    """Warns that a distance between trained and sampling policy leaves too few tokens. `ratio`: batches that rollouts may run
+    ahead. `weighted`: tokens are weighted for the distance already. `bounded`: the depth follows the effective sample size
+    already."""
 
     def sentence(_: str, left: float, metrics: MetricsRow) -> str:
         of_engines = metrics.get(ENGINES_K3)
@@ -119,7 +120,8 @@ def mismatch_advice(ratio: float, weighted: bool, bounded: bool) -> Row:
 
 
 def unreachable_ess(target: float) -> Row:
-    """No pipeline is shallow enough for `target_ess`: what follows the effective sample size stays held back."""
+    """Warns that no pipeline is shallow enough for `target_ess`: the parts that follow the effective sample size stay held
+    back."""
     fresh = f"though no sample is older than the weights (staleness_tuning.target_ess {target:g}), {PATIENCE} steps in a row"
 
     def condition(ess: float, metrics: MetricsRow) -> bool:
@@ -130,10 +132,10 @@ def unreachable_ess(target: float) -> Row:
 
 class Warnings(Callback):
     def __init__(self, rows: Sequence[Row], found: Sequence[str] = ()) -> None:
-        """`found`: before the run began."""
+        """`found`: warnings from before the run began."""
         self._table = Table(rows)
         self.kept = [*found]
-        """Those for summary.json."""
+        """Warnings for summary.json."""
 
     def add(self, line: str) -> None:
         logger.warning("%s", line)

@@ -18,17 +18,17 @@ from roll.core.record.journal import write_atomically
 from roll.reports.exploits import RECENT, Seen, Sign, Window, rises, signs
 
 FILE = "reward_watch.json.gz"
-"""Holds what a resumed run compares with, beside samples.jsonl."""
+"""Holds the beginning with which a resumed run compares, beside samples.jsonl."""
 GROUPS = 32
-"""Groups of a domain after which it is looked at."""
+"""Groups of a domain between two looks."""
 ROLLOUTS = 256
-"""Of those, the most rollouts that are looked at."""
+"""Most rollouts of these that are looked at."""
 PATIENCE = 2
 """Looks, or validations, in a row that show the same."""
 
 
 def rollouts_of(group: SampleGroup) -> list[Seen]:
-    """The rollouts of a group that have a reward: responses, or episodes, which may have several samples."""
+    """Returns the rollouts of a group that have a reward: responses, or episodes, which may have several samples."""
     found = []
     for _, members in groupby(group.samples, lambda sample: sample.index):
         first, *others = members
@@ -48,7 +48,7 @@ def _text(sample: Sample) -> str:
 
 class Domain:
     def __init__(self, episodes: bool, audited: Mapping[str, str]) -> None:
-        """`episodes`: its rollouts are agents'. `audited`: what its audit has found to be paid."""
+        """`episodes`: its rollouts are agents'. `audited`: the exploits that its audit found to be paid."""
         self._episodes, self._audited = episodes, audited
         self._open: list[Seen] = []
         self._groups = 0
@@ -109,7 +109,7 @@ def write_domains(folder: Path, domains: Mapping[str, Domain]) -> None:
 
 
 def read_domains(folder: Path) -> dict[str, JsonObject]:
-    """Empty if there are none that can be read."""
+    """Reads the domains; none if none can be read."""
     with suppress(OSError, EOFError, zlib.error, ValueError, RecursionError):
         found = json.loads(gzip.decompress((folder / FILE).read_bytes()))
         if isinstance(found, dict):
@@ -118,7 +118,8 @@ def read_domains(folder: Path) -> dict[str, JsonObject]:
 
 
 def read_audits(run_dir: Path) -> dict[str, dict[str, str]]:
-    """What audits found to be paid, by domain and kind of player; of audits that are of something else by now it is nothing."""
+    """Returns the exploits that audits found to be paid, by domain and kind of player; none of audits whose subject has
+    changed."""
     with suppress(OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
         found = json.loads((run_dir / AUDITED).read_bytes())
         return {name: dict(each.get("exploits", {})) for name, each in found.items() if not each["changed"]}

@@ -1,8 +1,8 @@
 """A trainer and explorers as processes of their own, on one virtual loop: they meet in a database and in a folder of weights, as
 real ones do.
 
-All statements run in one thread here. Who began a transaction while another is open would block everybody, and waits on the loop
-instead; and nobody watches the file: who has committed tells the others.
+All statements run in one thread here. A process that began a transaction while another is open would block all, and waits on the
+loop instead; and nobody watches the file: a process that has committed tells the others.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from roll.topologies.sql.database import LOOK_S, Database
 T = TypeVar("T")
 
 NOTICE_S = 0.02
-"""Until a process hears of what another has committed."""
+"""Delay until a process learns of another's commit."""
 
 
 class Meeting:
-    """Where the processes of a run meet."""
+    """Meeting point of a run's processes: the database and the folder of weights."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.news: list[asyncio.Event] = []
-        """In the order in which processes came: that of a set would be that of addresses in memory."""
+        """In the order in which processes came: the order of a set would be that of addresses in memory."""
 
     def database(self, address: str, member_timeout: float) -> MetDatabase:
         return MetDatabase(address, member_timeout, self)
@@ -95,7 +95,7 @@ class MetDatabase(Database):
 
 
 def halves(whole: Simulation, explorers: int) -> list[Simulation]:
-    """A trainer, and so many explorers, each of which has all engines of the configuration. Raises `ConfigError`."""
+    """Returns a trainer, and so many explorers, each with all engines of the configuration. Raises `ConfigError`."""
     if explorers < 1:
         raise ConfigError([Problem("--explorers", explorers, "somebody has to explore", "1 or more")])
     apart = replace(whole.config, model_update_transport="checkpoint_dir", max_trainer_restarts=0)
@@ -109,7 +109,7 @@ def halves(whole: Simulation, explorers: int) -> list[Simulation]:
 
 
 def simulate_apart(simulation: Simulation, explorers: int) -> dict[str, Any]:
-    """The trainer's summary, with the mean idle shares of the explorers' roles. Raises `Stuck` and `ConfigError`."""
+    """Returns the trainer's summary, with the mean idle shares of the explorers' roles. Raises `Stuck` and `ConfigError`."""
     processes, meeting = halves(simulation, explorers), Meeting()
 
     async def process(half: Simulation) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A back end whose workers are scripted: each is as apart from the others as a process, and can die, and be far away.
 
-A call that its caller gives up goes on in its worker, as in a process. A worker that dies loses what it was doing.
+A call that its caller gives up goes on in its worker, as in a process. A worker that dies loses its work.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SimulatedHandle:
         self._links = links
         self._dead = asyncio.get_running_loop().create_future()
         self._open: dict[asyncio.Future[Any], asyncio.Task[Any]] = {}
-        """The answer that a caller waits for, and who works for it."""
+        """The answer that a caller waits for, and the task that computes it."""
 
     async def call(self, method: str, *args: object) -> Any:
         if self._dead.done():
@@ -61,7 +61,7 @@ class SimulatedHandle:
         return ""
 
     async def memory(self) -> None:
-        """It has none of its own."""
+        """Does nothing: a scripted worker has no memory of its own."""
 
     def kill(self) -> None:
         if self._dead.done():
@@ -98,16 +98,16 @@ class SimulatedHandle:
 
 
 class Links:
-    """What lies between the driver and the workers."""
+    """Links between the driver and the workers."""
 
     def __init__(self, driver_s: float) -> None:
-        """`driver_s`: the driver's for each message; it handles one after the other."""
+        """`driver_s`: the driver's seconds for each message; it handles one after the other."""
         self._driver_s = driver_s
         self._free_at = 0.0
-        """When the driver has handled all messages that there are."""
+        """The time at which the driver has handled all messages so far."""
 
     async def pass_one(self, message_s: float = 0.0) -> None:
-        """`message_s`: what it takes besides."""
+        """`message_s`: the message's own seconds, besides the driver's."""
         now = asyncio.get_running_loop().time()
         self._free_at = max(now, self._free_at) + self._driver_s
         if seconds := message_s + self._free_at - now:
@@ -124,9 +124,9 @@ class SimulatedBackend(OneNode):
         self._make = make
         self.links = Links(costs.message_s)
         self.workers: dict[str, SimulatedHandle] = {}
-        """The newest of each name."""
+        """The newest worker of each name."""
         self._parts: dict[int, list[Part]] = {}
-        """Of each device."""
+        """Parts of each device."""
 
     def devices(self, nodes: int, per_node: int | None) -> Inventory:
         return self._inventory

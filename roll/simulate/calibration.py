@@ -1,8 +1,8 @@
-"""The costs of a run, read off what it left behind: `--trace RUN`.
+"""The costs of a run, read off its files: `--trace RUN`.
 
-A short run shows what one schedule has shown: rates at the concurrency that it had, times on a machine as busy as it was. What
-changes while a policy learns is that of the later half of its steps, as predictions are. What a file does not say stays at its
-default, and `Costs.measured` says where each figure is from.
+A short run shows what one schedule has shown: rates at the concurrency that it had, times on a machine as busy as it was. Figures
+that change while a policy learns are those of the later half of its steps, as predictions are. A figure that no file has stays at
+its default, and `Costs.measured` says where each figure is from.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Span = tuple[float, float]
 Spans = dict[str, dict[int, Span]]
 """By phase and group."""
 Line: TypeAlias = tuple[float, float] | None
-"""Seconds of a token that it takes anyway, and those for each request that runs."""
+"""Seconds of a token: a fixed part, and a part for each running request."""
 FEWEST, LEAST_CORRELATION = 16, 0.3
-"""Episodes, and what their seconds have to do with the number of requests, for a line through them."""
+"""Episodes, and the correlation of their seconds with the number of requests, that a line through them needs."""
 FORWARD = 3
-"""A forward pass takes two operations for each weight and token, forward and backward together six."""
+"""A forward pass costs two operations for each weight and token, forward and backward together six."""
 IN_A_ROW = 4
-"""Median by first decile of what lies between two beginnings; if they came at random it would be 6.6."""
+"""Median by first decile of the gaps between two beginnings; if they came at random it would be 6.6."""
 MOST_VALUES = 4096
-"""Of a quantity that is drawn from what was seen."""
+"""Most values kept for a quantity that is drawn from observed ones."""
 
 
 def calibrated(run: Path, config: PPOConfig) -> Costs:
@@ -67,7 +67,7 @@ def overlaps(config: PPOConfig) -> bool:
 
 
 def _overlapped(costs: Costs) -> Costs:
-    """What roles took beside each other has in it what they take from each other."""
+    """Returns costs without a slowdown by overlap: the seconds measured beside the other role include it."""
     where = "sharing: overlap: all seconds of the run are beside the other role"
     return replace(costs, overlap_speed=1.0, measured={**costs.measured, "overlap_speed": where})
 
@@ -125,7 +125,8 @@ def _training(rows: Sequence[Row], tokens: float, ranks: int) -> dict[str, tuple
 
 
 def _weights(updates: Mapping[str, float], events: Sequence[Row]) -> dict[str, tuple[Any, str]]:
-    """What is sent while a version is made takes no time of its own: that of training has the gathering in it."""
+    """Derives the costs of weight updates. Sending during the making of a version costs nothing more: training's seconds include
+    it."""
     pause_s = updates["pause_s_mean"]
     found: dict[str, tuple[Any, str]] = {"flip_s": (pause_s, "summary.json: weight_updates")}
     made, sent, flipped = (_spans_of(events, what) for what in ("version", "send version", "flip to version"))
@@ -140,7 +141,7 @@ def _weights(updates: Mapping[str, float], events: Sequence[Row]) -> dict[str, t
 
 
 def _spans_of(events: Sequence[Row], what: str) -> dict[str, Span]:
-    """By version: from the first to the last of what is so called."""
+    """Returns by version the span from the first to the last event of this name."""
     found: dict[str, Span] = {}
     for event in events:
         if match := re.match(rf"{what} (\d+)\b", str(event["name"])):
@@ -151,7 +152,7 @@ def _spans_of(events: Sequence[Row], what: str) -> dict[str, Span]:
 
 
 def _episodes(events: Sequence[Row]) -> dict[str, list[float]]:
-    """What groups of episodes have noted, all together."""
+    """Returns the notes of all groups of episodes, joined by name."""
     names = ("turns", "generation_s", "environment_s", "answer_tokens")
     return {name: [value for event in events for value in event.get("args", {}).get(name, ())] for name in names}
 
@@ -162,8 +163,9 @@ def _most_at_once(spans: Iterable[tuple[float, float]]) -> int:
 
 
 def _rates(engines: Sequence[Row], generating_s: float, most: float, by_concurrency: Line) -> tuple[object, str]:
-    """Of an engine while it was busy, with the requests that ran together then (Little's law), at least one, and no more than
-    there were, or could be (a request is under way longer than its engine works on it); and with fewer, where that is known."""
+    """Returns an engine's rates while it was busy, at the mean number of requests that ran together (Little's law): at least one,
+    and no more than there were, or could be (a request is under way longer than its engine works on it); and at fewer, where they
+    are known."""
     rate = fmean(engine["generated_tokens"] / engine["busy_s"] for engine in engines)
     together = max(1.0, min(most, generating_s / sum(engine["busy_s"] for engine in engines)))
     where = f"summary.json: engines, with about {together:.1f} requests that run"
@@ -188,7 +190,7 @@ def _of_episodes(episodes: Mapping[str, Sequence[float]], tokens: float) -> dict
 
 
 def _spans(events: Sequence[Row]) -> Spans:
-    """When each group was rolled out, and judged, in seconds."""
+    """Returns when each group was rolled out, and judged, in seconds."""
     began: dict[tuple[int, str], float] = {}
     found: Spans = {"rollout": {}, "reward": {}}
     for event in events:
@@ -201,22 +203,21 @@ def _spans(events: Sequence[Row]) -> Spans:
 
 
 def _calls(events: Sequence[Row], judging: Mapping[int, Span]) -> list[float]:
-    """Seconds in which a group is judged, less what its slowest sample took; ascending."""
+    """Returns the seconds of judging each group, less those of its slowest sample; ascending."""
     slowest = {event["id"]: max(noted) for event in events if (noted := event.get("args", {}).get("judged_s"))}
     return sorted(max(0.0, end - begin - slowest[group]) for group, (begin, end) in judging.items() if group in slowest)
 
 
 def message_s(rollouts: Iterable[Span], size: int) -> float:
-    """The driver's seconds for a request, where groups begin in a row, one as soon as the one before is under way; 0 where they
-    do not."""
+    """Returns the driver's seconds for a request, where groups begin in a row, one once the one before is under way; else 0."""
     begins = sorted(begin for begin, _ in rollouts)
     gaps = sorted(after - before for before, after in pairwise(begins))
     return gaps[len(gaps) // 2] / size if gaps and gaps[len(gaps) // 2] < IN_A_ROW * gaps[len(gaps) // 10] else 0.0
 
 
 def _by_concurrency(events: Sequence[Row], playing: Mapping[int, Span], engines: int) -> Line:
-    """Seconds of a token of an answer: those that it takes anyway, and those for each request that runs on its engine, a line
-    through what the episodes had. None where the line says nothing."""
+    """Fits a line to the episodes: seconds of an answer's token by the requests that run on its engine. Returns its fixed part
+    and the part for each request, or None where the line says nothing."""
     noted = {event["id"]: event["args"] for event in events if event.get("args", {}).get("generation_s")}
     episodes = [each for group, args in noted.items() if group in playing for each in _played(playing[group][0], args)]
     if len(episodes) < FEWEST:
@@ -226,7 +227,7 @@ def _by_concurrency(events: Sequence[Row], playing: Mapping[int, Span], engines:
     until = [0.0, *accumulate(number * (after - at) for number, (at, after) in zip(running[1:], pairwise(times), strict=False))]
 
     def requests_s(at: float) -> float:
-        """Of all requests until then, together."""
+        """Returns the seconds of all requests until then, added up."""
         place = bisect_right(times, at)
         return until[place - 1] + running[place] * (at - times[place - 1])
 
@@ -240,7 +241,8 @@ def _by_concurrency(events: Sequence[Row], playing: Mapping[int, Span], engines:
 
 
 def _played(begin: float, args: Mapping[str, Sequence[Any]]) -> Iterator[tuple[float, float, float, int]]:
-    """Of each episode of a group: when it began, its seconds, those in which it waited for answers, and their tokens."""
+    """Yields for each episode of a group its beginning, its seconds, those spent waiting for answers, and the tokens of the
+    answers."""
     answers = iter(args["answer_tokens"])
     for turns, asked, outside in zip(args["turns"], args["generation_s"], args["environment_s"], strict=True):
         tokens = sum(islice(answers, turns))
@@ -261,9 +263,10 @@ def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> float:
 
 
 def _shares(rewards: Sequence[Sequence[float | None]]) -> Spread:
-    """Of each group. Of the groups that are drawn from these, as many are all right, and all wrong, as in the run: those drawn
-    from mixed ones are so by chance, too, and fewer are drawn from the others. With U mixed ones, and their chances r and w to be
-    all right and all wrong, (1 - r - w) n - U r are kept of n that are all right, so that each kind has the share that it had."""
+    """Returns each group's share of right samples. Of the groups drawn from these, as many are all right, and all wrong, as in
+    the run: some drawn from mixed ones are so by chance, too, and fewer are drawn from the others. With U mixed ones, and their
+    chances r and w to be all right and all wrong, (1 - r - w) n - U r are kept of n that are all right, so that each kind has the
+    share that it had."""
     known = [of_group for group in rewards if (of_group := [reward for reward in group if reward is not None])]
     least, most = min(map(min, known)), max(map(max, known))
     if least == most:

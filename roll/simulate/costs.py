@@ -1,4 +1,4 @@
-"""What things take in a simulated run: a table that a user writes, or that is read off a run (`calibration.py`)."""
+"""Costs of a simulated run: a table that a user writes, or that is read off a run (`calibration.py`)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of a positive quantity: lognormal by mean and coefficient of variation, or drawn from `values`."""
+    """Distribution of a positive quantity: lognormal by mean and coefficient of variation, or drawn from `values`."""
 
     mean: float
     cv: float = 0.0
     values: tuple[float, ...] = ()
 
     def draw(self, seed: int) -> float:
-        """The draw of a seed. Of a lognormal quantity: mean · exp(s z - s²/2) with s² = ln(1 + cv²) and z standard normal."""
+        """Returns the draw of a seed; for a lognormal: mean · exp(s z - s²/2) with s² = ln(1 + cv²) and z standard normal."""
         if self.values:
             return self.values[random.Random(seed).randrange(len(self.values))]
         if not self.cv:
@@ -34,7 +34,7 @@ class Spread:
 
     @classmethod
     def of(cls, key: str, given: object) -> Spread:
-        """A number, {mean, cv}, or a list of values that were seen. Raises `ConfigError`."""
+        """Reads a number, {mean, cv}, or a list of observed values. Raises `ConfigError`."""
         if isinstance(given, Sequence) and not isinstance(given, str) and given and all(map(_is_amount, given)):
             return cls(sum(given) / len(given), 0.0, tuple(map(float, given)))
         if isinstance(given, Mapping) and {"mean"} <= given.keys() <= {"mean", "cv"} and all(map(_is_amount, given.values())):
@@ -53,61 +53,61 @@ class Costs:
     """Seconds, tokens and MB; a rate of 0 is one that takes no time."""
 
     tokens_per_s: Rates = ((1, 50.0), (32, 1200.0))
-    """Of one engine, all requests together, by how many of them run: between two entries it is interpolated, beyond the last it
-    stays."""
+    """Rate of one engine, all requests together, by the number that run: interpolated between entries, constant beyond the
+    last."""
     request_s: float = 0.0
-    """From the moment that an engine takes a request to its first token."""
+    """From an engine's taking of a request to its first token."""
     response_tokens: Spread = Spread(256.0, 0.5)
-    """Of an answer; an episode has one in each turn."""
+    """Length of an answer; an episode has one in each turn."""
     prompt_tokens: float = 0.0
     """Counted where a trainer computes; their time on an engine is in `request_s`."""
     turns: Spread = Spread(4.0)
-    """Of an episode; `max_steps` cuts it short."""
+    """Turns of an episode; `max_steps` cuts it short."""
     environment_s: Spread = Spread(0.0)
-    """Of a step or a reset."""
+    """Seconds of an environment's step or reset."""
     observation_tokens: float = 0.0
-    """Between two answers of an episode that is one sample."""
+    """Tokens between two answers of an episode that is one sample."""
     reward_s: Spread = Spread(0.0)
-    """To judge one sample."""
+    """Seconds to judge one sample."""
     pass_rate: Spread = Spread(0.5)
-    """Share of a group's samples that are right, drawn for each group: what group filters see."""
+    """Share of right samples in a group, drawn for each group: group filters see it."""
     call_s: float = 0.0
-    """A call to an engine, an environment or a judge, or one that has a role sleep or wake, besides its work: the way there and
-    back, and the driver's. A trainer's other calls, and those that bring weights, are in their seconds."""
+    """Seconds of a call to an engine, an environment or a judge, or one that has a role sleep or wake, besides its work: both
+    ways, and the driver's. A trainer's other calls, and those that bring weights, are in their seconds."""
     message_s: float = 0.0
-    """The driver's, for a message to a worker or from one: it handles them one after the other."""
+    """The driver's seconds for a message to a worker or from one: it handles one after the other."""
     train_s: float = 0.0
-    """Of a step, besides its tokens."""
+    """Seconds of a training step, besides its tokens."""
     train_tokens_per_s: float = 0.0
-    """Of one rank that trains, forward and backward."""
+    """Rate of one rank that trains, forward and backward."""
     score_s: float = 0.0
-    """Of a pass that scores (log_prob, reference, value), besides its tokens."""
+    """Seconds of a pass that scores (log_prob, reference, value), besides its tokens."""
     score_tokens_per_s: float = 0.0
-    """Of one rank that scores."""
+    """Rate of one rank that scores."""
     weights_mb: float = 0.0
     weights_mb_per_s: float = 0.0
-    """To each engine; engines take a version side by side."""
+    """Rate to each engine; engines take a version side by side."""
     gather_s: float = 0.0
-    """To gather a version on the trainer's ranks, before its first byte is sent: a rank makes one bucket."""
+    """Seconds to gather a version on the trainer's ranks, before its first byte is sent: a rank makes one bucket."""
     flip_s: float = 0.0
-    """An engine stands still to take a version that it has received."""
+    """Pause of an engine that takes a received version."""
     turn_s: float = 0.0
-    """To sleep, and to wake, where roles take turns on devices."""
+    """Seconds to sleep, and to wake, where roles take turns on devices."""
     overlap_speed: float = 0.5
-    """Of two roles that compute on one device at the same time (`sharing: overlap`): the share of its speed that each has."""
+    """Share of its speed that each of two roles has while both compute on one device (`sharing: overlap`)."""
     start_s: float = 0.0
-    """A worker to start."""
+    """Seconds to start a worker."""
     snapshot_s: float = 0.0
-    """A rank to take the snapshot of a checkpoint."""
+    """Seconds of a rank to take the snapshot of a checkpoint."""
     write_s: float = 0.0
-    """A rank to write it, beside the training."""
+    """Seconds of a rank to write it, beside the training."""
     validation_prompts: float = 64.0
-    """Of each validation set, where `val_batch_size` does not say it: prompt files are not read."""
+    """Prompts of each validation set without `val_batch_size`: prompt files are not read."""
     measured: Mapping[str, str] = field(default_factory=dict)
-    """Of a calibration: where each figure is from, in words."""
+    """Source of each calibrated figure, in words."""
 
     def decode_rate(self, running: int) -> float:
-        """Tokens per second of each of the requests that run."""
+        """Returns the tokens per second of each running request."""
         rates = self.tokens_per_s
         below = (0.0, 0.0)
         for count, rate in rates:
@@ -126,7 +126,7 @@ _SPREADS = ("response_tokens", "reward_s", "turns", "environment_s", "pass_rate"
 
 
 def read_costs(text: str, where: str, costs: Costs) -> Costs:
-    """`costs` with a YAML table over them. Raises `ConfigError`."""
+    """Returns `costs` with a YAML table over them. Raises `ConfigError`."""
     try:
         given: Any = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
@@ -137,7 +137,7 @@ def read_costs(text: str, where: str, costs: Costs) -> Costs:
 
 
 def with_figures(costs: Costs, given: Mapping[str, Any]) -> Costs:
-    """`costs` with what is given in its place. Raises `ConfigError`."""
+    """Returns `costs` with the given figures in their place. Raises `ConfigError`."""
     known = {each.name for each in fields(Costs)} - {"measured"}
     found: dict[str, Any] = {each.name: getattr(costs, each.name) for each in fields(Costs)}
     found["measured"] = {name: where for name, where in costs.measured.items() if name not in given}

@@ -38,7 +38,7 @@ class _Served:
     limited: bool
     """It ends at the length limit."""
     began: float = math.inf
-    """Where the common count stood when it was taken; infinite before."""
+    """The common count when the engine took the request; infinite before."""
     spans: list[VersionSpan] = field(default_factory=list)
 
     def tokens(self, count: float) -> int:
@@ -67,7 +67,7 @@ class ScriptedEngine:
         self._speed = part.speed
         part.told[self] = self._at_other_speed
         self._held = 0
-        """Why nothing is sampled: it sleeps, drains or flips."""
+        """Number of reasons against sampling: it sleeps, drains or flips."""
         self._still = 0
         self._empty = asyncio.Event()
         self._empty.set()
@@ -144,7 +144,7 @@ class ScriptedEngine:
             self._fill()
 
     async def _drain(self) -> None:
-        """When what runs has ended; nothing begins until `_resume`."""
+        """Waits until running requests have ended; nothing begins until `_resume`."""
         self._held += 1
         await self._empty.wait()
 
@@ -158,7 +158,7 @@ class ScriptedEngine:
         self._plan()
 
     def _advance(self) -> None:
-        """The common count, up to now."""
+        """Brings the common count up to now."""
         now = asyncio.get_running_loop().time()
         if self._running:
             if not self._still:
@@ -184,7 +184,7 @@ class ScriptedEngine:
         self._plan()
 
     def _plan(self) -> None:
-        """The next end of a request."""
+        """Sets the timer for the next end of a request."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -206,7 +206,7 @@ class ScriptedEngine:
         self._fill()
 
     def _cut(self, served: _Served) -> None:
-        """What the request has by now is of the present version."""
+        """Ends a span: the tokens since the last one are of the present version."""
         start, stop = served.spans[-1].stop if served.spans else 0, served.tokens(self._count)
         if stop > start:
             served.spans.append(VersionSpan(start, stop, self.version))

@@ -1,8 +1,7 @@
 """Scripted environments, and the production coordinators around them: episodes take the turns and the seconds of a table.
 
-What an environment does follows from the answers that it gets, so it is the same whatever else happens: an answer of a scripted
-engine is one number, again and again, and that number is the text of it.
-"""
+An environment's actions follow from the answers that it gets alone: an answer of a scripted engine is one number, again and
+again, and that number is the text of it."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ class Numbers:
         return {"input_ids": [int(word) for word in text.split()]}
 
     def decode(self, token_ids: Sequence[int], **_: bool) -> str:
-        """Of an answer, whose tokens are all alike, the one number."""
+        """Returns the one number of an answer, whose tokens are all alike."""
         return str(token_ids[0]) if len(token_ids) else ""
 
 
@@ -69,7 +68,7 @@ class ScriptedEnvironment:
 
 
 class ScriptedEnvironmentWorker(EnvironmentWorker):
-    """The production coordinator around scripted environments. What it sees is counted in grains, what it asks for in tokens."""
+    """The production coordinator around scripted environments. Its contexts are counted in grains, its requests in tokens."""
 
     def __init__(self, costs: Costs, grain: int, *, config: AgenticConfig, context: int, **others: Any) -> None:
         self._grain = grain
@@ -86,7 +85,7 @@ class ScriptedEnvironmentWorker(EnvironmentWorker):
 
 
 def unscripted(config: AgenticConfig) -> Iterator[Problem]:
-    """What cannot be simulated."""
+    """Yields a problem for each part that cannot be simulated."""
     for tag, env in config.custom_envs.items():
         if env.program is not None:
             yield Problem(f"custom_envs.{tag}.env_type", env.env_type, "programs take real time", "an environment")

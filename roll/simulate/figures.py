@@ -1,4 +1,4 @@
-"""What a run comes to, real or simulated, from its metrics.jsonl: by step, and at steady state. Pure but for reading."""
+"""Figures of a run, real or simulated, from its metrics.jsonl: by step, and at steady state. Pure but for reading."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from roll.core.data.sample import LOGPROBS, TOKENS
 
 IDLE = "idle_share/"
 TOKEN_BYTES = array(TOKENS).itemsize + array(LOGPROBS).itemsize
-"""Of a token in the driver: its id and its log-prob."""
+"""Bytes of a token in the driver: its id and its log-prob."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of some steps together."""
+    """Figures of some steps together."""
 
     steps: int
     step_s: float
     """From the end of a step to the end of the next."""
     samples_per_s: float
     idle: dict[str, float]
-    """Role -> share of the time in which it did not work."""
+    """Role -> share of the time without work."""
     staleness: float
     """Mean lag of the samples, in versions."""
     staleness_max: float
     waiting: float
-    """Share of the time in which the trainer waited for groups."""
+    """Share of the time that the trainer waited for groups."""
     buffered: float
-    """Groups that lay ready when a step was done."""
+    """Groups that were ready when a step was done."""
     buffer_mb: float
     """Their tokens in the driver's memory."""
 
@@ -42,14 +42,14 @@ class Figures:
 
 
 def step_rows(run: Path) -> list[dict[str, Any]]:
-    """Those of trained steps. Raises `OSError`, `ValueError`."""
+    """Returns the rows of trained steps. Raises `OSError`, `ValueError`."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines() if line.endswith("}")]
     return [row for row in rows if "time/step_s" in row]
 
 
 def figures(rows: Sequence[Mapping[str, Any]], samples: int, group_tokens: float) -> Figures:
-    """Of the steps after the first of `rows`, which says where they begin. `samples`: of a step. `group_tokens`: of the responses
-    of a group."""
+    """Returns the figures of the steps after the first of `rows`, which marks their beginning. `samples`: of a step.
+    `group_tokens`: of the responses of a group."""
     first, later = rows[0], rows[1:]
     seconds = [one["time/elapsed_s"] - before["time/elapsed_s"] for before, one in zip(rows, later, strict=False)]
     whole = max(sum(seconds), 1e-9)
@@ -73,7 +73,7 @@ def figures(rows: Sequence[Mapping[str, Any]], samples: int, group_tokens: float
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
-    """The places of those, (step time, staleness), that no other beats in both; the fastest first."""
+    """Returns the places of the points, (step time, staleness), that no other beats in both; the fastest first."""
     best: list[int] = []
     for place in sorted(range(len(points)), key=points.__getitem__):
         if not best or points[place][1] < points[best[-1]][1]:
@@ -82,5 +82,5 @@ def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def steady(rows: Sequence[Mapping[str, Any]], samples: int, group_tokens: float) -> Figures:
-    """Of the later half of a run."""
+    """Returns the figures of the later half of a run."""
     return figures(rows[(len(rows) - 1) // 2 :], samples, group_tokens)

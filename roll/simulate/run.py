@@ -1,10 +1,10 @@
 """A simulated run: the production run on virtual time, with scripted workers.
 
 Admission, groups, router, fleet, weight updates, flow, stages, trainer, checkpoints, coordinators, recovery and journals are
-those of every run. What is scripted: the work of engines, trainers, reward workers and environments, and the tasks. What needs
-real processes, and is refused or left out: a database of groups that is given (`apart.py` gives a run apart one of its own),
-programs (they play whole episodes by themselves), weights as files or by broadcast (they go by reference, in the time that the
-table says), the watch for hangs (it looks at threads), SIGTERM's last resort (it ends the process).
+those of every run. Scripted: the work of engines, trainers, reward workers and environments, and the tasks. Refused or
+left out, as they need real processes: a database of groups that is given (`apart.py` gives a run apart one of its own), programs
+(they play whole episodes by themselves), weights as files or by broadcast (they go by reference, in the time that the table
+says), the watch for hangs (it looks at threads), SIGTERM's last resort (it ends the process).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from roll.topologies.sql.database import OpenDatabase
 
 GRAINS = 32
-"""Of a response of mean length: so many tokens are kept of it, each standing for several."""
+"""Simulated tokens of a response of mean length; each stands for several."""
 NEVER = 10**9
 CHOSEN: Mapping[str, Any] = {
     "track_with": "none",
@@ -115,13 +115,13 @@ class Simulation:
 
     @property
     def grain(self) -> int:
-        """Tokens that one token of a simulated sample stands for."""
+        """Number of tokens that one token of a simulated sample stands for."""
         longest = derive(self.config).max_new_tokens
         return max(1, round(min(self.costs.response_tokens.mean, longest) / GRAINS))
 
     @property
     def group_tokens(self) -> float:
-        """Sampled ones of a group, on average."""
+        """Sampled tokens of a group, on average."""
         turns = self.costs.turns.mean if isinstance(self.config, AgenticConfig) else 1
         return self.costs.response_tokens.mean * turns * self.config.group_size
 
@@ -136,7 +136,7 @@ class Simulation:
         return SimulatedBackend(self.inventory, self.costs, self.worker)
 
     def run(self, backend: SimulatedBackend, open_database: OpenDatabase | None = None) -> Run:
-        """Raises `ConfigError`."""
+        """Makes the run. Raises `ConfigError`."""
         kind = SimulatedEpisodes if isinstance(self.config, AgenticConfig) else SimulatedRun
         prepared = self.prepared()
         if (address := self.config.groups_address) is not None and open_database is not None:
@@ -146,7 +146,7 @@ class Simulation:
         return kind(self.config, prepared, self.inventory, backend)
 
     def prepared(self) -> Prepared:
-        """What `prepare` makes, without files. Raises `ConfigError`."""
+        """Makes the run that `prepare` makes, without files. Raises `ConfigError`."""
         config, derived, collect = self.config, derive(self.config), Collector()
         kind: type[Prepared]
         if isinstance(config, AgenticConfig):
@@ -176,7 +176,7 @@ class Simulation:
         )
 
     def worker(self, spec: WorkerSpec, part: Part) -> object:
-        """The scripted worker of a specification."""
+        """Makes the scripted worker of a specification."""
         role, config, costs = spec.name.rpartition("-")[0], self.config, self.costs
         if role == "actor_infer":
             return ScriptedInferWorker(costs, self.grain, spec.kwargs["options"], part)
@@ -220,7 +220,7 @@ class Simulation:
 
     @property
     def _grains(self) -> int:
-        """Of a prompt."""
+        """Simulated tokens of a prompt."""
         return round(self.costs.prompt_tokens / self.grain)
 
 
@@ -229,7 +229,7 @@ def _alike(config: AgenticConfig) -> dict[str, str]:
 
 
 class _Unwatched(Run):
-    """The production run without those who only look on: a display, files that are kept up to date, memory of processes."""
+    """The production run without onlookers: a display, files that are kept up to date, memory of processes."""
 
     async def run(self) -> dict[str, Any]:
         try:
@@ -249,8 +249,8 @@ class SimulatedEpisodes(_Unwatched, AgenticRun): ...
 
 
 def simulated(config: PPOConfig, folder: Path) -> Config:
-    """The configuration as a simulation takes it, in a folder of its own. Raises `ConfigError` for what cannot be simulated, and
-    for what is wrong with the configuration."""
+    """Returns the configuration as a simulation takes it, in a folder of its own. Raises `ConfigError` for parts that cannot be
+    simulated, and for other problems of the configuration."""
     assert isinstance(config, RLVRConfig | AgenticConfig)
     problems = [*unscripted(config)] if isinstance(config, AgenticConfig) else []
     if config.mode != "both":
@@ -280,7 +280,7 @@ def simulated(config: PPOConfig, folder: Path) -> Config:
 
 @contextlib.contextmanager
 def unheard() -> Iterator[None]:
-    """What a run prints and logs for people on the way is not what a simulation is asked for."""
+    """Silences the messages for people that a run prints and logs."""
     logger = logging.getLogger("roll")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -292,8 +292,8 @@ def unheard() -> Iterator[None]:
 
 
 def simulate(simulation: Simulation) -> dict[str, Any]:
-    """The summary of the run, at the end of which its folder holds what a real one leaves. Raises `Stuck` if it would never end,
-    and `ConfigError`."""
+    """Returns the summary of the run, which leaves the same files as a real one. Raises `Stuck` if it would
+    never end, and `ConfigError`."""
 
     async def main() -> dict[str, Any]:
         return await simulation.run(simulation.backend()).run()

@@ -1,8 +1,8 @@
 """An event loop whose time is virtual: when nothing is ready, it is the moment of the next timer.
 
-The order of events is that of asyncio, and the same each time: tasks in a set are in the order in which they were made, and what
-would run in a thread runs immediately, between two events. Nothing is waited for, and there is no input or output. A loop in
-which nothing is ready and no timer is left would wait for ever: it says so.
+The order of events is that of asyncio, and the same each time: tasks in a set are in the order in which they were made, and calls
+for a thread run immediately, between two events. Nothing is waited for, and there is no input or output. A loop in which nothing
+is ready and no timer is left would wait for ever: it says so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_AT_ONCE = 20_000
 
 
 MOST_CANCELS = 16
-"""Of a task."""
+"""Cancellations of a task, at most."""
 
 
 class NumberedTask(asyncio.Task[Any]):
@@ -44,7 +44,7 @@ class _Jump:
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self.turns = 0
-        """Without time passing."""
+        """Turns without any time passing."""
 
     def select(self, timeout: float | None) -> list[object]:
         if timeout is None:
@@ -76,7 +76,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         return self.virtual_s
 
     def run_in_executor(self, executor: object, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
-        """At once, but after what is ready."""
+        """Calls it at once, but after what is ready."""
         future: asyncio.Future[T] = self.create_future()
 
         def work() -> None:
@@ -93,7 +93,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         return future
 
     def waiting(self) -> str:
-        """The tasks that wait, for the message of an error."""
+        """Lists the tasks that wait, for the message of an error."""
         return ", ".join(sorted({task.get_coro().__qualname__ for task in asyncio.all_tasks(self)}))  # type: ignore[union-attr]
 
     def give_up(self) -> None:
@@ -113,7 +113,7 @@ class VirtualLoop(base_events.BaseEventLoop):
 
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
-    """The coroutine to its end, on a loop of its own. Raises `Stuck`."""
+    """Runs the coroutine to its end, on a loop of its own. Raises `Stuck`."""
     loop = VirtualLoop()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         try:

@@ -25,7 +25,7 @@ from roll.simulate.shared_devices import Part
 
 SEEDS = 1 << 31
 TRAINED = "trained"
-"""What the names of the files end with that stand for the trainer's part of a checkpoint: they hold the number of steps."""
+"""Suffix of the files that stand for the trainer's part of a checkpoint: they hold the number of steps."""
 
 
 class ScriptedInferWorker(InferWorker):
@@ -41,14 +41,14 @@ class ScriptedTrainWorker:
     """A rank of actor_train, actor_log_prob, reference or critic."""
 
     def __init__(self, name: str, costs: Costs, grain: int, unseen: int, part: Part) -> None:
-        """`unseen`: grains of a sample that take no time: what an episode begins with, which is never nothing."""
+        """`unseen`: grains of a sample that take no time: the beginning of an episode, which is never empty."""
         self._name = name
         self._part = part
         self._unseen = unseen
         self._costs = costs
         self._grain = grain
         self._trained = 0
-        """Steps: the version that its weights are."""
+        """Trained steps: the version of its weights."""
         self._snapshot = 0
         self._export: list[Bucket] = []
         self._received: ReceivedBuckets[None] = ReceivedBuckets()
@@ -78,7 +78,7 @@ class ScriptedTrainWorker:
         return {}
 
     async def begin_export(self, bucket_bytes: int, link: object = None, to_files: bool = False) -> None:
-        """A rank exports one small bucket, which stands for its share and says what it is."""
+        """Exports one small bucket in place of the rank's share: its name and version."""
         await asyncio.sleep(self._costs.gather_s)
         tensors = {self._name: torch.tensor([self._trained])}
         self._export = [Bucket(tensors, checksum(tensors))]
@@ -113,7 +113,7 @@ class ScriptedTrainWorker:
         return [str(file)]
 
     async def load(self, directory: str) -> None:
-        """What the trainer of a simulated run has left; actor_log_prob loads it, too."""
+        """Loads the trainer's part of a simulated run's checkpoint; actor_log_prob loads it, too."""
         self._trained = int(next(Path(directory).glob(f"*.{TRAINED}")).read_text())
 
     async def offload(self) -> None:

@@ -1,7 +1,7 @@
 """A disaggregated run: the trainer is a process of its own, and each explorer is one.
 
-They meet in the groups' database, which says who takes part, which version is the newest and how the run ended, and in the
-folder of weights, which holds the versions, or says where the trainer serves them.
+They meet in the groups' database, which has the processes, the newest version and the end of the run, and in the folder of
+weights, which holds the versions, or the address where the trainer serves them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def attended(groups: SqlGroups, *works: Coroutine[object, object, object])
 
 
 def is_over(groups: SqlGroups) -> bool:
-    """Whether there is nothing left to do; a trainer that has done all steps waits for its last version to be validated."""
+    """Returns True if nothing is left to do; a trainer that has done all steps waits for its last version to be validated."""
     well = groups.ended is not None and groups.ended[0] == "finished"
     return groups.stopped and not (well and groups.accompanied)
 
@@ -60,8 +60,8 @@ class Publisher:
     def __init__(
         self, store: WeightStore, groups: SqlGroups, reports: Reports, known: int, copy: PolicyCopy | None = None
     ) -> None:
-        """`known`: the number of the last change of the database that the record knows. `copy`: of the policy, that takes
-        versions besides the explorers."""
+        """`known`: the number of the last change of the database that the record knows. `copy`: a copy of the policy that takes
+        versions, too."""
         self._store = store
         self._copy = copy
         self._groups = groups
@@ -73,8 +73,8 @@ class Publisher:
         return {"scheduler/explorers": float(len(self._groups.explorers))}
 
     async def begin(self, trainer: Trainer, version: int) -> None:
-        """Explorers that join find a version: if what was published before is gone, or older, the one that training begins with.
-        Its files may be there already: a database that was restored knows less than the folder has."""
+        """Publishes the version that training begins with, if the one published before is gone, or older: explorers that join
+        find one. Its files may be there already: a database that was restored knows less than the folder has."""
         newest = self._groups.admission.newest
         if not self._store.has(version) and (version > newest or not self._store.has(newest)):
             weights = await trainer.gather_weights(version)
@@ -100,13 +100,13 @@ class Publisher:
             await self._groups.until(lambda: self._groups.known > self._known)
 
     async def farewell(self) -> None:
-        """All steps are done: explorers are told, validate the last version, and leave."""
+        """Tells the explorers that all steps are done: they validate the last version, and leave."""
         await self._groups.announce_end("finished", "")
         await attended(self._groups, self._groups.until(lambda: not self._groups.explorers))
         await self._record_validations()
 
     async def _retain(self) -> None:
-        """Explorers may be loading any version that is newer than the one they serve."""
+        """Keeps all versions from the oldest served one on: explorers may be loading any newer one."""
         newest, own = self._groups.admission.newest, self._copy.needed if self._copy is not None else frozenset()
         await self._store.retain(range(min([newest, *self._groups.explorers.values(), *own]), newest + 1))
 
@@ -120,13 +120,13 @@ class Publisher:
 
 
 class FollowedWeights(EngineUpdates):
-    """An explorer's side: its engines take what a trainer of another process publishes."""
+    """An explorer's side: its engines take the versions that a trainer of another process publishes."""
 
     def __init__(self, engines: EngineFleet, groups: SqlGroups, schedule: StepSchedule, trace: Trace) -> None:
         super().__init__(engines, groups, schedule, trace)
         self._sql = groups
         self._looked_at = -1
-        """The newest version of which it is known whether this process validates it."""
+        """The newest version for which it is decided whether this process validates it."""
 
     async def begin(self) -> bool:
         """Brings engines without weights the version that exploring begins with; False if the run is over before. There may be
@@ -143,7 +143,7 @@ class FollowedWeights(EngineUpdates):
             self._sql.changes.notify()
 
     async def next_version(self) -> int:
-        """The next version that is this process's to validate, when all its engines serve it. Raises `Closed` at the end of the
+        """Returns the next version for this process to validate, when all its engines serve it. Raises `Closed` at the end of the
         run."""
         while True:
             await self._sql.until(lambda: self._due_for_validation or self._is_over)

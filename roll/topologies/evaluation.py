@@ -48,7 +48,7 @@ OF_TRAINING = (
 
 
 def evaluated_models(config: PPOConfig) -> tuple[EvaluatedModel, ...]:
-    """In the order of their steps. Raises `ValueError`, also for weights that are not what was saved."""
+    """Returns models in the order of their steps. Raises `ValueError`, also for weights that differ from the saved ones."""
     found = []
     if PRETRAIN in config.bench_checkpoints:
         found.append(EvaluatedModel(0, PRETRAIN, Path(config.model_folder(config.actor_infer))))
@@ -65,13 +65,13 @@ def evaluated_models(config: PPOConfig) -> tuple[EvaluatedModel, ...]:
 
 @dataclass(frozen=True, slots=True)
 class HeldModel(EvaluatedModel):
-    """The model of a checkpoint, which its run does not delete as long as this is referenced."""
+    """The model of a checkpoint, which its run does not delete while this object exists."""
 
     hold: Hold
 
 
 def _checkpoints(config: PPOConfig) -> list[Path]:
-    """The folders of the checkpoints that are named, each once."""
+    """Returns the folders of the named checkpoints, each once."""
     found: dict[Path, None] = {}
     best = Path(config.shared_dir) / "checkpoints" / BEST
     for path in (Path(each) for each in config.bench_checkpoints if each != PRETRAIN):
@@ -106,7 +106,7 @@ class ModelsInTurn(EngineUpdates):
         self._looked_at = -1
 
     async def next_version(self) -> int:
-        """The next model, as soon as all engines serve it. Raises `Closed` after the last, and after `Groups.stop`."""
+        """Returns the next model, as soon as all engines serve it. Raises `Closed` after the last, and after `Groups.stop`."""
         if self._looked_at >= 0:
             if self._groups.stopped or not self._to_come:
                 raise Closed
@@ -120,7 +120,7 @@ class ModelsInTurn(EngineUpdates):
 
 
 def check_complete(models: Sequence[EvaluatedModel], results: Sequence[ValidationResult]) -> None:
-    """Raises `RuntimeError` unless something is known of every model on every set."""
+    """Raises `RuntimeError` if a model has no result on a set."""
     names = {model.version: model.name for model in models}
     for result in results:
         for name, score in result.scores.items():
@@ -143,7 +143,7 @@ class ModelFolders:
     """A `WeightSource`."""
 
     def __init__(self, folders: Mapping[int, Path], dtype: str, bucket_bytes: int) -> None:
-        """`folders`: of each version, on a file system that the engines see, too. `dtype`: what engines compute in."""
+        """`folders`: of each version, on a file system that the engines see, too. `dtype`: the engines' number type."""
         self._folders = folders
         self._dtype = dtype
         self._bucket_bytes = bucket_bytes
@@ -158,11 +158,11 @@ class ModelFolders:
         return self.manifest(version)
 
     def manifest(self, version: int) -> WeightManifest:
-        """Of a version that was pulled before."""
+        """Returns the manifest of a version that was pulled before."""
         return manifest_of(version, self._read[version])
 
     async def retain(self, versions: Collection[int]) -> None:
-        """The folders are others'."""
+        """Does nothing: the folders are others'."""
 
     def _buckets(self, folder: Path) -> list[FolderBucket]:
         return [
@@ -173,7 +173,7 @@ class ModelFolders:
 
 
 def _tensors(path: Path, names: Collection[str] | None, dtype: str) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of a file, one at a time; integers keep their type. `names`: None for all. Raises `ValueError`."""
+    """Yields tensors of a file, one at a time; integers keep their type. `names`: None for all. Raises `ValueError`."""
     try:
         with safe_open(path, framework="pt") as file:
             for name in file.keys() if names is None else names:
@@ -222,7 +222,7 @@ class EvalOnly(Topology):
 
 
 def _plain(result: ValidationResult) -> dict[str, object]:
-    """Set -> part -> figure -> value, low, high, prompts."""
+    """Returns set -> part -> figure -> value, low, high, prompts."""
     return {
         name: {part: {figure: estimate._asdict() for figure, estimate in found.items()} for part, found in parts.items()}
         for name, parts in result.sets.items()

@@ -72,7 +72,7 @@ class SharedGroups:
 
 
 def shared_groups(groups: Groups) -> SqlGroups:
-    """The groups of a run of several processes."""
+    """Returns the groups of a run of several processes."""
     assert isinstance(groups, SqlGroups), "the rules of `mode` give such a run a database"
     return groups
 
@@ -80,8 +80,8 @@ def shared_groups(groups: Groups) -> SqlGroups:
 def check_database(
     config: PPOConfig, address: str, contract: Mapping[str, object], claim: Claim, checkpoint: Checkpoint | None = None
 ) -> None:
-    """That the database can be used, and that this process may take part in the run it holds, if there is one. `contract`: what
-    all of its processes share. `checkpoint`: the one of its own that the run goes on from; with its copy, a damaged database is
+    """Checks that the database can be used, and that this process may take part in its run, if it has one. `contract`: the keys
+    that all processes share. `checkpoint`: the one of its own that the run goes on from; with its copy, a damaged database is
     restored. Raises `ConfigError`."""
     key, given = "groups_database", redact_text(address)
     try:
@@ -113,9 +113,9 @@ def check_database(
 
 
 def mend_database(address: str, checkpoint: Checkpoint, journal: Path) -> None:
-    """A trainer goes on from `checkpoint` in its own folder: if the database is not the one that belongs to it, it is restored
-    from the checkpoint's copy, and what there was is set aside. `journal`: groups.jsonl. Raises `ValueError` if it cannot be
-    restored, and has changed nothing then."""
+    """Restores the database from the copy of `checkpoint`, from which a trainer resumes in its own folder, if it does not belong
+    to it; the old one is set aside. `journal`: groups.jsonl. Raises `ValueError` if it cannot be restored, and has changed
+    nothing then."""
     place, engine = redact_text(address), open_engine(address)
     why = _unlike(address, checkpoint, journal)
     if not why:
@@ -131,7 +131,7 @@ def mend_database(address: str, checkpoint: Checkpoint, journal: Path) -> None:
 
 
 def _unlike(address: str, checkpoint: Checkpoint, journal: Path) -> str:
-    """Why the database is not the one that belongs to the checkpoint; empty if it is."""
+    """Returns why the database does not belong to the checkpoint; empty if it does."""
     position, seq = checkpoint.state["record"]["groups"], checkpoint.state["database"]["seq"]
     with journal.open("rb") as lines:
         rows = [json.loads(line) for line in lines.read(position).splitlines()]
@@ -147,7 +147,7 @@ def _unlike(address: str, checkpoint: Checkpoint, journal: Path) -> str:
 
 
 def _set_aside(file: Path) -> str:
-    """What is there of an SQLite database, under another name."""
+    """Renames the files of an SQLite database. Returns a clause that says so."""
     found = [path for end in ("", "-wal", "-shm") if (path := file.with_name(file.name + end)).exists()]
     number = next(number for number in itertools.count(1) if not any(_aside(path, number).exists() for path in found))
     for path in found:
@@ -160,13 +160,13 @@ def _aside(path: Path, number: int) -> Path:
 
 
 def lasting(address: str) -> str:
-    """The address as it is right whatever folder a reader is in, without a password."""
+    """Returns the address in a form that is right in any folder, without a password."""
     file = file_of(open_engine(address))
     return redact_text(address) if file is None else f"sqlite:///{file}"
 
 
 def member(config: PPOConfig, source: TaskSource) -> Member:
-    """This process, as the others see it."""
+    """Returns this process, as the others see it."""
     name = config.explorer_name if config.only_explores else "driver" if config.explores else "trainer"
     fixed = {key: value for key, value in source.cursor().items() if key not in ("served", "returned")}
     task_set = hashlib.blake2b(json.dumps(fixed, sort_keys=True).encode(), digest_size=16).hexdigest()

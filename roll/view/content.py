@@ -1,7 +1,7 @@
 """The rollouts of a group as a page or a terminal shows them: side by side, with the figures of each token, and its text by the
 tokenizer that the run trained with.
 
-What a model wrote steers nothing: control characters and marks that turn the direction of writing are shown as escapes."""
+A model's text steers nothing: control characters and marks that turn the direction of writing are shown as escapes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def content(samples: Samples, group: KeptGroup, pieces: Pieces) -> dict[str, obj
 
 
 def first_rollout(samples: Samples, group: KeptGroup) -> dict[str, object]:
-    """One rollout of a group without its tokens, and what was asked. Raises as `content`."""
+    """Returns one rollout of a group without its tokens, and the question. Raises as `content`."""
     row = samples.row(group, group.samples[0])
     facts = {"key": group.key, "step": group.step, "status": group.status, "reason": group.reason}
     said = {name: shown_text(row.get(name)) for name in ("response", "finish_reason")}
@@ -74,7 +74,7 @@ def _sample(row: Row, first: Row, pieces: Pieces) -> dict[str, object]:
 
 
 def _tokens(row: Row, pieces: Pieces) -> dict[str, object]:
-    """Columns, one value per token; a column that the file lacks is empty."""
+    """Returns columns, one value per token; a column that the file lacks is empty."""
     ids = [whole(one) or 0 for one in list_of(row.get("response_ids"))]
     names = {"logprobs": "behaviour_logprobs", "trainer": "trainer_logprobs", "advantages": "advantages"}
     figures = {name: [number(one) for one in list_of(row.get(key))][: len(ids)] for name, key in names.items()}
@@ -86,7 +86,8 @@ def _tokens(row: Row, pieces: Pieces) -> dict[str, object]:
 
 
 def turns(trajectory: Mapping[str, object], exchanges: bool = False) -> list[dict[str, object]]:
-    """Those of an episode, as they can be shown. `exchanges`: with what a program sent for each, and was sent."""
+    """Returns the turns of an episode, as they can be shown. `exchanges`: with the messages between program and gateway for
+    each."""
     return [
         {
             "observation": shown_text(turn.get("observation")),
@@ -113,7 +114,7 @@ def _exchange(exchange: Mapping[str, object]) -> dict[str, str]:
 
 
 def _json(value: object) -> str:
-    """A text is the beginning of what was too long."""
+    """A text is the beginning of a value that was too long."""
     try:
         return shown_text(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
     except RecursionError:
@@ -121,9 +122,9 @@ def _json(value: object) -> str:
 
 
 LARGEST = 256 << 20
-"""Bytes of a tokenizer file that is read."""
+"""Most bytes of a tokenizer file."""
 HALF = "\N{REPLACEMENT CHARACTER}"
-"""What a character decodes to whose other bytes are in the next tokens."""
+"""Decoding of a character whose other bytes are in the next tokens."""
 
 
 class Pieces:
@@ -136,8 +137,8 @@ class Pieces:
         return self._tokenizer is None
 
     def of(self, ids: Sequence[int]) -> list[str]:
-        """A text for each token; together they are the text of all. What makes up no character alone comes with the last of its
-        tokens, the others have empty texts."""
+        """Returns a text for each token; together they are the text of all. A character of several tokens comes with the last of
+        them, the others have empty texts."""
         if self._tokenizer is None:
             return [f"{one} " for one in ids]
         found, start, known = [], 0, ""

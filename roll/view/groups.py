@@ -14,12 +14,12 @@ from roll.view.journal import Journal, Place, Row, number, shown, whole
 from roll.view.samples import KeptGroup, Samples, key_of, mean, within
 
 MOST_GROUPS = 2_000_000
-"""Of one run, about 600 MB; later ones are left out, and counted."""
+"""Groups of one run, about 600 MB; later ones are left out, and counted."""
 MOST_ROWS = 500
-"""Of one page of the table."""
+"""Rows of one page of the table."""
 BINS = 20
 NO_EPOCHS = "train"
-"""Where the name of a prompt begins with it, it is an environment's: the kind of environment comes next, and then its number."""
+"""Beginning of the name of an environment's prompt; the kind of environment follows, and then its number."""
 
 
 class GroupRow(NamedTuple):
@@ -36,11 +36,11 @@ class GroupRow(NamedTuple):
     length: float | None
     """Response tokens, mean over the rollouts."""
     cut: float | None
-    """Share of rollouts that were cut off; None where it was not written down."""
+    """Share of rollouts that were cut off; None if unrecorded."""
     kept: bool
-    """Whether its rollouts can be read."""
+    """True if its rollouts can be read."""
     explorer: str = ""
-    """Who rolled it out, where that is known."""
+    """The explorer that rolled it out, if known."""
 
     @property
     def key(self) -> str:
@@ -52,7 +52,7 @@ class GroupRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupQuery:
-    """Which groups, in which order. What is None or empty selects all."""
+    """Selection of groups, and their order. An empty field or None selects all."""
 
     step_from: int | None = None
     step_to: int | None = None
@@ -74,7 +74,7 @@ class GroupQuery:
 
     @classmethod
     def parsed(cls, given: Mapping[str, str]) -> GroupQuery:
-        """From the texts of a link; what is not among the fields is ignored. Raises `ValueError`."""
+        """Reads the texts of a link; other names than the fields are ignored. Raises `ValueError`."""
         values: dict[str, Any] = {}
         for field in fields(cls):
             if said := given.get(field.name):
@@ -109,7 +109,7 @@ class EndedGroups(Journal):
     def forget(self) -> None:
         self.groups: list[GroupRow] = []
         self.counts: Counter[tuple[str, str]] = Counter()
-        """By status and reason."""
+        """Number of groups by status and reason."""
 
     def take(self, row: Row, place: Place) -> None:
         step, group_id = whole(row.get("step")), whole(row.get("group_id"))
@@ -137,13 +137,13 @@ def domain_of(uid: str) -> str:
 
 
 def prompt_of(uid: str) -> str:
-    """The name of a prompt, the same in all epochs."""
+    """Returns the name of a prompt, the same in all epochs."""
     parts = uid.split("/")
     return "/".join([parts[0], *parts[2:]]) if len(parts) > 2 and parts[1].isdigit() else uid
 
 
 def all_groups(statuses: EndedGroups, samples: Samples) -> Iterator[GroupRow]:
-    """In the order in which they ended; validations, and groups of which only rollouts are known, come last."""
+    """Yields groups in the order in which they ended; validations, and groups of which only rollouts are known, come last."""
     known: set[str] = set()
     for group in statuses.groups:
         found = samples.of(group.group_id, group.step) if group.group_id is not None else None
@@ -159,7 +159,7 @@ def all_groups(statuses: EndedGroups, samples: Samples) -> Iterator[GroupRow]:
 
 
 def of_samples(found: KeptGroup) -> GroupRow:
-    """What is known of a group whose status is not."""
+    """Returns the row of a group whose status is unknown."""
     known = (found.reward, found.rollouts, found.length, found.cut, True)
     return GroupRow(found.step, found.group_id, found.uid, found.domain, found.status, found.reason, None, *known)
 
@@ -168,7 +168,7 @@ class GroupPage(NamedTuple):
     total: int
     rows: list[GroupRow]
     histogram: list[tuple[float, float, int]]
-    """Of the mean rewards of all that were selected but for their rewards: from, to, how many."""
+    """Mean rewards of the groups selected by all else but rewards: from, to, count."""
     domains: list[str]
     explorers: list[str]
 
@@ -189,7 +189,7 @@ def page(groups: Iterable[GroupRow], selection: GroupQuery) -> GroupPage:
 
 
 def histogram(rewards: Sequence[float], bins: int = BINS) -> list[tuple[float, float, int]]:
-    """One bin for each reward where there are few, else so many of the same width."""
+    """Returns one bin for each reward where there are few, else so many of the same width."""
     if not rewards:
         return []
     counts = Counter(rewards)

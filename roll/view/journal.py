@@ -1,6 +1,6 @@
 """A journal of a run, which may still be written to: its rows are taken once each, from where the last look ended.
 
-Invariant: what was taken is what the file says. A file that was cut, replaced or went is read again from its
+Invariant: the rows taken are those of the file. A file that was cut, replaced or went is read again from its
 beginning; a last line without its end waits for it."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Row = dict[str, object]
 
 
 class Place(NamedTuple):
-    """Where a row lies in its file."""
+    """Place of a row in its file."""
 
     start: int
     size: int
@@ -41,7 +41,7 @@ class Journal:
         self.damaged = 0
         """Lines that are no JSON object, or too long."""
         self.reached = 0
-        """Bytes that were taken."""
+        """Bytes that were read."""
         self._file_id = 0
         self._last = b""
 
@@ -54,8 +54,8 @@ class Journal:
         raise NotImplementedError
 
     def look(self) -> bool:
-        """Takes the rows that are new. Returns whether anything has changed. Raises `OSError` or `ValueError` for what
-        cannot be read, or is no file."""
+        """Takes the rows that are new. Returns True if anything has changed. Raises `OSError` or `ValueError` for an unreadable
+        file."""
         try:
             file = open_inside(self._folder, self.name)
         except FileNotFoundError:
@@ -93,7 +93,7 @@ class Journal:
         self._last = file.read(min(self.reached, _REMEMBERED))
 
     def _goes_on(self, file: BinaryIO) -> bool:
-        """Whether the file begins with what was taken."""
+        """Returns True if the file still begins with the part that was read."""
         found = os.fstat(file.fileno())
         if self.reached and (found.st_ino != self._file_id or found.st_size < self.reached):
             return False
@@ -108,7 +108,7 @@ class Journal:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None."""
+    """Returns a finite number, or None."""
     kind = type(value)  # what JSON holds has no subclasses; asked of each of millions of values
     return value if (kind is float or kind is int) and -LARGEST <= value <= LARGEST else None
 
@@ -126,7 +126,7 @@ def list_of(value: object) -> Sequence[object]:
 
 
 def shown(value: object) -> str:
-    """A short text or name, as a page or a terminal shows it."""
+    """Returns a short text or name, as a page or a terminal shows it."""
     return visible(text(value))
 
 
@@ -135,7 +135,7 @@ def text(value: object) -> str:
 
 
 def from_json(contents: bytes) -> object:
-    """Of JSON as Python writes it, four times as fast as Python reads it. Raises `ValueError` or `RecursionError`."""
+    """Decodes JSON as Python writes it, four times as fast as Python reads it. Raises `ValueError` or `RecursionError`."""
     try:
         return msgspec.json.decode(contents)
     except (msgspec.MsgspecError, UnicodeError):  # NaN, infinities, halves of surrogates, or no JSON at all

@@ -1,4 +1,4 @@
-"""Who did what when: the trace of a run by rows, at the detail that a picture of some width can show."""
+"""Lanes of a run: its trace by rows, at the detail that a picture of some width can show."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from roll.view.journal import from_json, number, shown, text, whole
 LARGEST_FILE = 64 << 20
 """Bytes of one trace file, unpacked; `roll.core.record.trace` ends one far below."""
 MOST_SPANS = 2_000_000
-"""Of one run, about 150 MB; older ones are left out."""
+"""Spans of one run, about 150 MB; older ones are left out."""
 KINDS = 64
 """Kinds of a row that are told apart where they are too short to be drawn alone."""
 
 
 class Spans(NamedTuple):
-    """Columns: from and to in seconds, what, and what is known about some of them."""
+    """Columns: beginnings and ends in seconds, names, and arguments of some spans."""
 
     begin: NDArray[np.float64]
     end: NDArray[np.float64]
@@ -37,18 +37,18 @@ class Spans(NamedTuple):
 
 @dataclass(slots=True)
 class Stretch:
-    """What is drawn of a lane from one moment to another: a span, or several that are too short to be drawn alone."""
+    """Drawn part of a lane, from one moment to another: a span, or several that are too short to be drawn alone."""
 
     begin: float
     end: float
     what: str
-    """The name of the span, or the kind of what took most of the time."""
+    """The name of the span, or the kind that took most of the time."""
     count: int
     args: dict[str, float | str] | None
-    """What is known about a span that is alone."""
+    """Arguments of a span that is alone."""
 
     def plain(self) -> list[object]:
-        """As the page reads it."""
+        """Returns it as the page reads it."""
         return [self.begin, self.end, self.what, self.count, self.args]
 
 
@@ -73,8 +73,8 @@ class Lane:
         self.kinds = list(kinds)[:KINDS]
 
     def drawn(self, begin: float, end: float, width: int) -> list[Stretch]:
-        """The spans between two times: those that are wider than a column one by one; the others as what took most of each
-        column."""
+        """Returns the spans between two times: those wider than a column one by one; the others as the kind that took most of
+        each column."""
         column = (end - begin) / width
         seen = (self.begin < end) & (self.end >= begin)
         wide = np.flatnonzero(seen & (self.end - self.begin >= column))
@@ -87,7 +87,7 @@ class Lane:
         return sorted(found, key=lambda one: one.begin)
 
     def shares(self, begin: float, end: float) -> dict[str, float]:
-        """Seconds of each kind between two times."""
+        """Returns the seconds of each kind between two times."""
         inside = np.clip(np.minimum(self.end, end) - np.maximum(self.begin, begin), 0, None)
         seconds = np.bincount(self._kind, weights=inside, minlength=len(self.kinds))
         return {kind: float(seconds[i]) for i, kind in enumerate(self.kinds) if seconds[i] > 0}
@@ -123,7 +123,7 @@ class Lanes:
         self.problem = ""
 
     def look(self) -> bool:
-        """Returns whether anything has changed."""
+        """Returns True if anything has changed."""
         paths = sorted((self._folder / "trace").glob("trace-*.json.gz"))
         changed = False
         for path in paths:
@@ -159,12 +159,12 @@ class Lanes:
         return self._rows
 
     def borders(self) -> tuple[float, float]:
-        """The first and the last moment, in seconds."""
+        """Returns the first and the last moment, in seconds."""
         ends = [(float(row.begin[0]), float(row.end.max())) for row in self.rows]
         return (min(begin for begin, _ in ends), max(end for _, end in ends)) if ends else (0.0, 0.0)
 
     def phases(self, group_id: int) -> list[tuple[str, float]]:
-        """What became of a group, and when."""
+        """Returns the events of a group, with their times."""
         return next((found for _, file in list(self._files.values()) if (found := file.phases.get(group_id))), [])
 
     def picture(self, begin: float | None, end: float | None, width: int) -> dict[str, object]:
@@ -187,7 +187,7 @@ class ParsedTrace(NamedTuple):
     spans: dict[str, Spans]
     """By row."""
     phases: dict[int, list[tuple[str, float]]]
-    """Of each group: what began, and when."""
+    """Beginnings of each group's phases: name and time."""
 
 
 def parsed(contents: bytes) -> ParsedTrace:
@@ -227,5 +227,5 @@ def _known(args: dict[str, object]) -> dict[str, float | str]:
 
 
 def kind_of(name: str) -> str:
-    """A name without its numbers: `step 12` and `step 13` are of one kind."""
+    """Returns a name without its numbers: `step 12` and `step 13` are of one kind."""
     return re.sub(r"\d+", "#", name)

@@ -1,4 +1,4 @@
-"""Who takes part in a run whose groups lie in a database in its folder: the trainer and the explorers, and what each does.
+"""Processes of a run whose groups lie in a database in its folder: the trainer and the explorers, and their work.
 
 The file is opened for reading alone. A database elsewhere is not asked: a page over files makes no connections."""
 
@@ -22,11 +22,11 @@ from roll.view.journal import number, shown, whole
 RECENT_S = 60.0
 """Rates are those of the last so many seconds."""
 SILENT_S = 10.0
-"""A process that is alive, and has given no sign of life for so long, is said to be silent."""
+"""A living process that has given no sign of life for so long is said to be silent."""
 WAIT_S = 2.0
-"""For a transaction of the run."""
+"""Limit of the wait for a transaction of the run."""
 STATES = ("in_flight", "buffered", "trained", "dropped")
-"""Of groups."""
+"""States of groups."""
 MEMBER = [members.c[name] for name in ("name", "role", "state", "host", "beat", "served", "devices")]
 
 
@@ -38,7 +38,7 @@ class Members:
         """The last sign of life of each process, and when it was seen first."""
 
     def rows(self) -> list[dict[str, object]]:
-        """Empty where there is no database. Raises `OSError` or `ValueError` if it cannot be read."""
+        """Returns the rows; none where there is no database. Raises `OSError` or `ValueError` if it cannot be read."""
         now = time.time()
         found = self._asked(select(runs.c.newest), select(*MEMBER).order_by(members.c.joined_at), work_since(now - RECENT_S))
         if found is None:
@@ -49,7 +49,7 @@ class Members:
         return [self._row(member, done.get(member.name), newest, now) for member in joined]
 
     def owners(self) -> dict[int, str]:
-        """The explorer of each group. Raises as `rows`."""
+        """Returns the explorer of each group. Raises as `rows`."""
         last = max(self._owners, default=-1)
         found = self._asked(select(groups.c.id, groups.c.member).where(groups.c.id > last))
         if found is None:
@@ -97,7 +97,7 @@ class Members:
 
 
 def work_since(since: float) -> Select[Any]:
-    """What each explorer has done: `recent` and `tokens` since a time."""
+    """Selects the work of each explorer: `recent` and `tokens` since a time."""
     of, recent = groups.c, groups.c.completed_at > since
     return select(
         of.member,

@@ -1,5 +1,5 @@
-"""The curves of a run: metrics.jsonl as columns, and the dozen charts that say how a run is doing. All other metrics are found by
-name. Pure but for the reading."""
+"""The curves of a run: metrics.jsonl as columns, and the dozen charts that show the state of a run. All other metrics are found
+by name. Pure but for the reading."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from roll.reports.verdict import Curve
 from roll.view.journal import Journal, Place, Row, number, shown, whole
 
 MOST_VALUES = 10_000_000
-"""Of one run, about 160 MB; rows that come later are left out, and their values counted."""
+"""Values of one run, about 160 MB; later rows are left out, and their values counted."""
 MOST_DRAWN = 1_000
-"""Points of a curve that a page is sent: more than a chart has columns."""
+"""Points of a curve that a page gets: more than a chart has columns."""
 LOWEST, HIGHEST = "/lowest engine", "/highest engine"
-"""Behind the name of a metric that is measured of each engine (`name/0`, `name/1`, ...): the envelope over engines."""
+"""Behind the name of a metric that each engine has (`name/0`, `name/1`, ...): the envelope over engines."""
 ELAPSED, SPEED = "time/elapsed_s", "throughput/response_tokens_per_s"
 
 
@@ -35,7 +35,7 @@ class Metrics(Journal):
 
     @property
     def last(self) -> dict[str, float]:
-        """The value of each metric at its last step."""
+        """Returns the value of each metric at its last step."""
         return {name: values[-1] for name, (_, values) in self._curves.items()}
 
     def take(self, row: Row, place: Place) -> None:
@@ -61,7 +61,7 @@ class Metrics(Journal):
         return sorted(self._curves)
 
     def curve(self, name: str, since: int = -1) -> Curve:
-        """The values of steps after `since`; empty where there are none."""
+        """Returns the values of steps after `since`; empty where there are none."""
         for ending, choose in ((LOWEST, min), (HIGHEST, max)):
             if name.endswith(ending):
                 of_engine = re.compile(re.escape(name.removesuffix(ending)) + r"/\d+")
@@ -71,7 +71,7 @@ class Metrics(Journal):
         return Curve(steps[at:], values[at:])
 
     def clock(self) -> dict[int, tuple[float, float]]:
-        """Step -> seconds and response tokens since the run began, a run that was resumed going on where it had been."""
+        """Returns step -> seconds and response tokens since the run began, a run that was resumed going on where it had been."""
         speed = dict(zip(*self.curve(SPEED), strict=True))
         seconds = tokens = before = 0.0
         found = {}
@@ -97,7 +97,8 @@ def _put(curve: tuple[array[int], array[float]], step: int, value: float) -> Non
 
 
 def thinned(curve: Curve, most: int = MOST_DRAWN) -> Curve:
-    """At most about `most` points: of each stretch of a longer curve its lowest and its highest, so that no peak is lost."""
+    """Returns at most about `most` points: the lowest and the highest of each stretch of a longer curve, so that no peak is
+    lost."""
     count = len(curve.steps)
     if count <= most:
         return curve
@@ -120,7 +121,7 @@ def _envelope(curves: Sequence[Curve], choose: Callable[[float, float], float]) 
 
 class ChartLine(NamedTuple):
     name: str
-    """Of the metric."""
+    """Name of the metric."""
     label: str
     low: str | None = None
     """Metric that is the lower border of a band around the line."""
@@ -130,11 +131,11 @@ class ChartLine(NamedTuple):
 class Panel(NamedTuple):
     title: str
     lines: tuple[tuple[str, str], ...]
-    """Regular expression of the names, and the label; `\\1` in a label is what the first parentheses found."""
+    """Regular expression of the names, and the label; `\\1` in a label is the match of the first parentheses."""
     good: str
-    """Where it should be, in a few words."""
+    """The good range, in a few words."""
     meaning: str
-    """A sentence: what it is, or what to do where it is not good."""
+    """A sentence: its meaning, or a remedy where it is not good."""
     bound: bool = False
     """Draw the staleness bound, too."""
     instead: tuple[tuple[str, str], ...] = ()
@@ -173,7 +174,7 @@ PANELS = (
 
 
 def panels(names: Collection[str]) -> list[dict[str, Any]]:
-    """The charts of a run that has these metrics, as plain values."""
+    """Returns the charts of a run that has these metrics, as plain values."""
     found = []
     for panel in PANELS:
         lines = list(_lines(panel.lines, names)) or list(_lines(panel.instead, names))
@@ -184,18 +185,18 @@ def panels(names: Collection[str]) -> list[dict[str, Any]]:
 
 
 def titles(names: Collection[str]) -> dict[str, str]:
-    """The first metric of each chart, and what people call it."""
+    """Returns the first metric of each chart, and its usual name."""
     return {panel["lines"][0]["name"]: panel["title"] for panel in panels(names)}
 
 
 def curve_names(panels: list[dict[str, Any]]) -> list[str]:
-    """What is to be known to draw them."""
+    """Returns the names of the metrics that the panels draw."""
     lines = [line for panel in panels for line in panel["lines"]]
     return list(dict.fromkeys(name for line in lines for name in (line["name"], line["low"], line["high"]) if name))
 
 
 def chart_line(name: str, label: str, names: Collection[str]) -> ChartLine:
-    """With the band that belongs to it: a confidence interval, or the lowest and the highest engine."""
+    """Returns a line with its band: a confidence interval, or the lowest and the highest engine."""
     if f"{name}/low" in names and f"{name}/high" in names:
         return ChartLine(name, label, f"{name}/low", f"{name}/high")
     if f"{name}/1" in names:

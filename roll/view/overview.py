@@ -21,9 +21,9 @@ class Overview:
     def __init__(self, folders: Sequence[Path]) -> None:
         self._runs = Runs(folders)
         self._readers: dict[Path, RunReader] = {}
-        """Of runs that are not over: what was read of them is not read again."""
+        """Readers of runs that are not over: nothing is read twice."""
         self._rows: dict[Path, tuple[float, dict[str, Any]]] = {}
-        """When the run last wrote something, and its row."""
+        """Time of the run's last write, and its row."""
 
     def rows(self) -> list[dict[str, Any]]:
         places = self._runs.places()
@@ -62,7 +62,7 @@ def row_of(name: str, run: RunReader) -> dict[str, Any]:
 
 
 def _best(run: RunReader, summary: dict[str, object]) -> dict[str, Any] | None:
-    """The best checkpoint, where the run keeps it; else the best validation. None: there is neither."""
+    """Returns the best checkpoint, where the run keeps it; else the best validation. None: there is neither."""
     best = mapping(summary.get("best"))
     if best and (value := number(best.get("value"))) is not None:
         return {"metric": shown(best.get("metric")), "value": value, "step": whole(best.get("step"))}

@@ -1,4 +1,4 @@
-"""What the page can ask, by name: plain questions to plain values, the same behind the server and inside a report; and the page:
+"""Questions of the page, by name: plain questions to plain values, the same behind the server and inside a report; and the page:
 its style and scripts as texts that a server sends, or one HTML file with the answers that it may ask for inside.
 
 The policy of that file lets run its own scripts alone, by their hashes, and asks no server for anything."""
@@ -21,7 +21,7 @@ from roll.view.runs import MOST_COMPARED, Runs, compared, weighed
 MOST_NAMES = 200
 """Curves of one question."""
 MOST_PLACES = 200
-"""Other places of a prompt that are shown."""
+"""Most other places of a prompt that are shown."""
 
 
 class Question:
@@ -42,7 +42,8 @@ class Question:
 
 
 def answer(runs: Runs, what: str, question: Question) -> Any:
-    """Raises `LookupError` for what does not exist, `ValueError` for a question that makes no sense."""
+    """Answers a question of the page. Raises `LookupError` for a missing thing, `ValueError` for a question that makes no
+    sense."""
     return QUESTIONS[what](runs, question)
 
 
@@ -51,7 +52,7 @@ def _runs(runs: Runs, question: Question) -> object:
 
 
 def _curves(runs: Runs, question: Question) -> object:
-    """Those of the panels, if no names are given."""
+    """Returns the named curves; without names those of the panels."""
     run = _run(runs, question)
     names = question.all("name") or curve_names(run.status()["panels"])
     found = run.curves(names[:MOST_NAMES], int(question.get("since", "-1")))
@@ -65,7 +66,7 @@ def _groups(runs: Runs, question: Question) -> object:
 
 
 def _clock(runs: Runs, question: Question) -> object:
-    """`[step, seconds, tokens]`, as many as a chart has points."""
+    """Returns `[step, seconds, tokens]`, as many as a chart has points."""
     found = [[step, round(seconds, 3), round(tokens)] for step, (seconds, tokens) in _run(runs, question).clock().items()]
     every = max(1, -(-len(found) // MOST_DRAWN))
     return found[::every] + (found[-1:] if (len(found) - 1) % every else [])
@@ -79,7 +80,7 @@ def _group(runs: Runs, question: Question) -> Any:
 
 
 def _prompt(runs: Runs, question: Question) -> object:
-    """The same prompt at other steps, and in the runs that are named besides."""
+    """Returns the same prompt at other steps, and in the other named runs."""
     uid = question.get("uid")
     found = [{"run": name, **one} for name in question.all("run") for one in runs.run(name).same_prompt(uid)]
     return {"prompt": prompt_of(uid), "total": len(found), "places": found[:MOST_PLACES]}
@@ -95,7 +96,7 @@ def _run(runs: Runs, question: Question) -> RunReader:
 
 
 def rounded(value: float) -> float:
-    """Six digits are more than a curve can show, and half as long."""
+    """Rounds to six digits: more than a curve can show, and half as long."""
     return float(f"{value:.6g}")
 
 
@@ -118,7 +119,7 @@ QUESTIONS: Mapping[str, Callable[[Runs, Question], object]] = {
 T = TypeVar("T")
 
 MOST_ROWS = 20_000
-"""Groups of a run that the table has; of more, these are spread over all."""
+"""Groups of a run in the table; of more, these are spread over all."""
 MOST_CONTENT = 32_000_000
 """Bytes of rollouts, of all runs together."""
 COLUMNS = 3_000
@@ -126,7 +127,7 @@ COLUMNS = 3_000
 
 
 def report(runs: Runs, groups: int) -> bytes:
-    """`groups`: how many of each run have their rollouts in it. Raises `ValueError` if there is no run."""
+    """`groups`: number of groups in each run whose rollouts are included. Raises `ValueError` if there is no run."""
     data = json.dumps(collected(runs, groups), separators=(",", ":"), allow_nan=False)
     style, chart, script = assets()
     allowed = " ".join(f"'{_hash(each)}'" for each in (chart, script))
@@ -141,7 +142,7 @@ def report(runs: Runs, groups: int) -> bytes:
 
 
 def collected(runs: Runs, groups: int) -> dict[str, Any]:
-    """The answers, by question and run."""
+    """Returns the answers, by question and run."""
     known = answer(runs, "runs", Question([]))[:MOST_COMPARED]
     if not known:
         raise ValueError("there is no run: a run is a folder with config.yaml and metrics.jsonl")
@@ -176,7 +177,7 @@ def collected(runs: Runs, groups: int) -> dict[str, Any]:
 
 
 def _contents(runs: Runs, name: str, most: int, room: int) -> Iterator[tuple[str, object]]:
-    """Rollouts of groups that are spread over the run, as many as there is room for."""
+    """Yields rollouts of groups that are spread over the run, as many as there is room for."""
     run = runs.run(name)
     run.look(run.samples)
     for key in spread(list(run.samples.groups), most):
@@ -197,7 +198,7 @@ def _rows(runs: Runs, name: str, readable: Container[str]) -> dict[str, object]:
 
 
 def spread(values: Sequence[T], most: int) -> list[T]:
-    """At most so many, evenly over all of them, the first and the last included."""
+    """Returns at most so many, evenly over all of them, the first and the last included."""
     if len(values) <= most or most < 2:
         return list(values[: max(most, 0)])
     return [values[i * (len(values) - 1) // (most - 1)] for i in range(most)]
@@ -217,9 +218,9 @@ MODULES = (
 class Assets(NamedTuple):
     style: str
     chart: str
-    """uPlot, as it was released."""
+    """uPlot, as released."""
     script: str
-    """The modules as one: what they import from each other is there already."""
+    """The modules as one: imports from each other are resolved."""
 
 
 def assets() -> Assets:

@@ -40,7 +40,7 @@ LATEST = ("summary.json", "metrics.jsonl", "groups.jsonl", "samples.jsonl")
 
 
 class RunReader:
-    """May be used by several threads: of the curves, the groups and the lanes, one reads each at a time."""
+    """One run; several threads may use it: of the curves, the groups and the lanes, one reads each at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class RunReader:
         self.lanes = Lanes(folder)
         self._members: Members | None = None
         self.problems: dict[str, str] = {}
-        """By file, why it cannot be read."""
+        """File -> the reason why it cannot be read."""
         self._pieces: Pieces | None = None
 
     @property
@@ -65,7 +65,7 @@ class RunReader:
         return self._whole_file("summary.json", json.loads)
 
     def _whole_file(self, name: str, parse: Callable[[bytes], object]) -> dict[str, object]:
-        """Empty, with a problem, where the file says nothing."""
+        """Returns the file's content; empty, with a problem, where it has none."""
         self.problems.pop(name, None)
         try:
             with open_inside(self.folder, name) as file:
@@ -119,7 +119,7 @@ class RunReader:
         return found
 
     def _verdict(self, state: str, summary: Mapping[str, object], config: Mapping[str, object]) -> Verdict | None:
-        """None of a run that trains nothing."""
+        """Returns None for a run that trains nothing."""
         if config.get("mode") in ("bench", "explore"):
             return None
         counts = mapping(summary.get("groups"))
@@ -128,7 +128,7 @@ class RunReader:
         return with_best(found, summary)
 
     def _validation(self) -> dict[str, object] | None:
-        """The newest."""
+        """Returns the newest validation."""
         curves = {name: self.metrics.curve(name) for name in (ACCURACY, SCORE, ERRORS, ROLLOUTS)}
         step = max((curves[name].steps[-1] for name in (ACCURACY, ERRORS) if len(curves[name].steps)), default=None)
         newest = {name: curve.values[-1] for name, curve in curves.items() if len(curve.steps) and curve.steps[-1] == step}
@@ -136,7 +136,7 @@ class RunReader:
         return found and found._asdict()
 
     def curves(self, names: list[str], since: int = -1) -> dict[str, Curve]:
-        """With `since` all points after that step; else few enough to be drawn."""
+        """Returns all points after step `since`, if given; else few enough to be drawn."""
         with self._curving:
             self.look(self.metrics)
             found = {name: self.metrics.curve(name, since) for name in names}
@@ -160,14 +160,14 @@ class RunReader:
         return page(self.groups(), selection)
 
     def funnel(self) -> dict[str, object]:
-        """EndedGroups with their reasons, as the journal has them; what is under way, as the summary says."""
+        """Returns ended groups with their reasons, as the journal has them, and running ones, from the summary."""
         with self._grouping:
             self.look(self.statuses)
             statuses = [[status, reason, count] for (status, reason), count in sorted(self.statuses.counts.items())]
             return {"counts": _counts(self.summary), "statuses": statuses}
 
     def content(self, key: str) -> dict[str, object] | None:
-        """The rollouts of a group at a step; None if they were not written down, or are there no more."""
+        """Returns the rollouts of a group at a step; None if they were not recorded, or exist no more."""
         with self._grouping:
             self.look(self.samples)
             group = self.samples.groups.get(key)
@@ -183,7 +183,7 @@ class RunReader:
         return found | {"phases": phases, "images": self._seen(found)}
 
     def _seen(self, found: Mapping[str, Any]) -> dict[str, str]:
-        """Thumbnails of what is named in the texts of a group's content."""
+        """Returns thumbnails of the images that the texts of a group's content name."""
         texts = [found["prompt"]]
         for sample in found["samples"]:
             texts += [sample.get("prompt", ""), *(turn["observation"] for turn in sample["turns"])]
@@ -194,14 +194,14 @@ class RunReader:
         return thumbnails(self.folder, texts)
 
     def newest(self) -> dict[str, object] | None:
-        """A rollout of the last step that wrote some down; None before that."""
+        """Returns a rollout of the last step that recorded some; None before that."""
         with self._grouping:
             self.look(self.samples)
             group = max(self.samples.groups.values(), key=lambda group: (group.step, group.group_id or -1), default=None)
             return None if group is None else first_rollout(self.samples, group)
 
     def same_prompt(self, uid: str) -> list[dict[str, object]]:
-        """Where the prompt occurs whose rollouts can be read, in any epoch."""
+        """Lists the prompt's groups whose rollouts can be read, of all epochs."""
         with self._grouping:
             self.look(self.samples)
             wanted = prompt_of(uid)
@@ -214,7 +214,7 @@ class RunReader:
             return self.lanes.picture(begin, end, width)
 
     def _of_members(self, ask: Callable[[Members], T]) -> T | None:
-        """None without a database; then SQLAlchemy is not imported."""
+        """Returns None without a database; then SQLAlchemy is not imported."""
         self.problems.pop("members", None)
         if not os.path.lexists(self.folder / DATABASE):
             return None
@@ -228,7 +228,7 @@ class RunReader:
             return None
 
     def _events(self, summary: Mapping[str, object]) -> list[dict[str, str]]:
-        """What the user should know, the gravest first."""
+        """Lists events that the user should know, the gravest first."""
         found = [{"level": "error", "text": shown(problem)} for problem in self.problems.values()]
         for journal in (self.metrics, self.statuses, self.samples):
             if lost := journal.damaged + journal.left_out:
@@ -247,8 +247,8 @@ class RunReader:
 
 
 def state_of(summary: Mapping[str, object], changed: float) -> tuple[str, str]:
-    """State and reason: what the summary says, and `crashed` if the process that it names is gone. `changed`: when the run last
-    wrote something."""
+    """Returns state and reason: those of the summary, and `crashed` if the process that it names is gone. `changed`: time of the
+    run's last write."""
     state, reason = shown(summary.get("status")), shown(summary.get("reason"))
     if not summary:
         return "unknown", "there is no summary.json"
@@ -261,7 +261,7 @@ def state_of(summary: Mapping[str, object], changed: float) -> tuple[str, str]:
 
 
 def left_s(summary: Mapping[str, object], max_steps: int | None) -> float | None:
-    """Seconds to the end, if all steps take as long as those of this process did."""
+    """Returns the seconds to the end, if all steps take as long as those of this process did."""
     wall, step, first = (number(summary.get(key)) for key in ("wall_s", "steps", "resumed_from_step"))
     done = (step or 0) - (first or 0)
     return wall / done * (max_steps - (step or 0)) if wall and done > 0 and max_steps is not None else None
@@ -273,7 +273,8 @@ def last_step(metrics: Metrics) -> int | None:
 
 
 def _audit(name: str, audit: Mapping[str, object]) -> dict[str, object]:
-    """What an environment or a reward paid before training, and to whom most of those that cannot do the task."""
+    """Returns the payments of an environment or a reward before training, and the best-paid of the players that cannot do the
+    task."""
     earned = {shown(kind): number(mean) or 0.0 for kind, mean in mapping(audit.get("earned")).items()}
     best = max((kind for kind in earned if kind not in ("reference", "random")), key=lambda kind: earned[kind], default="")
     told = {told: [shown(each) for each in list_of(audit.get(told))] for told in ("problems", "notes", "changed")}

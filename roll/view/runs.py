@@ -1,5 +1,5 @@
-"""The runs below some folders, by name, and runs beside each other: where their configurations differ, what they reached, in what
-time. A name is looked up among those that were found: none leads anywhere else."""
+"""The runs below some folders, by name, and comparisons of runs: differences of configurations, results and times. A name is
+looked up among the found ones: none leads anywhere else."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from roll.view.metrics import Metrics, titles
 from roll.view.run import RunReader, last_step
 
 DEEPEST = 4
-"""Folders below a given one in which runs are looked for."""
+"""Depth of the search for runs below a given folder."""
 MOST_RUNS = 1_000
 MOST_NAMED = 10
 MOST_OPEN = 8
-"""Runs that are held in memory, with what was read of them; as many as can be compared."""
+"""Runs that are held in memory, with their read files; as many as can be compared."""
 METRICS = "metrics.jsonl"
 SIGNS = (METRICS, "summary.json", "groups.jsonl")
 
@@ -40,7 +40,7 @@ class Runs:
         self._lock = Lock()
 
     def places(self) -> dict[str, Path]:
-        """The folder of each run, the newest first."""
+        """Returns the folder of each run, the newest first."""
         found: dict[str, Path] = {}
         for folder in self._folders:
             for path in _below(folder, DEEPEST):
@@ -72,7 +72,7 @@ class Runs:
 
 
 def _below(folder: Path, deepest: int) -> Iterator[Path]:
-    """Folders of runs, without following a link."""
+    """Yields folders of runs, without following a link."""
     if is_run(folder):
         yield folder
         folder, deepest = folder / "explorers", 1
@@ -85,7 +85,7 @@ def _below(folder: Path, deepest: int) -> Iterator[Path]:
 
 
 def check_run(folder: Path) -> None:
-    """Raises `ValueError` for what is no folder, and for a folder of runs, with their names."""
+    """Raises `ValueError` for a path that is no folder, and for a folder of runs, with their names."""
     if not folder.is_dir():
         raise ValueError("there is no such folder")
     if not is_run(folder) and (names := [visible(str(path)) for path in _below(folder, DEEPEST)]):
@@ -100,10 +100,10 @@ def is_run(folder: Path) -> bool:
 MOST_COMPARED = 8
 MOST_WEIGHED = 200
 MOST_READ = 1 << 20
-"""Bytes of metrics."""
+"""Most bytes of metrics."""
 LAG = "staleness/mean"
 MOST_KEYS = 20_000
-"""Of one configuration."""
+"""Keys of one configuration."""
 ABSENT = "–"
 
 
@@ -122,8 +122,8 @@ def compared(runs: Mapping[str, RunReader]) -> dict[str, Any]:
 
 
 def weighed(places: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """Seconds of a step against staleness, of the later half of each run's steps; `best`: no other beats it in both. Runs with
-    long journals are left out: what a sweep leaves behind is short."""
+    """Returns seconds of a step against staleness, of the later half of each run's steps; `best`: no other beats it in both. Runs
+    with long journals are left out: those of a sweep are short."""
     short = [(name, place / METRICS) for name, place in places.items() if _size(place / METRICS) <= MOST_READ]
     rows: list[dict[str, Any]] = []
     for name, file in short[:MOST_WEIGHED]:
@@ -146,7 +146,7 @@ def _size(file: Path) -> float:
 
 
 def reached(run: RunReader) -> dict[str, float | None]:
-    """The best accuracy and reward, and how fast the best was reached."""
+    """Returns the best accuracy and reward, and the time to the best."""
     clock = run.clock()
     seconds, tokens = list(clock.values())[-1] if clock else (0.0, 0.0)
     validation, reward = run.metrics.curve(ACCURACY), run.metrics.curve(REWARD)
@@ -163,12 +163,12 @@ def reached(run: RunReader) -> dict[str, float | None]:
 
 
 def time_of(clock: Mapping[int, tuple[float, float]], step: int) -> float | None:
-    """Seconds from the beginning of the run to the end of a step."""
+    """Returns the seconds from the beginning of the run to the end of a step."""
     return clock[step][0] if step in clock else 0.0 if step == 0 else None
 
 
 def differences(configs: list[dict[str, object]]) -> list[list[str]]:
-    """`[key, value in each]` of the keys whose values are not all equal."""
+    """Returns `[key, value in each]` of the keys whose values are not all equal."""
     flat = [dict(flattened(config)) for config in configs]
     keys = list(dict.fromkeys(key for one in flat for key in one))
     rows = ((key, [one.get(key, ABSENT) for one in flat]) for key in keys)
@@ -188,7 +188,7 @@ def flattened(config: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def metric_differences(first: Metrics, second: Metrics, step: int | None) -> Iterator[tuple[str, float | None, float | None]]:
-    """The value of each metric of either run at a step, or the last one before it; None: at the end."""
+    """Yields the value of each metric of either run at a step, or the last one before it; None: at the end."""
     for name in sorted({*first.names(), *second.names()}):
         yield name, _until(first.curve(name), step), _until(second.curve(name), step)
 

@@ -1,4 +1,4 @@
-"""samples.jsonl by group: where the rollouts of each group lie in the file, and what is needed to choose among them."""
+"""samples.jsonl by group: places of each group's rollouts in the file, and the figures to choose among them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from roll.view.journal import Journal, Place, Row, number, shown, whole
 
 SORTS = ("step", "reward", "length", "group")
 MOST_SAMPLES = 1_000_000
-"""Of one run, about 250 MB; later ones are left out, and counted."""
+"""Rollouts of one run, about 250 MB; later ones are left out, and counted."""
 
 
 class Kept(NamedTuple):
-    """A rollout that was written down."""
+    """A recorded rollout."""
 
     place: Place
     member: int
@@ -26,7 +26,7 @@ class Kept(NamedTuple):
     reward: float | None
     tokens: int
     cut: bool
-    """Whether its response ended for want of tokens."""
+    """True if its response was cut off at the token limit."""
     begins: bool
     """False for the later turns of an episode whose turns are samples of their own."""
 
@@ -58,7 +58,7 @@ class KeptGroup(NamedTuple):
 
     @property
     def length(self) -> float | None:
-        """Response tokens of a rollout."""
+        """Mean response tokens of a rollout."""
         return sum(sample.tokens for sample in self.samples) / self.rollouts if self.rollouts else None
 
     @property
@@ -67,7 +67,7 @@ class KeptGroup(NamedTuple):
 
 
 def key_of(step: int, group_id: int | None, uid: str) -> str:
-    """The name of a group at a step, as links have it."""
+    """Returns the name of a group at a step, as links have it."""
     return f"{step}/{uid if group_id is None else group_id}"
 
 
@@ -78,7 +78,7 @@ def mean(values: list[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Rollouts:
-    """Which rollouts of some groups, in which order."""
+    """Selection of the rollouts of some groups, and their order."""
 
     sort: str
     descending: bool
@@ -139,7 +139,7 @@ class Samples:
         return sum(file.damaged for file in self._files.values())
 
     def look(self) -> bool:
-        """As `Journal.look`. What lay in a file that has gone is forgotten."""
+        """As `Journal.look`. Rows of a file that is gone are forgotten."""
         own = self._folder / "explorers"
         explorers = [] if own.is_symlink() else [path for path in sorted(own.glob("*/")) if not path.is_symlink()]
         places = [self._folder, *explorers]
@@ -152,7 +152,7 @@ class Samples:
         return any([file.look() for file in self._files.values()]) or bool(gone)
 
     def take(self, row: Row, file: str, place: Place) -> bool:
-        """Returns whether it is a row of this journal."""
+        """Returns True if it is a row of this journal."""
         step, group_id, uid = whole(row.get("step")), whole(row.get("group_id")), shown(row.get("prompt_uid"))
         if step is None:
             return False
@@ -180,7 +180,8 @@ class Samples:
                 self._of_group[group.group_id].remove(key)
 
     def of(self, group_id: int, step: int) -> KeptGroup | None:
-        """Returns what is known of a group at a step. groups.jsonl may count the steps of a dropped group differently by one."""
+        """Returns the known rollouts of a group at a step. groups.jsonl may count the steps of a dropped group differently by
+        one."""
         keys = self._of_group.get(group_id, [])
         exact = key_of(step, group_id, "")
         return self.groups[exact if exact in keys else keys[-1]] if keys else None

@@ -18,12 +18,12 @@ SIDE = 160
 MOST = 32
 """Thumbnails of one group."""
 SMALL = 8 << 10
-"""Bytes of a PNG; what would be larger is a JPEG."""
+"""Bytes of a PNG; larger ones become a JPEG."""
 
 
 def thumbnails(folder: Path, texts: Iterable[str]) -> dict[str, str]:
-    """Of the first `MOST` images in these texts, by the names of their files. What cannot be shown is left out. `folder`: the
-    run's."""
+    """Draws the first `MOST` images in these texts, by the names of their files. Images that cannot be shown are left out.
+    `folder`: the run's."""
     found = dict[str, str]()
     for name in islice(dict.fromkeys(name for text in texts for name in names_in(text)), MOST):
         try:

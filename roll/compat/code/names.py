@@ -1,7 +1,7 @@
-"""ROLL's import paths that its users' files and code name, where this package has no module of that path.
+"""ROLL's import paths in its users' files and code, where this package has no module of that path.
 
-A finder behind Python's own answers for them: a module made of the names below, or, on the way to one, an empty package. What
-ROLL has there besides is refused by name when it is imported. Until such a path is, only the standard library is.
+A finder behind Python's own answers for them: a module made of the names below, or, on the way to one, an empty package. ROLL's
+other names there are refused when they are imported. Until such a path is, only the standard library is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REWARDS = {
     "multiple_choice_boxed_rule_reward_worker": ("roll.graders.rules", "MultipleChoiceBoxedRuleRewardWorker"),
     "reward_model_worker": ("roll.graders.by_model", "RewardModelWorker"),
 }
-"""The reward workers that `worker_cls` names: ROLL's, and ours of that form."""
+"""The reward workers that `worker_cls` names: ROLL's -> ours of that form."""
 NAMES: dict[str, tuple[str, str]] = {
     "roll.configs.worker_config": (_WORKERS, "WorkerConfig"),
     "roll.distributed.executor.worker": (_WORKERS, "RankInfo Worker"),
@@ -87,14 +87,14 @@ def _offered(module: str) -> tuple[str, dict[str, str]]:
 
 
 def place_of(path: str) -> str:
-    """Where a name of ROLL's is here; any other dotted path as it is."""
+    """Returns the place here of a name of ROLL's; any other dotted path as it is."""
     module, _, name = path.rpartition(".")
     source, names = _offered(module)
     return f"{source}.{names[name]}" if source and name in names else path
 
 
 def _further(module: str, names: Sequence[str]) -> Callable[[str], Any]:
-    """What such a module says of names that it has not, or not yet."""
+    """Returns the `__getattr__` of such a module: its answer about names that it lacks, or has not loaded yet."""
 
     def further(name: str) -> Any:
         if name in names:

@@ -1,4 +1,4 @@
-"""What a child process of RollRewardWorker runs: the worker itself, asked for one response at a time."""
+"""Child process of RollRewardWorker: runs the worker itself, asked for one response at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Dispatch(Enum):
-    """How ROLL hands a call to several workers. Here every call is one worker's."""
+    """ROLL's ways to hand a call to several workers. Here every call is one worker's."""
 
     ONE_TO_ALL = auto()
     ONE_TO_ALL_ONE = auto()
@@ -40,7 +40,7 @@ def register(*args: object, **kwargs: object) -> Callable[[F], F]:
 
 
 class Columns(dict[str, Any]):
-    """Values by key. A key that is not there is refused with those that are."""
+    """Values by key. A missing key is refused with a list of the others."""
 
     def __missing__(self, key: str) -> Any:
         raise KeyError(f"{key} is not in the batch, which has {', '.join(sorted(self)) or 'nothing'}")
@@ -51,7 +51,7 @@ class Columns(dict[str, Any]):
 
 
 class DataProto:
-    """Only what code that grades samples touches: columns, their slices, and `meta_info`."""
+    """The part of ROLL's class that code touches that grades samples: columns, their slices, and `meta_info`."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class DataProto:
         return len(next(iter((self.batch | self.non_tensor_batch).values()), ()))
 
     def __getitem__(self, item: Any) -> Any:
-        """A column by its key; else a DataProto of these rows."""
+        """Returns a column by its key; else a DataProto of these rows."""
         if isinstance(item, str):
             return self.batch[item] if item in self.batch else self.non_tensor_batch[item]
         rows = slice(item, item + 1 or None) if isinstance(item, int | np.integer) else item
@@ -119,7 +119,7 @@ class RewardChild:
         return graded(asyncio.run(answer) if inspect.iscoroutine(answer) else answer)
 
     def _batch(self, asked: Mapping[str, Any]) -> DataProto:
-        """One row, so without padding."""
+        """Returns one row, so without padding."""
         response, text = asked["response_ids"], asked["response_text"]
         if text and not response:  # a text that no engine has sampled
             response = default_tokenizer_provider(self._config.model_args).encode(text, add_special_tokens=False)
@@ -140,7 +140,7 @@ class RewardChild:
 
 
 def graded(output: Any) -> dict[str, Any]:
-    """The reward, and as its parts whatever else is one number: of the batch, and of meta_info["metrics"]."""
+    """Returns the reward, and as its parts every other single number: of the batch, and of meta_info["metrics"]."""
     if not isinstance(output, DataProto):
         raise TypeError(f"compute_rewards must return a DataProto, not {type(output).__name__}")
     if len(output) != 1:

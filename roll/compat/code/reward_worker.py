@@ -53,7 +53,7 @@ class RollRewardWorker(RewardWorker):
 
 
 def question(sample: Sample) -> dict[str, Any]:
-    """What the child is asked about: the columns of the row, as ROLL calls them, and the tokens."""
+    """Returns the question to the child: the columns of the row, by ROLL's names, and the tokens."""
     prompt = sample.prompt
     of_prompt = {"id": prompt.uid, "ground_truth": prompt.ground_truth, "tag": prompt.tag, "domain": prompt.domain}
     of_prompt["rollout_id"] = f"{prompt.uid}/{sample.index}"
@@ -67,7 +67,7 @@ def question(sample: Sample) -> dict[str, Any]:
 
 
 def as_raised(failure: CallFailed) -> Exception:
-    """A slip in the worker's code is known by its class; what else it raises, by its name."""
+    """Returns a slip in the worker's code as an error of its class, any other failure as a `RuntimeError`."""
     slip = next((cls for cls in SLIPS if cls.__name__ in failure.types), None)
     text = failure.text[1:-1] if slip is KeyError and failure.text[:1] in ("'", '"') else failure.text  # it quotes its own
     return RuntimeError(str(failure)) if slip is None else slip(text)

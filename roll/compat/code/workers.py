@@ -1,5 +1,5 @@
-"""The base class of ROLL's reward workers, what their constructors use, and small functions that ROLL's users' code imports, each
-from a module of its own there."""
+"""The base class of ROLL's reward workers, the helpers of their constructors, and small functions that ROLL's users' code
+imports, each from a module of its own there."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def get_logger() -> logging.Logger:
 
 @contextlib.contextmanager
 def all_seed(seed: int | None) -> Iterator[None]:
-    """The global generators of Python and numpy begin with the seed; afterwards they are where they were."""
+    """Seeds the global generators of Python and numpy; afterwards restores their states."""
     outside = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed)
@@ -54,15 +54,15 @@ def all_seed(seed: int | None) -> Iterator[None]:
 
 
 def contains_renderable_field(s: str, key: str) -> bool:
-    """Whether the text has a place {key}, {key:...}, {key.a} or {key[0]} to fill in."""
+    """Returns True if the text has a place {key}, {key:...}, {key.a} or {key[0]} to fill in."""
     return re.search(rf"\{{{re.escape(key)}(?!\w)[^}}]*\}}", s) is not None
 
 
 def default_parser_action_func(
     text: str, action_pattern: str, action_lookup: Mapping[Any, str] | None, special_token_list: Sequence[str] | None
 ) -> dict[str, Any]:
-    """What the first match of the pattern says. With two groups the first is what was thought, the second the action; its value
-    is the key in `action_lookup`, in upper or lower case, None if there is none."""
+    """Parses the first match of the pattern. With two groups the first is the thought, the second the action; its value is the
+    key in `action_lookup`, in upper or lower case, None if there is none."""
     for token in special_token_list or ():
         text = text.replace(token, "").strip()
     match = re.search(action_pattern, text, re.DOTALL)
@@ -86,7 +86,7 @@ _DEFAULTS: dict[str, Any] = {
     "response_length_penalty_coef": 0.0,
     "reward_manager_config": [],
 }
-"""Of ROLL's RewardConfig."""
+"""Defaults of ROLL's RewardConfig."""
 
 
 class WorkerConfig:
@@ -104,7 +104,7 @@ RewardConfig = WorkerConfig
 
 
 class PipelineConfig:
-    """What `initialize` is given: a reward worker knows its domain's block and the policy's model."""
+    """The argument of `initialize`: a reward worker knows its domain's block and the policy's model."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self.actor_train = self.actor_infer = SimpleNamespace(model_args=config.model_args)
@@ -168,7 +168,7 @@ def default_reward_model_provider(*args: Any, **kwargs: Any) -> Any:
 
 
 def default_tokenizer_provider(model_args: Any, model_name_or_path: str | None = None) -> Any:
-    """Of the policy, whose tokens a worker gets: `model_args` says so."""
+    """Loads the policy's tokenizer, whose tokens a worker gets: `model_args` names it."""
     from roll.strategies.model_folder import load_tokenizer
 
     return load_tokenizer(Path(model_name_or_path or model_args.model_name_or_path))

@@ -1,5 +1,5 @@
-"""What means something else here than in ROLL, on purpose, and is not read as ROLL means it (readings.py does that): told for a
-file of ROLL that it is about. Here what lies between rewards and the loss; report.py has the tasks."""
+"""Deliberate differences from ROLL's meaning that are not read as ROLL means them (readings.py does that): told for each file of
+ROLL that they concern. Here those between rewards and the loss; report.py has the tasks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Difference:
     key: str
     """For the page; `<name>` is a name of the user's own."""
     when: str
-    """The files that it is about, as text for the page."""
+    """The files concerned, as text for the page."""
     note: str
-    """What it means in ROLL, and what here."""
+    """Its meaning in ROLL, and here."""
     keys: Callable[[PPOConfig, Written], Iterable[str]]
-    """The keys of a file that it is about; none if it is not about the file."""
+    """The keys of a file that are concerned; none if the file is not."""
 
 
 def if_(key: str, holds: Callable[[Any], bool]) -> Callable[[PPOConfig, Written], list[str]]:
@@ -35,7 +35,7 @@ def if_(key: str, holds: Callable[[Any], bool]) -> Callable[[PPOConfig, Written]
 
 
 def where(key: str, when: str, note: str, holds: Callable[[Any], bool]) -> Difference:
-    """Difference of one key, for configurations that meet the condition."""
+    """Makes the difference of one key, for configurations that meet the condition."""
     return Difference(key, when, note, if_(key, holds))
 
 
@@ -52,7 +52,7 @@ def _takes_ratio(config: PPOConfig) -> bool:
 
 
 def _recomputed_there(config: PPOConfig) -> bool:
-    """ROLL's rule: base_config.py, `set_old_logprobs_status` and what calls it."""
+    """Follows ROLL's rule: base_config.py, `set_old_logprobs_status` and its caller."""
     if config.old_logprobs == "bypass":
         return False
     forced = config.old_logprobs == "recompute" or config.adv_estimator in ("step_reinforce", "gigpo")
@@ -60,7 +60,7 @@ def _recomputed_there(config: PPOConfig) -> bool:
 
 
 def _steps(config: PPOConfig) -> int:
-    """Optimiser steps of a pipeline step; 0 if the devices cannot be read."""
+    """Returns optimiser steps of a pipeline step; 0 if the devices cannot be read."""
     try:
         return optimizer_steps(config, config.actor_train)
     except (ValueError, ZeroDivisionError):

@@ -1,4 +1,4 @@
-"""ROLL's keys of models that see: its files of RLVR on images, and of agents with a VL env manager.
+"""ROLL's keys of vision-language models: its files of RLVR on images, and of agents with a VL env manager.
 
 ROLL knows by the model and the template that there are images; here `data_args.images` says it."""
 
@@ -25,7 +25,7 @@ def _named(value: object) -> bool:
 
 
 def _tells(value: object, file: Siblings) -> bool:
-    """Whether a name alone says that there are images."""
+    """Returns True if a name alone says that there are images."""
     data = value_at(file, ("actor_train", "data_args"))
     return _named(value) and not (isinstance(data, Mapping) and any(data.get(name) is not None for name in _SEEN))
 
@@ -42,7 +42,7 @@ def _freezes_towers(value: object, file: Siblings) -> bool:
 
 
 def sees(file: Siblings) -> bool:
-    """Whether the file is of a model that sees, by its options or by names."""
+    """Returns True if the file is of a vision-language model, by its options or by names."""
     data = value_at(file, ("actor_train", "data_args"))
     named = (("pretrain",), ("actor_train", "model_args", "model_name_or_path"), ("actor_train", "data_args", "template"))
     given = isinstance(data, Mapping) and any(data.get(name) is not None for name in _SEEN)

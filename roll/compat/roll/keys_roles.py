@@ -43,7 +43,7 @@ def _names_towers_only(value: object, block: Siblings) -> bool:
 
 
 def _adapters_on_one_rank(value: Any, block: Siblings) -> bool:
-    """Whether LoRA is asked for of a Megatron that does not divide the model, so that each device is a data-parallel rank."""
+    """Returns True if Megatron is asked for LoRA and does not divide the model, so that each device is a data-parallel rank."""
     model, options = block.get("model_args"), value.get("strategy_config") if isinstance(value, Mapping) else None
     if not isinstance(model, Mapping) or not model.get("lora_target") or value.get("strategy_name") != "megatron_train":
         return False

@@ -22,7 +22,7 @@ def trained(role: Any, file: Siblings) -> Mapping[str, object]:
 
 
 def column(name: str) -> Any:
-    """Of the rows that are trained, and of those that are evaluated."""
+    """Returns a reading of a column's name for the rows of training and of evaluation."""
 
     def read(column: object, file: Siblings) -> Mapping[str, object]:
         blocks = ("actor_train", "validation") if file.get("validation") else ("actor_train",)

@@ -1,4 +1,4 @@
-"""ROLL's keys of what is trained on: prompts, validation, rewards, environments."""
+"""ROLL's keys of training tasks: prompts, validation, rewards, environments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _has_devices(value: object, block: Siblings) -> bool:
 
 
 def _judging_model(devices: object, block: Siblings) -> dict[str, object]:
-    """The blocks of a role as the one block that they are here."""
+    """Joins the blocks of a role to the one block here."""
     model, strategy, sampling = (block.get(name) or {} for name in ("model_args", "strategy_args", "generating_args"))
     options = dict(strategy.get("strategy_config") or {})
     read = {"device_mapping": devices, "model_name_or_path": model.get("model_name_or_path")}
@@ -72,7 +72,7 @@ _TEMPLATES = choices(DataArguments, "template")
 
 
 def _is_name_of_rolls(template: object) -> bool:
-    """Whether it is a name, and neither one of ours nor one that is misspelt."""
+    """Returns True if it is a name, and neither one of ours nor one that is misspelt."""
     return isinstance(template, str) and not did_you_mean(template, map(str, _TEMPLATES), cutoff=0.8)
 
 
@@ -180,7 +180,7 @@ NOT_HERE = {
     "openreward_env": "asks OpenReward's servers for tasks and rewards",
     "atropos_env": "runs environments of Atropos, a framework of its own, and their data sets",
 }
-"""Environments of ROLL that need what no package has, and what that is."""
+"""Environments of ROLL that need something outside all packages, and its name."""
 YOUR_OWN = "write the dotted path of your own class"
 
 QUESTIONS = ("roll_math", "roll_qa")
@@ -202,7 +202,7 @@ def _by_gem_runner(manager: Any, block: Siblings) -> bool:
 
 
 _MANAGERS = {"train_env_manager": "actor_infer.generating_args", "val_env_manager": "validation.generating_args"}
-"""Where the sampling of each stands here."""
+"""Place here of each stage's sampling."""
 AGENTIC = (
     *(
         rule

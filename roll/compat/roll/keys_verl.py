@@ -1,4 +1,4 @@
-"""Keys of verl's asynchronous pipeline, and Trinity-RFT's interval, which people bring along: alone, or by verl's path."""
+"""Keys of verl's asynchronous pipeline, and Trinity-RFT's interval, which users bring along: alone, or by verl's path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _interval(value: int, block: Siblings) -> dict[str, object]:
 
 
 def _one_ahead(value: object, file: Siblings) -> dict[str, object]:
-    """Where no key says how far."""
+    """Reads the value where no key gives the distance."""
     trainer = file.get("trainer")
     said = _AHEAD in file or (isinstance(trainer, Mapping) and _AHEAD in trainer)
     return {} if said else {"async_generation_ratio": 1}
@@ -67,8 +67,8 @@ def _of_buckets(prefix: str) -> tuple[KeyRule, ...]:
 
 
 def _split(value: object, file: Siblings) -> tuple[int, int, int] | None:
-    """How many devices train, score by the reference and generate; None for what is no split of whole devices in which
-    generation has its own."""
+    """Returns the numbers of devices that train, score by the reference and generate; None if they split no whole devices in
+    which generation has its own."""
     nodes, per_node = file.get("num_nodes", 1), file.get("num_gpus_per_node")
     if not (isinstance(value, list) and len(value) == 4 and all(isinstance(each, int | float) for each in value)):
         return None

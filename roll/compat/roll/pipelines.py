@@ -1,5 +1,5 @@
-"""Which pipeline a configuration is for: the one that was started, unless its keys say otherwise; ROLL's pipelines that are not
-here are refused by name. And the top-level keys that `${...}` names."""
+"""Choice of a configuration's pipeline: the started one, unless the keys say otherwise; ROLL's pipelines that are not here are
+refused by name. And the top-level keys that `${...}` names."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ REFUSED = {name: ", ".join(f"`{key}`" for key in keys) for name, keys in _OTHERS
 
 
 def pipeline_of(mapping: Mapping[str, object], started: Pipeline | None = None) -> Pipeline:
-    """`started`: the pipeline that the user named; it decides where no key does. Raises `ConfigError` with one problem for a
-    pipeline that is not here."""
+    """Returns the pipeline of a file. `started`: named by the user; it decides where no key does. Raises `ConfigError` with one
+    problem for a pipeline that is not here."""
     for problem in _refused(mapping):
         raise ConfigError([problem])
     if rows := next((kind for key, kind in ROWS_KEYS.items() if key in mapping), None):
@@ -61,7 +61,7 @@ def pipeline_of(mapping: Mapping[str, object], started: Pipeline | None = None) 
 
 
 def _by_lengths(mapping: Mapping[str, object]) -> Pipeline:
-    """Guesses where nobody says, and neither prompts nor environments are written: an episode has one length, a prompt and its
+    """Guesses from lengths where neither prompts nor environments are written: an episode has one length, a prompt and its
     response have two."""
     rlvr, agentic = hints(RLVRConfig).keys(), hints(AgenticConfig).keys()
     if mapping.keys() & (rlvr - agentic):
@@ -70,7 +70,7 @@ def _by_lengths(mapping: Mapping[str, object]) -> Pipeline:
 
 
 def of_others(name: str, cls: object) -> str:
-    """The runs to which a key belongs that this kind lacks; else empty."""
+    """Returns the runs of another kind to which a key belongs that this kind lacks; else empty."""
     if cls is AgenticConfig:
         return "it belongs to RLVR runs" if name in hints(RLVRConfig) else ""
     if name in hints(EnvConfig):
@@ -117,7 +117,7 @@ _REFERENCE = re.compile(r"\$\{\s*([\w-]+)(?:[.\[][^{}:]*)?\s*\}")
 
 
 def references_in(value: object) -> set[str]:
-    """The top-level keys that `${...}` names anywhere in an unresolved configuration."""
+    """Returns the top-level keys that `${...}` names anywhere in an unresolved configuration."""
     if isinstance(value, Mapping):
         return set[str]().union(*map(references_in, value.values()))
     if isinstance(value, list):

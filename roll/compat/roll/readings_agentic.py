@@ -1,4 +1,4 @@
-"""Readings of agentic files: estimators, sampling, games; and what ROLL adds to such a file by itself (`meant`)."""
+"""Readings of agentic files: estimators, sampling, games; and ROLL's own additions to such a file (`meant`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from roll.compat.roll.readings import Path, Reading, Reads, blocks, number
 from roll.compat.roll.rule import DROP, value_at
 
 SOKOBAN_STEP = -0.1
-"""What every move costs; ROLL's game has no key for it."""
+"""Reward of every move; ROLL's game has no key for it."""
 
 
 def _estimator(mapping: Mapping[str, object]) -> Reads:
@@ -33,7 +33,7 @@ def _validation_sampling(mapping: Mapping[str, object]) -> Reads:
 
 
 def _games(mapping: Mapping[str, object], name: str) -> Iterator[tuple[Path, Mapping[str, object]]]:
-    """Path and env_config of the environments of this type."""
+    """Yields path and env_config of the environments of this type."""
     for path, block in blocks(mapping, "custom_envs"):
         config = block.get("env_config") or {}
         if block.get("env_type") == name and isinstance(config, Mapping):
@@ -103,8 +103,8 @@ _PIECE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<opens>\((?:\?P<\w+>|(?!
 
 
 def only_group(pattern: str, number: int) -> str | None:
-    """The pattern with the group `number` (from 1) as the only one that captures. None if it has fewer groups or one only, refers
-    to a group, or cannot be read: then it is left as it is."""
+    """Returns the pattern with the group `number` (from 1) as the only one that captures. None if it has fewer groups or one
+    only, refers to a group, or cannot be read: then it is left as it is."""
     try:
         groups = re.compile(pattern).groups
     except (re.error, RecursionError, OverflowError):
@@ -124,9 +124,9 @@ _GAMES = ("frozen_lake", "sokoban")
 class Meant:
     path: tuple[str, ...]
     value: Any
-    """As it was written; None where nothing was."""
+    """The written value; None if there is none."""
     target: object
-    """What to write instead; `DROP` for nothing."""
+    """The value to write instead; `DROP` for none."""
     note: str
 
 

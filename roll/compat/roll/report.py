@@ -1,5 +1,5 @@
-"""What is told of a file of ROLL: keys that mean something else here (differences.py; below those of the tasks), and keys left
-out whose default is another than ROLL's, where it matters."""
+"""Notes on a file of ROLL: keys that mean something else here (differences.py; below those of the tasks), and keys left out whose
+default differs from ROLL's, where it matters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DEFAULTS: tuple[tuple[str, Any, str], ...] = (
 
 
 def other_defaults(config: object, mapping: Mapping[str, object]) -> list[Note]:
-    """A note for each key of DEFAULTS that `config` has and `mapping`, what was written, has not."""
+    """Returns a note for each key of DEFAULTS that `config` has and `mapping`, the written one, has not."""
     return [
         Note(".".join(path), ours, f"the default here; ROLL's is {theirs!r}: {why}")
         for key, theirs, why in DEFAULTS
@@ -151,8 +151,8 @@ DIFFERENCES: tuple[Difference, ...] = (*LOSS, *TASKS)
 
 
 def differences_of(config: PPOConfig, written: Written) -> list[Note]:
-    """A note for each key of the file that means something else than in ROLL, with the value that counts here; of a key that is
-    not here the value that was written."""
+    """Returns a note for each key of the file that means something else than in ROLL, with the value that counts here; of a key
+    that is not here the written value."""
     return [Note(key, _value(config, written, key), each.note) for each in DIFFERENCES for key in each.keys(config, written)]
 
 

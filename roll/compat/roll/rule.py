@@ -36,17 +36,17 @@ DROP = _Drop()
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """What becomes of a key, or of some of its values."""
+    """Fate of a key, or of some of its values."""
 
     path: str
     """Dotted; `<role>` is any of `ROLES`, `<name>` a name of the user's own. Deeper keys go with it."""
     kind: Kind
     note: str
-    """Why, and what is read instead or what to do."""
+    """The reason, and the replacement or a remedy."""
     to: Translate = lambda value, block: {}
-    """What to write instead. A key of this project that the user wrote stays."""
+    """The keys and values to write instead. A key of this project that the user wrote stays."""
     when: Callable[[Any, Siblings], bool] | None = None
-    """Holds for the values that the rule is about; None: for all."""
+    """Selects the values that the rule is about; None: all."""
     values: str = ""
     """The values that `when` holds for, as text for the reference page."""
     absent: bool = False
@@ -54,7 +54,7 @@ class KeyRule:
     told: bool = False
     """As `Note.told`."""
     outvoted_told: bool = False
-    """So if another key that is given, too, counts instead: its writer expects what does not happen."""
+    """As `told`, where another given key counts instead: the writer expects what does not happen."""
     whole: bool = False
     """The second argument of its functions is the whole file instead of the key's block."""
 
@@ -66,7 +66,7 @@ class KeyRule:
 
     @property
     def for_absent(self) -> bool:
-        """Whether the rule is unnecessary as soon as a field of that name exists."""
+        """True if the rule is unnecessary as soon as a field of that name exists."""
         return self.absent or self.when is None
 
     def about(self, value: object, block: Siblings) -> bool:
@@ -74,7 +74,7 @@ class KeyRule:
 
 
 def renamed(path: str, to: str, note: str = "") -> KeyRule:
-    """The same value under another name."""
+    """Makes a rule that reads the same value under another name."""
     return KeyRule(path, "alias", f"read as `{to.lstrip('.')}`" + (f"; {note}" if note else ""), lambda value, block: {to: value})
 
 
@@ -87,7 +87,7 @@ def lacking(path: str, note: str) -> KeyRule:
 
 
 def off_or_lacking(path: str, off: tuple[object, ...], note: str) -> tuple[KeyRule, KeyRule]:
-    """A switch that may stand there as long as it is off."""
+    """Makes the rules of a switch that may be written as long as it is off."""
     harmless = "it changes nothing as it stands"
     return (
         KeyRule(path, "without effect", harmless, when=lambda v, b: v in off, values=_shown(off), absent=True),
@@ -113,14 +113,14 @@ def value_read_as(
 
 
 def _shown(values: tuple[object, ...]) -> str:
-    """The value as YAML writes it. 1 and 1.0 are one value."""
+    """Returns the value as YAML writes it. 1 and 1.0 are one value."""
     words = {None: "null", True: "true", False: "false"}
     texts = [words[value] if value is None or isinstance(value, bool) else str(value) for value in values]
     return ", ".join(dict.fromkeys(text.removesuffix(".0") for text in texts))
 
 
 def choices(cls: object, field: str) -> tuple[object, ...]:
-    """The values of a `Literal` field."""
+    """Returns the values of a `Literal` field."""
     hint = hints(cls)[field]
     return get_args(hint) if get_args(hint) else ()
 
@@ -143,8 +143,8 @@ def remove(mapping: dict[str, object], path: tuple[str, ...]) -> None:
 
 
 def unshared(value: Any) -> Any:
-    """A copy in which no block stands in two places, as one that a user's code, or an anchor of YAML, gives to several keys does:
-    what one key becomes is not what the other becomes."""
+    """Returns a copy in which no block stands in two places, as one that a user's code, or an anchor of YAML, gives to several
+    keys does: each key is changed alone."""
     if isinstance(value, Mapping):
         return {key: unshared(each) for key, each in value.items()}
     return [unshared(each) for each in value] if isinstance(value, list) else value

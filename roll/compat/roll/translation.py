@@ -1,7 +1,7 @@
-"""A mapping as ROLL's users write it, turned into the mapping that the dataclasses read, with a note on every change: what is not
-read here as it stands (the tables keys_*.py), and, for a file of ROLL, what means something else to ROLL (readings*.py).
+"""A mapping as ROLL's users write it, turned into the mapping that the dataclasses read, with a note on every change: keys that
+are not read as they stand (the tables keys_*.py), and, for a file of ROLL, keys that mean something else to ROLL (readings*.py).
 
-Pure: what the caller knows of classes and environments comes in as functions. docs_roll/roll_compatibility.md is made from both.
+Pure: the caller's knowledge of classes and environments comes in as functions. docs_roll/roll_compatibility.md is made from both.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ROLLS: tuple[KeyRule, ...] = (
     *keys_tasks.RULES,
 )
 RULES: tuple[KeyRule, ...] = (*_ROLLS, *keys_verl.VERL)
-"""Of several rules the first that fits counts."""
+"""All rules; the first that fits counts."""
 READINGS: tuple[Reading, ...] = (*readings.BOTH, *readings.RLVR, *readings_agentic.AGENTIC)
 
 _BY_NAME: dict[str, list[KeyRule]] = defaultdict(list)
@@ -60,10 +60,10 @@ class Translation:
     without_effect: list[Note] = field(default_factory=list)
     lacking: list[Note] = field(default_factory=list)
     moved: dict[str, str] = field(default_factory=dict)
-    """Key that was written for each key that is read instead."""
+    """Written key of each key that is read instead."""
 
     def after(self, first: Translation) -> Translation:
-        """This one, which was made of the mapping of `first`, with the notes of both."""
+        """Returns this one, made of the mapping of `first`, with the notes of both."""
         moved = first.moved | {target: first.moved.get(source, source) for target, source in self.moved.items()}
         return Translation(
             self.mapping,
@@ -80,7 +80,7 @@ class _Hit:
     value: Any
     rule: KeyRule
     targets: Mapping[str, object]
-    """What the rule writes instead."""
+    """Keys and values that the rule writes instead."""
 
 
 def translate(
@@ -91,7 +91,7 @@ def translate(
     has_environment: Callable[[str], bool] = lambda name: True,
     written_for_roll: bool = False,
 ) -> Translation:
-    """`mapping` for the dataclass `cls`.
+    """Translates `mapping` for the dataclass `cls`.
 
     `has_class`: whether a dotted path below `roll.` leads to a class. `has_environment`: whether there is an `env_type`.
     `written_for_roll`: null where a value is needed means the default, and the rest is read as `meant` says."""
@@ -119,7 +119,7 @@ def translate(
 
 
 def _apply(hits: list[_Hit], cls: object, result: Translation) -> bool:
-    """Removes the keys that the rules are about, then writes the keys that are read instead. Returns whether anything changed."""
+    """Removes the keys that the rules are about, then writes the keys that are read instead. Returns True if anything changed."""
     written = copy.deepcopy(result.mapping)
     notes = {"alias": result.aliased, "without effect": result.without_effect, "lacking": result.lacking}
     for hit in hits:
@@ -145,7 +145,7 @@ def _apply(hits: list[_Hit], cls: object, result: Translation) -> bool:
 
 
 def _hits(mapping: Mapping[str, object], cls: object, above: tuple[str, ...], file: Mapping[str, object]) -> Iterator[_Hit]:
-    """Rules that apply, the outer key before the inner; what a rule takes away is not looked into."""
+    """Yields rules that apply, the outer key before the inner; a key that a rule removes is not looked into."""
     chosen = {name: _rule(mapping, cls, (*above, str(name)), file) for name in mapping}
     written = {name: rule.to(mapping[name], file if rule.whole else mapping) for name, rule in chosen.items() if rule}
     gone = {target[1:] for targets in written.values() for target, value in targets.items() if value is DROP}
@@ -165,7 +165,7 @@ def _hits(mapping: Mapping[str, object], cls: object, above: tuple[str, ...], fi
 
 
 def _rule(block: Mapping[str, object], cls: object, path: tuple[str, ...], file: Mapping[str, object]) -> KeyRule | None:
-    """The first rule about a key of `block`, whose dataclass is `cls`. A key that says its default,
+    """Returns the first rule about a key of `block`, whose dataclass is `cls`. A key that says its default,
     as most of a run's own config.yaml do, says nothing: no rule is about it."""
     name, known = path[-1], has_field(cls, path[-1:])
     if known and _is_default(cls, name, block.get(name)):
@@ -185,7 +185,7 @@ def _is_default(cls: Any, name: str, value: object) -> bool:
 def _absent(
     block: Mapping[str, object], above: tuple[str, ...], has_class: Callable[[str], bool], has_environment: Callable[[str], bool]
 ) -> Iterator[Note]:
-    """Classes of ROLL and environments that are not here. Their keys stay: the file loads, but cannot start."""
+    """Yields notes on classes of ROLL and environments that are not here. Their keys stay: the file loads, but cannot start."""
     for name, value in block.items():
         path = (*above, str(name))
         if isinstance(value, Mapping):
@@ -210,14 +210,14 @@ def _unwanted_nulls(block: Mapping[str, object], cls: object, above: tuple[str, 
 
 
 def _block(cls: object, name: str) -> object:
-    """The dataclass of the block (or of the named blocks) `name`, if it is one."""
+    """Returns the dataclass of the block (or of the named blocks) `name`, if it is one."""
     hint = hints(cls)[name]
     return next((member for member in (hint, *get_args(hint)) if is_dataclass(member)), None)
 
 
 def _chosen_block(cls: Any, name: str, block: Mapping[str, object]) -> object:
-    """The dataclass of a block, as `_block` finds it; a free mapping whose keys another key of the block chooses has the class of
-    that choice."""
+    """Returns the dataclass of a block, as `_block` finds it; a free mapping whose keys another key of the block chooses has the
+    class of that choice."""
     item = next(item for item in fields(cls) if item.name == name)
     selector, schemas = item.metadata.get("schema_by", ("", {}))
     chosen = block.get(selector)
@@ -229,7 +229,7 @@ def _is_named(cls: object, name: str) -> bool:
 
 
 def has_field(cls: object, path: tuple[str, ...]) -> bool:
-    """Whether the dataclass tree has this key. Whatever is below a free mapping is there; `cls` None has no key."""
+    """Returns True if the dataclass tree has this key. Everything below a free mapping exists; `cls` None has no key."""
     if not path or cls is None:
         return not path
     name, below = path[0].removesuffix("[]"), path[1:]
@@ -268,7 +268,7 @@ def _readings(cls: object) -> tuple[Reading, ...]:
 
 
 def read_as_roll(mapping: Mapping[str, object], cls: object) -> Translation:
-    """`mapping`, as ROLL's users write it for the dataclass `cls`, with ROLL's meaning."""
+    """Translates `mapping`, as ROLL's users write it for the dataclass `cls`, with ROLL's meaning."""
     result = Translation(unshared(mapping))
     for reading in _readings(cls):
         for source, targets in list(reading.reads(result.mapping)):
@@ -292,7 +292,7 @@ def read_as_roll(mapping: Mapping[str, object], cls: object) -> Translation:
 
 
 def not_read_as_roll(mapping: Mapping[str, object], cls: object) -> list[Note]:
-    """What a file that is not read with ROLL's meaning should be told."""
+    """Returns notes for a file that is not read with ROLL's meaning."""
     return [
         Note(".".join(source), value_at(mapping, source), f"with --compat it has ROLL's meaning: {reading.note}", told=True)
         for reading in _readings(cls)
@@ -302,7 +302,7 @@ def not_read_as_roll(mapping: Mapping[str, object], cls: object) -> list[Note]:
 
 
 def _told(source: Path, path: Path, value: object) -> str:
-    """What is read instead, by its path from the block that the key was written in."""
+    """Returns the key and value read instead, by its path from the block of the written key."""
     block = len(source) - 1
     return str(value) if path == source else f"{'.'.join(path[block:] if path[:block] == source[:-1] else path)}: {value}"
 

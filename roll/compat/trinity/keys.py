@@ -1,4 +1,4 @@
-"""What each key of Trinity-RFT's YAML files becomes here. A key that stands in none of these rules is refused, never guessed.
+"""Rules for the keys of Trinity-RFT's YAML files. A key in none of these rules is refused, never guessed.
 
 The rules are those of compat/roll/rule.py; the second argument of their functions is the whole file, for a number here often
 follows from several keys there."""
@@ -36,7 +36,8 @@ def is_one_of(*values: object) -> Any:
 
 
 def task_data(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys of `data_args`. `given`: a task set; `path` may name a data set of the hub, a JSONL file, or a folder of them."""
+    """Returns keys of `data_args`. `given`: a task set; `path` may name a data set of the hub, a JSONL file, or a folder of
+    them."""
     path, split = given["path"], given.get("split") or "train"
     if _HUB_NAME.fullmatch(path):
         named = {"path": path, "subset_name": given.get("subset_name"), "split": split}
@@ -45,18 +46,19 @@ def task_data(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def batches_ahead(file: File) -> int:
-    """1 + async_generation_ratio, where both sides stop at the same number of tasks; 0 if what decides it is no number."""
+    """Returns 1 + async_generation_ratio, where both sides stop at the same number of tasks; 0 if the keys that decide it are no
+    numbers."""
     interval, offset = at(file, "synchronizer.sync_interval", 1), at(file, "synchronizer.sync_offset", 0)
     return interval + offset if is_count(interval) and type(offset) is int else 0
 
 
 def is_apart(value: object, file: File) -> bool:
-    """Whether explorer and trainer are processes of their own."""
+    """Returns True if explorer and trainer are separate processes."""
     return file.get("mode") in ("explore", "train")
 
 
 def tasks_of_a_batch(file: File) -> Any:
-    """None: it cannot be said."""
+    """Returns the tasks of a batch, or None if unknown."""
     samples, size = at(file, "buffer.train_batch_size"), at(file, "algorithm.repeat_times", 1)
     return at(file, "buffer.batch_size") or (samples // size if is_count(samples) and is_count(size) else None)
 
@@ -119,7 +121,7 @@ _BY_TOKENS = "micro-batches are always cut by tokens"
 
 
 def _whole(file: File, *paths: str) -> int | None:
-    """The product of counts; one that is left out is 1. None: one is no count."""
+    """Returns the product of counts; one that is left out is 1. None: one is no count."""
     product = 1
     for path in paths:
         value = at(file, path, 1)
@@ -153,12 +155,12 @@ def _batch(value: object, file: File) -> Mapping[str, Any]:
 
 
 def _ulysses(file: File) -> int:
-    """Devices that divide the tokens of one batch."""
+    """Returns the number of devices that divide the tokens of one batch."""
     return _whole(file, "trainer.ulysses_sequence_parallel_size") or 1
 
 
 def _one_batch(value: object, file: File) -> bool:
-    """Whether what a step trains is what a batch of tasks gives."""
+    """Returns True if a step trains just the samples of one batch of tasks."""
     size, tasks = at(file, "algorithm.repeat_times", 1), at(file, "buffer.batch_size")
     fits = is_count(value) and is_count(size) and value % size == 0
     return fits and (tasks is None or tasks * size == value)

@@ -22,7 +22,7 @@ def is_trinity(mapping: Mapping[str, object]) -> bool:
 
 
 def translate(mapping: Mapping[str, object]) -> Translation:
-    """A file of Trinity's, with keys of this project among it, which count where both say something."""
+    """Translates a file of Trinity's, with keys of this project among it, which count where both say something."""
     file = unshared(mapping)
     theirs = {key for key in file if key in SCALARS or (key in BLOCKS and isinstance(file[key], Mapping | None))}
     result = Translation({key: value for key, value in file.items() if key not in theirs})
@@ -44,7 +44,7 @@ def translate(mapping: Mapping[str, object]) -> Translation:
 
 
 def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
-    """What is known as a whole, or has nothing below it."""
+    """Yields path and value of every key that a rule knows as a whole, or that has nothing below it."""
     if isinstance(value, Mapping) and value and path not in _BY_PATH:
         for name, inner in value.items():
             yield from _leaves(inner, f"{path}.{name}")
@@ -89,7 +89,7 @@ def words_of(
     moved: Mapping[str, str], written: Mapping[str, object], read: Mapping[str, object], of_trinity: bool
 ) -> dict[str, str]:
     """`moved`: key here -> key there. `written`, `read`: the file before and after. A key whose value was computed keeps its name
-    beside the other: the value that is told is its own."""
+    beside the other: the note has its own value."""
     words = {}
     for ours, theirs in moved.items():
         if of_trinity or theirs in _VERL:

@@ -1,4 +1,4 @@
-"""How the policy learns from its teachers."""
+"""Learning of the policy from its teachers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from roll.core.configs.fields import Bounds, option
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationConfig:
-    """What is learnt from the teachers. π: the policy, p: a teacher, both at the sampling temperature. The weight is that of each
-    teacher, opd_kl_coef."""
+    """Objective of learning from teachers. π: the policy, p: a teacher, both at the sampling temperature. The weight is that of
+    each teacher, opd_kl_coef."""
 
     kd_objective: Literal["policy_gradient", "forward_kl", "reverse_kl", "js_divergence"] = option(
         "policy_gradient",
@@ -35,5 +35,5 @@ class DistillationConfig:
 
     @property
     def top(self) -> int:
-        """The number of tokens that a teacher gives probabilities of, besides the sampled one."""
+        """Number of tokens to which a teacher gives probabilities, besides the sampled one."""
         return 0 if self.beta is None else self.logits_topk

@@ -1,4 +1,4 @@
-"""Configuration of what watches a run: alarms and the best steps, by a metric, and who is told of them."""
+"""Configuration of a run's watchers: alarms and the best steps, by a metric, and the receivers of events."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class AlarmConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OnEventConfig:
-    """Who is told of an event, as JSON: a command, as a list of words, or a webhook, as an address. `$NAME` in either is a
-    variable of the environment, in which secrets stay."""
+    """Receivers of an event, as JSON: a command, as a list of words, or a webhook, as an address. `$NAME` in either is a variable
+    of the environment, in which secrets stay."""
 
     finished: str | list[str] | None = option(None, "The run has ended in order.")
     failed: str | list[str] | None = option(None, "The run has failed, or was stopped.")

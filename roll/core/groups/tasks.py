@@ -25,7 +25,7 @@ class TaskSource(Protocol):
         return
 
     def metrics(self) -> dict[str, float]:
-        """Returns what the source has learnt, for the metrics of each step."""
+        """Returns the figures of the source's learning, for the metrics of each step."""
         return {}
 
     @property

@@ -79,7 +79,7 @@ class Prepared:
     validation: list[ValidationSet]
     """Validation sets of every evaluation."""
     stages: tuple[CustomStage, ...] = ()
-    """The user's own."""
+    """The user's own stages."""
     callbacks: tuple[Callback, ...] = ()
     observers: Callable[[Prepared, Inventory, Backend], Observers]
     """Makes the reports of the run."""
@@ -88,7 +88,7 @@ class Prepared:
     lock: RunLock | None = None
     """Held by the driver; None where nothing else can write there (tests)."""
     evaluated: tuple[EvaluatedModel, ...] = ()
-    """The models that a run evaluates which trains nothing."""
+    """Models that a run without training evaluates."""
     remarks: tuple[str, ...] = ()
     """Findings of the preparation that are worth knowing."""
     warnings: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class Prepared:
     teaching: Teaching | None = None
     """Asks the teachers; None: there are none."""
     database: GroupsDatabase | None = None
-    """Where the groups of a run of several processes lie; None: in this process."""
+    """Database of the groups of a run of several processes; None: they are in this process."""
     identity: RunIdentity | None = None
     """Identity of the run that this process goes on with, or joins; None: one begins."""
 

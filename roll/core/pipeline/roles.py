@@ -209,7 +209,7 @@ def infer_specs(
 def teaching_specs(
     role: str, config: PPOConfig, derived: Derived, worker: TeacherConfig, inventory: Inventory, backend: Backend
 ) -> list[WorkerSpec]:
-    """Returns one worker per engine that says the log-probs of what the policy has sampled."""
+    """Returns one worker per engine that computes log-probs of the policy's samples."""
     given = {"model_path": config.model_folder(worker), "max_running_requests": derived.requests_per_engine}
     given |= {"max_length": derived.sequence_length, "max_tokens": worker.max_tokens_per_microbatch_in_infer}
     given |= {"top": config.distillation.top, "temperature": config.actor_infer.generating_args.temperature}

@@ -33,7 +33,7 @@ def episode_metrics(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def episode_facts(samples: Sequence[Sample]) -> dict[str, list[float]]:
-    """Of a group, for its trace: what each episode took, and the tokens of each answer."""
+    """Returns the facts of a group's episodes, for its trace: turns and seconds of each, and the tokens of each answer."""
     episodes = _episodes(samples)
     return {
         "turns": [episode.num_turns for episode in episodes],

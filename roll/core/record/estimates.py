@@ -1,4 +1,4 @@
-"""What a validation came to: avg@n and pass@k of a model on a set of prompts with 95 % confidence intervals, and its figures as
+"""Results of a validation: avg@n and pass@k of a model on a set of prompts with 95 % confidence intervals, and its figures as
 metrics.jsonl, summary.json and their readers have them. Pure.
 
 Rollouts of one prompt are alike, so an interval counts prompts, not rollouts: the variance is that of the prompts' own figures
@@ -27,15 +27,15 @@ class Validated(NamedTuple):
     accuracy: float | None
     """None: too many rollouts could not be judged."""
     score: float | None = None
-    """Mean of what was judged."""
+    """Mean of the judged rollouts."""
     errors: int = 0
     """Rollouts of all sets that failed or could not be judged."""
     rollouts: int = 0
-    """Of all sets; 0: that is not known."""
+    """Rollouts of all sets; 0: that is not known."""
 
     @classmethod
     def of_row(cls, row: JsonMapping) -> Validated | None:
-        """None for a row of metrics.jsonl that is of no validation."""
+        """Returns None for a row of metrics.jsonl that is of no validation."""
         if row.get(ACCURACY) is None and row.get(ERRORS) is None:
             return None
         errors, rollouts = int(row.get(ERRORS) or 0), int(row.get(ROLLOUTS) or 0)
@@ -48,12 +48,12 @@ class Validated(NamedTuple):
 
     @property
     def unjudged(self) -> str:
-        """How many rollouts were not judged; empty if all were."""
+        """Number of rollouts that were not judged, in words; empty if all were."""
         of_all = f" of {self.rollouts:,}" if self.rollouts else ""
         return f"{self.errors:,}{of_all} not judged" if self.errors else ""
 
     def told(self) -> str:
-        """The accuracy, the mean score where it is another number, and what is missing."""
+        """Returns the accuracy, the mean score where it is another number, and the number of missing judgements."""
         score = "" if self.score is None or self.score == self.accuracy else f"score {compact(self.score)}"
         parts = ("–" if self.accuracy is None else f"{self.accuracy:.3f}", score, self.unjudged)
         return ", ".join(part for part in parts if part)
@@ -65,12 +65,12 @@ class Estimate(NamedTuple):
     """Lower end of the confidence interval."""
     high: float
     prompts: int
-    """Prompts that it is of."""
+    """Number of prompts behind it."""
 
 
 def figures(outcomes: Sequence[Sequence[bool]], n: int) -> dict[str, Estimate]:
-    """avg@n, and pass@k for k = 2, 4, 8, ... and n, by name. `outcomes`: of each prompt, whether each of its rollouts succeeded.
-    Where some could not be judged a prompt has less than `n`; it counts as long as it has k."""
+    """avg@n, and pass@k for k = 2, 4, 8, ... and n, by name. `outcomes`: for each prompt, the success of each of its rollouts.
+    Where some could not be judged a prompt has fewer than `n`; it counts as long as it has k."""
     found = {f"avg@{n}": avg(outcomes), **{f"pass@{k}": pass_at(outcomes, k) for k in numbers_of_attempts(n)}}
     return {name: estimate for name, estimate in found.items() if estimate is not None}
 

@@ -44,4 +44,4 @@ OF_SOME_RUNS: dict[str, tuple[str, ...]] = {
     "pairs of answers": tuple(f"pairs/{name}" for name in OF_PAIRS),
     "mode train": ("scheduler/explorers",),
 }
-"""What a run needs to have them -> patterns."""
+"""Requirement of a run for these metrics -> patterns."""

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 Shares: TypeAlias = tuple[list[list[int]], list[Any]]
 """The samples of each rank, and its result."""
 Asks: TypeAlias = Callable[..., Awaitable[Shares]]
-"""A method of the workers of a role, a batch, and what else it is given."""
+"""A method of the workers of a role, a batch, and its other arguments."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What lies in a Hugging Face folder that somebody else made, read without loading it: JSON files, and the weight files' headers.
+"""Files of somebody else's Hugging Face folder, read without loading the model: JSON files, and the weight files' headers.
 
 Nothing outside the folder is opened, whatever its files name; only regular files are read, and none of them without a limit.
 Every complaint is a `ValueError` (or a `FileNotFoundError`) that names the file.
@@ -26,7 +26,7 @@ INDEX = "model.safetensors.index.json"
 VALUE_HEAD = "value_head.safetensors"
 """A critic's, beside its model's own files."""
 _OTHER_HEADS = ("v_head.summary.", "score.")
-"""What the names of a value head begin with in files of trl, and of transformers' token and sequence classifiers."""
+"""Beginnings of a value head's names in files of trl, and of transformers' token and sequence classifiers."""
 LARGEST_JSON = 64 << 20
 LARGEST_HEADER = 100 << 20
 """Bytes; the safetensors format allows no more."""
@@ -36,19 +36,19 @@ _BYTES |= {"I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor as a header describes it."""
+    """A tensor, as a header describes it."""
 
     dtype: str
     shape: tuple[int, ...]
 
 
 def read_json(path: Path) -> JsonObject:
-    """A JSON object. Raises `FileNotFoundError` and `ValueError`."""
+    """Reads a JSON object. Raises `FileNotFoundError` and `ValueError`."""
     return _object(read_regular(path, LARGEST_JSON), path)
 
 
 def beyond_context(config: JsonMapping, tokens: int) -> str:
-    """What is to be said of sequences of so many tokens; empty if the model attends to them all, or does not say to how many."""
+    """Returns a remark on sequences of so many tokens; empty if the model attends to them all, or has no known limit."""
     reach, scaled = config.get("max_position_embeddings"), config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(reach, int) or not isinstance(scaled, dict):
         return ""
@@ -58,14 +58,14 @@ def beyond_context(config: JsonMapping, tokens: int) -> str:
 
 
 def check_entries(folder: Path) -> None:
-    """Raises `ValueError` for a FIFO, a socket or a device among the files: whatever opens it by its name would wait for ever."""
+    """Raises `ValueError` for a FIFO, a socket or a device among the files: opening it by its name would wait for ever."""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         if entry.name.endswith((".json", ".safetensors", ".jinja", ".model", ".txt")) and not entry.is_dir():
             open_regular(Path(entry.path)).close()
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the model: `model.safetensors`, or those that the index names, or else every *.safetensors.
+    """Returns the files of the model: `model.safetensors`, or those that the index names, or else every *.safetensors.
 
     Raises `ValueError` for an index that names anything but a safetensors file of this folder, also where it is not needed."""
     named = _indexed(folder)
@@ -84,7 +84,7 @@ def write_index(folder: Path) -> None:
 
 
 def value_head(folder: Path) -> dict[str, tuple[Path, str]]:
-    """The file and the name there of the `weight` of the folder's value head, and of its `bias`, which not every head has; empty
+    """Returns file and name of the `weight` of the folder's value head, and of its `bias`, which not every head has; empty
     without a value head. Raises `ValueError` for a VALUE_HEAD with other contents."""
     own = folder / VALUE_HEAD
     files, prefixes = ([own], ("", *_OTHER_HEADS)) if own.is_file() else (weight_files(folder), _OTHER_HEADS)
@@ -98,7 +98,7 @@ def value_head(folder: Path) -> dict[str, tuple[Path, str]]:
 
 
 def stored_tensors(files: list[Path]) -> dict[str, Stored]:
-    """All tensors by name. Raises `ValueError` for a damaged header, and for files without any tensor."""
+    """Returns all tensors by name. Raises `ValueError` for a damaged header, and for files without any tensor."""
     found: dict[str, Stored] = {}
     for path in files:
         found |= read_header(path)
@@ -108,7 +108,7 @@ def stored_tensors(files: list[Path]) -> dict[str, Stored]:
 
 
 def read_header(path: Path) -> dict[str, Stored]:
-    """The header of one safetensors file: 8 bytes of length, little endian, then JSON that maps names to type, shape and
+    """Reads the header of one safetensors file: 8 bytes of length, little endian, then JSON that maps names to type, shape and
     place."""
     with open_regular(path) as stream:
         size = os.fstat(stream.fileno()).st_size
@@ -123,7 +123,7 @@ def read_header(path: Path) -> dict[str, Stored]:
 
 
 def beginning(files: Sequence[Path], name: str, most: int = 1 << 20) -> bytes:
-    """The first bytes of a tensor, which is in one of the files. Raises as `read_header`."""
+    """Returns the first bytes of a tensor, which is in one of the files. Raises as `read_header`."""
     path = next(path for path in files if name in read_header(path))
     with open_regular(path) as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -147,7 +147,7 @@ def _stored(path: Path, name: str, entry: Any, room: int) -> Stored:
 
 
 def _indexed(folder: Path) -> list[Path]:
-    """The files that the index names; none without an index."""
+    """Returns the files that the index names; none without an index."""
     path = folder / INDEX
     if not os.path.lexists(path):
         return []
@@ -179,8 +179,8 @@ def _object(content: bytes, path: Path) -> JsonObject:
 
 
 def share_like(example: Path, folder: Path) -> None:
-    """Whoever may read `example`, a file that was opened in the ordinary way, may read every file of the folder: safetensors
-    leaves files that only their owner can read."""
+    """Gives every file of the folder the mode of `example`, a file opened in the ordinary way: safetensors leaves files that only
+    their owner can read."""
     mode = stat.S_IMODE(example.stat().st_mode)
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():

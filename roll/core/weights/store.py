@@ -46,7 +46,7 @@ class LentRef(BucketRef, Protocol):
 
 
 Made = tuple[tuple[str, ...], int, int] | tuple[tuple[str, ...], int, int, object]
-"""A bucket's names, checksum and bytes, and what the driver hands on if it is lent."""
+"""A bucket's names, checksum and bytes, and, if it is lent, the object that the driver hands on."""
 Place = Callable[[int, int], str]
 """`place(rank, number)`: names the file of a rank's bucket, once."""
 Receive = Callable[[int, BucketRef], Coroutine[object, object, None]]
@@ -125,7 +125,8 @@ class WeightStore(WeightSource, Protocol):
     """A store to which a trainer publishes versions."""
 
     def begin(self, version: int) -> Place | None:
-        """Returns where the trainer's ranks write their buckets to, as `BucketFile`s; None: they leave them with the back end."""
+        """Returns the places of the buckets that the trainer's ranks write, as `BucketFile`s; None: they leave them with the back
+        end."""
 
     def link(self, version: int) -> Link | None:
         """Returns the version's place in its chain; None: the store has no chains."""
@@ -170,7 +171,7 @@ class Member:
     port: int
     group: str
     sender: int
-    """Which of the processes that send: a group replaces the one that its sender had."""
+    """Number of the sending process: its new group replaces its old one."""
     rank: int
     size: int
     timeout_s: float
@@ -189,8 +190,8 @@ class SendingEnd(Protocol):
         """Begins a share. `link`: the buckets become those of a version in a chain."""
 
     def next(self, path: str = "", slot: int | None = None) -> tuple[Bucket | None, Made | None]:
-        """Returns the next bucket of the share, and what the driver hears of it; with a path it becomes a file, and the bucket is
-        None. (None, None) after the last. `slot`: the buffer that it is put into."""
+        """Returns the next bucket of the share, and its description for the driver; with a path it becomes a file, and the bucket
+        is None. (None, None) after the last. `slot`: the buffer that it is put into."""
 
     async def broadcast(self, member: Member, *buckets: Bucket) -> None:
         """Sends the buckets to the group of which this rank is `member`."""

@@ -100,7 +100,7 @@ class TeachingStrategy(TrainStrategy, Protocol):
     """A strategy that knows the distribution of each token."""
 
     def top_log_probs(self, batch: TokenBatch, top: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns what `TrainWorker.teach` does."""
+        """Returns the result of `TrainWorker.teach`."""
 
 
 class CriticStrategy(Checkpointed, Protocol):

@@ -1,4 +1,4 @@
-"""What a configuration may say and hardly mean: a run starts with it all the same, and is told."""
+"""Doubts about a configuration that is allowed, but hardly meant: a run starts with it all the same, and says so."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from roll.plan.rows_config import RowsConfig
 from roll.plan.rules.metric_rules import among, of_validations
 
 HIGHEST_RATE = 0.01
-"""Thirty times what the tiny embedded models, 10,000 times what pretrained ones are trained with."""
+"""Thirty times the rates of the tiny embedded models, 10,000 times those of pretrained ones."""
 USUAL_RATES = "1.0e-6 is usual where all weights of a pretrained model are trained, 1.0e-5 to 1.0e-4 for LoRA"
 
 
@@ -52,7 +52,7 @@ def _learning_rates(config: PPOConfig) -> Iterator[Note]:
 
 
 def _warm_up(config: RLVRConfig) -> Iterator[Note]:
-    """Where `max_steps` says how long the run is."""
+    """Yields a note where `max_steps` ends the run before the end of its warm-up."""
     training = config.actor_train.training_args
     steps = config.max_steps * config.ppo_epochs * optimizer_steps(config, config.actor_train)
     if config.total_epochs is None and training.warmup_steps > steps:
@@ -75,7 +75,7 @@ def _clip(config: PPOConfig) -> Iterator[Note]:
 
 
 def _uncorrected(config: PPOConfig) -> Iterator[Note]:
-    """Where log-probs are recomputed, every loss is weighted by what has happened since the sampling."""
+    """Yields a note on a loss without correction for old samples. Where log-probs are recomputed, every loss has one."""
     variant, ratio = config.actor_train.pg_variant, config.async_generation_ratio
     if ratio > 0 and variant in POLICY_LOSSES and POLICY_LOSSES[variant].uncorrected and not old_logprobs_recomputed(config)[0]:
         message = f"does not correct for old samples, and async_generation_ratio is {ratio:g}: choose one that tolerates them"
@@ -83,7 +83,7 @@ def _uncorrected(config: PPOConfig) -> Iterator[Note]:
 
 
 def _unread_by_the_loss(config: PPOConfig) -> Iterator[Note]:
-    """A key of a loss bears its name. Of a user's own loss nobody knows what it reads."""
+    """A key of a loss bears its name. A user's own loss may read any of them."""
     variant = config.actor_train.pg_variant
     if (loss := POLICY_LOSSES.get(variant)) is None:
         return

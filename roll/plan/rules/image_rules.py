@@ -1,4 +1,4 @@
-"""Rules of prompts and observations with images: what sees them, and everything that does not."""
+"""Rules of prompts and observations with images: roles that see them, and everything that does not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def image_problems(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _blind(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
-    """What cannot be told of images, or has not been made to see them."""
+    """Yields problems of roles and parts that cannot take images."""
     for name, role in config.roles().items():
         chosen, seeing = role.strategy_args.strategy_name, engines_that("images") if name == "actor_infer" else TRAINERS
         if chosen not in seeing:
@@ -69,7 +69,7 @@ def _blind(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
 
 
 def _sources(config: PPOConfig) -> dict[str, DataArguments]:
-    """All data of prompts or rows, by the key of its owner."""
+    """Returns all data of prompts or rows, by the key of its owner."""
     sets: Mapping[str, object] = getattr(config, "validations", {})
     found = {set_key(name): data for name, each in sets.items() if (data := getattr(each, "data_args", None)) is not None}
     return {"actor_train": config.actor_train.data_args, **found}

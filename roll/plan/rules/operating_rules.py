@@ -1,4 +1,4 @@
-"""Rules of what operators are told: addresses and commands that can be read, events that there will be."""
+"""Rules of messages to operators: addresses and commands that can be read, events that there will be."""
 
 from __future__ import annotations
 

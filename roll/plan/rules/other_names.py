@@ -1,4 +1,4 @@
-"""What others call a key of the top level: a user who writes it is told the name that it has here."""
+"""Names of top-level keys in other frameworks: a user who writes one is told its name here."""
 
 from collections.abc import Container
 
@@ -67,9 +67,9 @@ OF_EPISODES = {
     "mask_truncated_completions": "",
     "scale_rewards": "adv_estimator (grpo divides by the deviation of the group), or reward_normalization.norm_std_type",
 }
-"""The same of an agentic run, where it has another name there; empty: it has none."""
+"""The same for an agentic run, where the name differs; empty: it has none."""
 
 
 def name_here(key: str, known: Container[str]) -> str:
-    """`known`: the keys of the top level."""
+    """Returns the name here of a key from elsewhere. `known`: the keys of the top level."""
     return (OF_EPISODES if "custom_envs" in known else {}).get(key, OTHER_NAMES.get(key, ""))

@@ -1,4 +1,4 @@
-"""Rules of pairs that are made on line: what their loss does not read is refused."""
+"""Rules of pairs that are made on line: keys that their loss does not read are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of roles: their devices, back ends, adapters and engines, as far as no look at what is installed is needed."""
+"""Rules of roles: their devices, back ends, adapters and engines, as far as installed packages do not matter."""
 
 from __future__ import annotations
 

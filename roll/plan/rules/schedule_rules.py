@@ -1,4 +1,4 @@
-"""Rules of the schedule: how far rollouts run ahead, how weights travel, what is trained again, and `train_on_arrival`."""
+"""Rules of the schedule: rollouts ahead, transport of weights, groups trained again, and `train_on_arrival`."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ BACK_END = "fsdp2_train"
 
 
 def _arrival(config: PPOConfig) -> Iterator[Problem]:
-    """What cannot be known of a group before all groups of its batch are there."""
+    """Yields problems of `train_on_arrival`: anything that needs all groups of the batch."""
     if config.train_on_arrival and config.mode != "explore":
         for rule in (_one_step, _estimator, _normalisation, _devices):
             yield from rule(config)

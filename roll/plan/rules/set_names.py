@@ -8,11 +8,11 @@ from roll.core.configs.ppo import MAIN_SET
 from roll.core.configs.problems import Problem
 
 RESERVED = ("train", MAIN_SET)
-"""What the tasks of training and of the first set are called."""
+"""Names of the tasks of training and of the first set."""
 
 
 def set_names(names: Iterable[str]) -> Iterator[Problem]:
-    """`names`: of `validation_sets`."""
+    """`names`: the keys of `validation_sets`."""
     for name in names:
         if name in RESERVED:
             yield Problem(f"validation_sets.{name}", name, "is the name of other tasks", "another name")

@@ -1,4 +1,4 @@
-"""Rules of teachers: what each is, which tags it teaches, what is learnt from it, and what can take its signal."""
+"""Rules of teachers: their kinds, their tags, their signals, and the losses that can take these."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ OF_THE_RUN = frozenset({"messages", "add_generation_prompt"})
 
 
 def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
-    """Everything that would go wrong later and can be known now. `device_count`: devices of the whole cluster."""
+    """Returns every problem that would occur later and can be known now. `device_count`: devices of the whole cluster."""
     problems = [*all_range_problems(config)]
     if unreadable := [*unreadable_devices(config)]:
         return problems + unreadable
@@ -103,7 +103,7 @@ def _run(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _deterministic(config: PPOConfig) -> Iterator[Problem]:
-    """What depends on timing, or on which requests share a batch."""
+    """Yields problems of `deterministic`: whatever depends on timing, or on which requests share a batch."""
     ratio, engine = config.async_generation_ratio, config.actor_infer.strategy_args
     excluded = (
         (ratio > 0, f"needs async_generation_ratio 0, not {ratio:g}: timing decides otherwise", "async_generation_ratio: 0"),
@@ -188,7 +188,7 @@ def _whole_batches(config: PPOConfig, worker: TrainedConfig, name: str) -> Itera
 
 
 def _batch_fix(config: PPOConfig, worker: TrainedConfig, batch: int) -> str:
-    """The nearest numbers of groups whose samples divide into whole optimiser batches, the policy's and the critic's, as
+    """Returns the nearest numbers of groups whose samples divide into whole optimiser batches, the policy's and the critic's, as
     rollout_batch_size counts them; and the largest smaller batches into which these samples divide."""
     role = "" if worker is config.actor_train else "critic.training_args."
     trained = [config.actor_train, *([config.critic] if config.uses_critic and config.critic is not None else [])]

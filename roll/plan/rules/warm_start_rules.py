@@ -1,4 +1,4 @@
-"""Rules of a warm start: its rows, and what cannot come after it in the same run."""
+"""Rules of a warm start: its rows, and the keys that exclude it."""
 
 from __future__ import annotations
 

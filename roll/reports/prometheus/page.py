@@ -37,7 +37,7 @@ class MetricsPage(OfRows, Collector):
         self._summary: Mapping[str, object] = {}
         self.engines: Mapping[int, EngineStats] = {}
         self.own: Mapping[int, Sequence[OwnMetric]] = {}
-        """What the engines' package measures itself."""
+        """Metrics of the engines' package itself."""
         self._row: MetricsRow = {}
 
     # -- figures come in: each is replaced as a whole, as requests read meanwhile ----------------------------------------------

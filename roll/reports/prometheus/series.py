@@ -1,6 +1,6 @@
-"""The series that Prometheus fetches: names, types and units by its conventions, and where their values come from. Pure.
+"""The series that Prometheus fetches: names, types and units by its conventions, and the sources of their values. Pure.
 
-What a step or a validation measures is a gauge. Counters of groups are those of the run, as `Accounts` serves them; all other
+Measurements of a step or a validation are gauges. Counters of groups are those of the run, as `Accounts` serves them; all other
 counters are those of this process, and begin at 0 with it, as Prometheus expects it.
 """
 
@@ -20,11 +20,11 @@ from roll.core.record.run_progress import RunProgress
 from roll.core.workers.infer_interface import EngineStats, OwnMetric
 
 MOST = 100
-"""Values of one label."""
+"""Most values of one label."""
 MOST_OTHERS = 300
-"""Metrics without a series of their own."""
+"""Most metrics without a series of their own."""
 MOST_OWN = 2_000
-"""Series that the package of an engine has itself: most are places of histograms."""
+"""Most series of an engine's package itself: most are places of histograms."""
 Samples = Iterable[tuple[Sequence[str], float]]
 """Values of the labels, and the number."""
 
@@ -35,7 +35,7 @@ class Gauge(NamedTuple):
     name: str
     help: str
     pattern: str
-    """Of the whole name; its group is the value of the label."""
+    """Pattern of the whole name; its group is the value of the label."""
     label: str = ""
     scale: float = 1.0
 
@@ -62,7 +62,7 @@ GAUGES = (
     Gauge("memory_bytes", "Resident memory of a role's largest process", r"memory/(.+)_rss_mb", "role", 2.0**20),
     Gauge("device_memory_peak_bytes", "Peak memory on a device of a role", r"memory/(.+)_device_peak_mb", "role", 2.0**20),
 )  # fmt: skip
-"""The first one whose pattern fits has the metric."""
+"""The first one whose pattern fits takes the metric."""
 PATTERNS = [re.compile(gauge.pattern) for gauge in GAUGES]
 
 
@@ -101,7 +101,7 @@ class Families:
         return (family for family in found.values() if family.samples)
 
     def _filled(self, family: Any, samples: Samples, most: int) -> Iterator[Metric]:
-        """Nothing of a family without samples."""
+        """Yields the filled family; nothing for one without samples."""
         for values, number in islice(samples, most):
             family.add_metric((*self._values, *values), number)
         if family.samples:

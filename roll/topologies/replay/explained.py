@@ -1,4 +1,5 @@
-"""What moved a step: its gradient by sample and token, and the first value that is not finite, with the row that brought it."""
+"""Explanation of a step: its gradient by sample and token, and the first value that is not finite, with the row that brought
+it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ COMPUTED = {
     "values": "value of the critic",
     "advantages": "advantage",
 }
-"""Fields of a batch, in the order in which they come about, in words for people."""
+"""Fields of a batch, in the order of their computation, in words for people."""
 
 
 class Explaining:
@@ -58,8 +59,8 @@ def explained(step: Step, found: JsonObject) -> JsonObject:
 
 
 def causes(batch: TokenBatch, rows: list[tuple[SampleGroup, Sample]], found: JsonObject) -> Iterator[JsonObject]:
-    """Yields what is not finite, in the order in which it comes about: what was recorded, the weights, what the model makes of
-    them, what is computed from that."""
+    """Yields values that are not finite, in the order of their computation: recorded ones, the weights, the model's outputs, and
+    values computed from those."""
     for group, sample in rows:
         if sample.reward is not None and not math.isfinite(sample.reward):
             yield _cause("reward", group, sample, value=sample.reward)

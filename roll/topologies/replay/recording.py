@@ -1,4 +1,4 @@
-"""Reads what a run recorded of its steps (`batches.jsonl`), one step at a time. Any number of files, of any size."""
+"""Reads the recorded steps of a run (`batches.jsonl`), one at a time. Any number of files, of any size."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ REGENERATED = "regenerated.json"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first token that is another one."""
+    """The first token that differs."""
 
     step: int
     group: int
@@ -47,7 +47,7 @@ class Counts:
     tokens: int = 0
     equal: int = 0
     largest_gap: float = 0.0
-    """Of the log-prob of a token that is equal, in nats."""
+    """Largest difference of an equal token's log-probs, in nats."""
     not_compared: int = 0
     """Tokens behind a change of weights that kept the old weights' cache (weight_update_mode: in_flight), or of conversations
     whose turns are in other samples, too."""

@@ -1,5 +1,5 @@
-"""`mode: replay`: the training side of a run, on groups that another run recorded. Nothing is generated; every step takes what
-it took then, in the same order, and the weights that it leads to are compared with the recorded ones.
+"""`mode: replay`: the training side of a run, on groups that another run recorded. Nothing is generated; every step takes its
+groups of then, in the same order, and the weights that it leads to are compared with the recorded ones.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RecordedGroups(Groups):
         self, parts: GroupParts, recording: Recording, last: int, without: frozenset[str], filters: Mapping[str, GroupFilter]
     ) -> None:
         """`last`: number of the last step, counted from 1. `without`: groups and samples that are left out. `filters`: by domain;
-        what they drop is left out, too."""
+        groups that they drop are left out, too."""
         super().__init__(parts)
         self.recording = recording
         self.last, self._without, self._filters = last, without, filters
@@ -106,7 +106,7 @@ class RecordedGroups(Groups):
         self._changed()
 
     def restore(self, state: JsonMapping, buffered: Sequence[JsonObject]) -> None:
-        """Leaves out what was buffered: the step leases it that had it."""
+        """Leaves out buffered groups: each is leased by the step that had it."""
         super().restore(state, ())
 
 

@@ -26,7 +26,7 @@ class WrittenBatches(BatchLog):
     journal: RotatedJournal
 
     def __init__(self, run_dir: Path, records: bool, most_bytes: int) -> None:
-        """`records`: False only winds back what an earlier start of the run has recorded. `most_bytes`: see `RotatedJournal`."""
+        """`records`: False only winds back the records of an earlier start of the run. `most_bytes`: see `RotatedJournal`."""
         self.journal = RotatedJournal(run_dir / BATCHES, most_bytes)
         self._records = records
         self._leased: dict[int, list[list[str]]] = {}

@@ -70,7 +70,7 @@ class RowReader:
 
 @dataclass(slots=True)
 class RowSet:
-    """A set that is evaluated."""
+    """A set for evaluation."""
 
     name: str
     batch: TokenBatch
@@ -83,8 +83,8 @@ class RowSet:
 
 
 class RowTrainer(Trainer):
-    """What is trained is evaluated, and then the rows of the next step may come. Engines that answer questions take the versions
-    that are evaluated, and no others are published."""
+    """Evaluates trained weights before the rows of the next step may come. Engines that answer questions take the evaluated
+    versions; no others are published."""
 
     def __init__(self, sets: Sequence[RowSet], state: RunState, *given: Any) -> None:
         super().__init__(*given)
@@ -92,7 +92,7 @@ class RowTrainer(Trainer):
         self.report: Callable[[ValidationResult], Awaitable[None]] = lambda result: state.reports.validation(result, ())
 
     async def open(self, devices: DeviceLocks) -> None:
-        """The reference never changes, so it is asked once. Evaluates the weights that the run begins with."""
+        """Computes the reference's log-probs once, as it never changes. Evaluates the weights that the run begins with."""
         reference = self._clusters.get("reference")
         if reference is not None and self._sets:
             async with devices.hold("reference"):

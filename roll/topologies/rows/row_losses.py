@@ -1,5 +1,5 @@
-"""What the tokens of rows weigh in the loss −A·ℓ: 1 in supervised fine-tuning, or what the divergence from a teacher leaves of
-it; in a pair what makes its loss go down.
+"""Weights of rows' tokens in the loss −A·ℓ: 1 in supervised fine-tuning, less the weight of the divergence from a teacher; in a
+pair, from the derivative of its loss.
 
 The loss of a pair is a function of the log-probs of both answers. `log_prob` computes them before the step, with the step's own
 weights, so the derivative for each token is known when it is trained, and is its weight: the gradient is that of the loss of the
@@ -50,7 +50,7 @@ class RowWeights(Advantages):
         return batch.with_(advantages=weights, proximal_logprobs=None, reference_logprobs=None), metrics
 
     def figures(self, batch: TokenBatch, log_probs: Tensor) -> dict[str, float]:
-        """Returns the loss of a set, and what else is to be known of it."""
+        """Returns the loss of a set, and its other figures."""
         return {"loss": -float((log_probs.double() * batch.loss_mask).sum() / batch.loss_mask.sum())}
 
 

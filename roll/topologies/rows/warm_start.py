@@ -172,7 +172,7 @@ class WarmTrainer(Trainer):
 
 
 class _AdmitsRows:
-    """Keeps rows at once, and passes on what is to be rolled out."""
+    """Keeps rows at once, and passes on groups that are to be rolled out."""
 
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer

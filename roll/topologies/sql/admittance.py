@@ -1,11 +1,11 @@
-"""Whose run a database holds, and whether a process may take part in it. A database is one run's.
+"""Owner of a database, and admission of processes. A database is one run's.
 
-A second run would roll the first one back to its own beginning and train its groups; so one that has another id than the database
-is refused, and told whose the database is. A trainer takes the place of an earlier one of its own run if that one is dead.
+A second run would roll the first one back to its own beginning and train its groups; so a run with another id than the database's
+is refused, and told the owner. A trainer takes the place of an earlier one of its own run if that one is dead.
 
-`LifeSigns`: which processes of a run are alive, by what each of the others sees. Every process counts a number of its own up, its
-beat. Whoever looks compares it with what it saw before, by its own clock: clocks that differ or jump change nothing. Silence
-counts only while it could look: a process that was stopped, or cut off from the database, does not know who else was.
+`LifeSigns`: the living processes of a run, as each of the others sees them. Every process counts a number of its own up, its
+beat. An observer compares it with the last one it saw, by its own clock: clocks that differ or jump change nothing. Silence
+counts only while it could look: a process that was stopped, or cut off from the database, does not know about the others.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from roll.topologies.sql.tables import members, runs
 
 BEAT_S = 2.0
 WATCH_S = 2.5 * BEAT_S
-"""Who is alive has beaten at least once in this time."""
+"""A living process has beaten at least once in this time."""
 SOON = 8
-"""By what part of `member_timeout` an explorer is missed where there are others."""
+"""Divisor of `member_timeout` after which a silent explorer is missed where there are others."""
 LOOK_S = 0.2
 
 logger = logging.getLogger(__name__)
@@ -38,19 +38,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a process says of itself that would like to take part."""
+    """The claims of a process that asks to join."""
 
     identity: RunIdentity | None
-    """That of its folder; None: it begins a run."""
+    """Identity of its folder's run; None: it begins a run."""
     trains: bool
     step: int = 0
-    """The one that a trainer goes on from."""
+    """The step that a trainer resumes from."""
     patience_s: float = 60.0
     """A trainer that is silent for longer is dead."""
 
 
 def check_may_join(connection: Connection, contract: Mapping[str, object], claim: Claim) -> None:
-    """Before a process takes part, perhaps before there is anything to take part in; outside of any transaction, for it may watch
+    """Checks a process before it takes part, perhaps before there is a run; outside of any transaction, for it may watch
     others for signs of life. Raises `ContractError`."""
     run = run_in(connection)
     if run is None:
@@ -64,7 +64,7 @@ def check_may_join(connection: Connection, contract: Mapping[str, object], claim
 
 
 def run_in(connection: Connection) -> Row[Any] | None:
-    """The run that the database holds, if it holds one. Raises `ContractError` for tables of another layout."""
+    """Returns the run that the database holds, if any. Raises `ContractError` for tables of another layout."""
     if not inspect(connection).has_table(runs.name):
         return None
     layout = connection.execute(select(runs.c.layout)).scalar()
@@ -83,8 +83,8 @@ def check_contract(run: Row[Any], contract: Mapping[str, object]) -> None:
 
 
 def check_owner(connection: Connection, run: Row[Any], identity: RunIdentity | None, watch_s: float = 0.0) -> None:
-    """Raises `ContractError` if the database is another run's. `watch_s`: how long that run's trainer is looked at, to say
-    whether it is alive; outside of any transaction."""
+    """Raises `ContractError` if the database is another run's. `watch_s`: seconds of looking for signs of life of that run's
+    trainer; outside of any transaction."""
     if identity is not None and identity.id == run.run_id:
         return
     owner = owner_of(run)
@@ -103,13 +103,13 @@ def owner_of(run: Row[Any]) -> RunIdentity:
 
 
 def about(identity: RunIdentity) -> str:
-    """What the database says of its run besides its id."""
+    """Returns the identity of a run but for its id, as its row has it."""
     told = asdict(identity)
     return json.dumps({key: told[key] for key in ("exp_name", "folder", "host", "began")})
 
 
 def _trainers(connection: Connection) -> Sequence[Row[Any]]:
-    """The one that joined last comes first."""
+    """Returns trainers, the one that joined last first."""
     query = select(members).where(members.c.role != "explorer").order_by(members.c.joined_at.desc())
     return connection.execute(query).all()
 
@@ -127,7 +127,7 @@ def _trainer_of(connection: Connection, watch_s: float) -> str:
 
 
 def _check_trainers(connection: Connection, claim: Claim) -> None:
-    """An earlier trainer of the run is dead, or gives no sign of life. Raises `ContractError`."""
+    """Checks that an earlier trainer of the run is dead, or gives no sign of life. Raises `ContractError`."""
     for row in _trainers(connection):
         process = process_of(row)
         lives = None if process == Process.this() else process.alive
@@ -142,7 +142,7 @@ def _check_trainers(connection: Connection, claim: Claim) -> None:
 
 
 def _check_not_taken_back(run: Row[Any], claim: Claim) -> None:
-    """Raises `ContractError` if a trainer without a checkpoint would undo what checkpoints were made of."""
+    """Raises `ContractError` if a trainer without a checkpoint would undo steps that checkpoints have."""
     if claim.step == 0 and run.saved > 0:
         message = (
             f"the run has trained {run.next_step} steps, and this process does not go on from its checkpoint of step {run.saved}"
@@ -152,7 +152,7 @@ def _check_not_taken_back(run: Row[Any], claim: Claim) -> None:
 
 
 def shows_life(connection: Connection, member: Row[Any], within_s: float, wait: Callable[[float], None] = time.sleep) -> bool:
-    """Whether the process gives a sign of life within so many seconds: a beat, or that it joins again or leaves."""
+    """Returns True if the process gives a sign of life within so many seconds: it beats, joins again or leaves."""
     end = time.monotonic() + within_s
     sign = select(members.c.term, members.c.beat).where(members.c.name == member.name)
     while time.monotonic() < end:
@@ -163,8 +163,8 @@ def shows_life(connection: Connection, member: Row[Any], within_s: float, wait: 
 
 
 def check_one_machine(connection: Connection, mine: Process) -> None:
-    """An SQLite file serves the processes of one machine, for they share its memory. Raises `ContractError` if one of another
-    gives a sign of life; outside of any transaction."""
+    """Checks that the processes of an SQLite file are on one machine, for they share its memory. Raises `ContractError` if one of
+    another machine gives a sign of life; outside of any transaction."""
     if connection.dialect.name != "sqlite":
         return
     for row in connection.execute(select(members).where(members.c.state == "alive")).all():
@@ -197,8 +197,8 @@ class LifeSigns:
         """True if it could not look for so long that the others, who could not be heard, have all their time anew."""
 
     def look(self, beats: Mapping[str, object], now: float, replaceable: Collection[str] = ()) -> list[str]:
-        """`beats`: of all processes that are said to be alive, as they are now. `replaceable`: those without whom others go on,
-        and who may come back: they are not waited for that long. Returns the lost ones."""
+        """`beats`: the present ones of all processes recorded as alive. `replaceable`: processes without which others go on, and
+        which may come back: they are not waited for that long. Returns the lost ones."""
         pause, self._looked = now - (now if self._looked is None else self._looked), now
         self.was_deaf = pause > max(WATCH_S, self.deadline_s / 4)
         before = {} if self.was_deaf else self._silent

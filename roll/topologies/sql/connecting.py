@@ -29,7 +29,7 @@ BUSY_S = 60.0
 """Time that a transaction of SQLite waits for those of others."""
 LONGEST_HELD_S = 5.0
 TRANSIENT = ("08", "40", "53", "57")
-"""Classes of errors of a server that is away, full, or has ended what was under way."""
+"""Classes of errors of a server that is away, full, or has ended the running statement."""
 MOMENTARY = ("25006", "25P03", "55P03")
 """It became a standby; it ended a transaction that stood still; others held a lock."""
 BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -37,7 +37,7 @@ BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds, all below `member_timeout`: nobody is taken for dead because another one holds what he needs."""
+    """Seconds, all below `member_timeout`: nobody is taken for dead because another one holds a lock or a connection."""
 
     held: float
     """A transaction whose process says nothing; an attempt to connect."""
@@ -52,7 +52,7 @@ class Limits:
 
     @property
     def patience(self) -> float:
-        """Limit of this side, for what the server's own limits should have ended."""
+        """Limit on this side, where the server's own limits should have applied."""
         return self.answer + self.held / 2
 
     def of_client(self) -> dict[str, int]:

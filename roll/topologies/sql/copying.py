@@ -1,8 +1,8 @@
 """A checkpoint's copy of the database: an SQLite file, from which a trainer restores a database that is damaged, lost, or older
 than the checkpoint.
 
-The copy is of a moment after the checkpoint's own, as the database itself would be. It lacks the samples that no process needs
-which goes on from there.
+The copy is of a moment after the checkpoint's own, as the database itself would be. It lacks the samples that no process resuming
+from there needs.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from roll.topologies.sql.tables import groups, members, metadata, runs, samples
 
 EMPTY = "it holds no run"
 UNFINISHED = select(groups.c.id).where(groups.c.state == GroupState.IN_FLIGHT.value)
-"""Groups whose samples may lie there already."""
+"""Groups whose samples may already be stored."""
 ROWS = 200
-"""So many are held in memory."""
+"""Rows held in memory at a time."""
 
 
 class Ended(NamedTuple):
-    """What a journal says of a group that has ended."""
+    """Journal status of a group that has ended."""
 
     state: str
     step: int
@@ -42,8 +42,8 @@ class Ended(NamedTuple):
 
 
 def write_copy(address: str, file: Path, step: int, oldest: int | None) -> None:
-    """Of what goes on from the checkpoint of `step`; `oldest`: see `superfluous`. Everything that is committed is on the disk
-    then. Blocks; other processes work on meanwhile. Raises `DatabaseAway`: it may be begun again."""
+    """Copies the rows that resuming from the checkpoint of `step` needs; `oldest`: see `superfluous`. Everything that is
+    committed is on the disk then. Blocks; other processes work on meanwhile. Raises `DatabaseAway`: it may be begun again."""
     file.unlink(missing_ok=True)
     engine = open_engine(address)
     sqlite = engine.dialect.name == "sqlite"
@@ -63,15 +63,16 @@ def write_copy(address: str, file: Path, step: int, oldest: int | None) -> None:
 
 
 def write_none(file: Path) -> None:
-    """In the place of a copy, where the database is away for good: who goes on from there needs the database itself."""
+    """Writes an empty database in place of a copy, where the database is away for good: resuming from there needs the database
+    itself."""
     file.unlink(missing_ok=True)
     with _single_file(file).begin() as copied:
         metadata.create_all(copied)
 
 
 def restore_copy(connection: Connection, file: Path) -> None:
-    """All rows become those of the copy, within the transaction. Processes that take part find that they are out of date, and
-    what they had in flight is dropped."""
+    """Replaces all rows by those of the copy, within the transaction. Running processes find that they are out of date; their
+    groups in flight are dropped."""
     metadata.create_all(connection)
     for table in reversed(metadata.sorted_tables):
         connection.execute(delete(table))
@@ -91,7 +92,7 @@ def check_copy(file: Path, contract: Mapping[str, object]) -> None:
 
 
 def differs(connection: Connection, seq: int, journal: Mapping[int, Ended]) -> str:
-    """Why the database is not the one that a checkpoint belongs to; empty if it is. `seq`: the number of the last change that
+    """Returns why the database does not belong to a checkpoint; empty if it does. `seq`: the number of the last change that
     the checkpoint knows; `journal`: the statuses that its journal has. Raises as a damaged database does."""
     if connection.dialect.name == "sqlite":
         problem = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar_one()
@@ -113,12 +114,12 @@ def differs(connection: Connection, seq: int, journal: Mapping[int, Ended]) -> s
 
 
 def _single_file(file: Path) -> Engine:
-    """Without a write-ahead log: a checkpoint has the files that its manifest names, no more."""
+    """Opens it without a write-ahead log: a checkpoint has the files that its manifest names, no more."""
     return create_engine(URL.create("sqlite", database=str(file)), poolclass=NullPool)
 
 
 def _transfer(table: Table, source: Connection, target: Connection, without: Sequence[Select[tuple[int]]] = ()) -> None:
-    """`without`: queries of the groups whose rows stay behind."""
+    """`without`: queries of the groups whose rows are not copied."""
     wanted = select(table)
     for ids in without:
         wanted = wanted.where(table.c.group_id.not_in(ids))

@@ -1,4 +1,4 @@
-"""One process's way to the database: a thread of its own, on which all statements run, and news of what others changed."""
+"""One process's way to the database: a thread of its own, on which all statements run, and news of others' changes."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Database:
         self._file = file_of(self._engine)
         self._place = self._file or redact_text(str(self._engine.url))
         self._inode: int | None = None
-        """Of the file, once it is there."""
+        """The file's inode, once it exists."""
         self._thread = ThreadPoolExecutor(1, "groups")
         self._turn = asyncio.Lock()
         """Serves the thread's users one after the other."""
         self._open: Connection | None = None
         self._read: Connection | None = None
         self._sockets: list[int] = []
-        """Those of the connections."""
+        """Sockets of the connections."""
         self._closing = threading.Lock()
         """Guards the sockets, whose numbers others may have afterwards."""
 
@@ -52,7 +52,7 @@ class Database:
         return await self._call(self._begin, work)
 
     async def execute(self, work: Callable[[Connection], T]) -> T:
-        """`work` within the transaction that is open."""
+        """Runs `work` within the open transaction."""
         return await self._call(lambda: work(self._transaction))
 
     async def commit(self, statements: Sequence[Executable]) -> None:
@@ -62,7 +62,7 @@ class Database:
         await self._call(self._rollback)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """`work` as a transaction of its own."""
+        """Runs `work` as a transaction of its own."""
         try:
             result = await self.begin(work)
             await self.commit([])
@@ -72,11 +72,12 @@ class Database:
             raise
 
     async def outside(self, work: Callable[[Connection], T], much: bool = False) -> T:
-        """`work`, each statement by itself: it holds nothing that others wait for. `much`: bytes, behind a slow link perhaps."""
+        """Runs `work`, each statement by itself: it holds nothing that others wait for. `much`: many bytes, perhaps over a slow
+        link."""
         return await self._call(self._outside, work, patience=self.limits.statement if much else None)
 
     async def beside(self, work: Callable[[], T]) -> T:
-        """`work`, which has connections of its own."""
+        """Runs `work`, which has connections of its own."""
         return await asyncio.to_thread(work)
 
     async def notices(self) -> AsyncIterator[None]:
@@ -102,7 +103,7 @@ class Database:
         self._thread.shutdown()
 
     async def _posted(self) -> AsyncIterator[None]:
-        """While there is no connection for notices, who looks every `LOOK_S` seconds learns of changes later, no more."""
+        """Yields at each notice, and every `LOOK_S` seconds: without a connection for notices, changes are only learnt later."""
         import psycopg
 
         while True:
@@ -135,7 +136,7 @@ class Database:
                     watch.cancel()
 
     def _hang_up(self) -> None:
-        """The server is silent, and the network does not say that it is gone: the thread's call shall fail now."""
+        """Shuts the sockets down: the server is silent, and the thread's call shall fail now."""
         with self._closing:
             for descriptor in self._sockets:
                 with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
@@ -159,7 +160,7 @@ class Database:
         return connection
 
     def _let_go(self) -> None:
-        """After an error the next call has new connections."""
+        """Drops the connections after an error: the next call has new ones."""
         with self._closing:
             self._sockets.clear()
             for connection in filter(None, (self._open, self._read)):
@@ -174,7 +175,7 @@ class Database:
         return self._open
 
     def _check_file(self) -> None:
-        """Raises `DatabaseFailed` if the file is another one than before: what is written to one that was moved is never read."""
+        """Raises `DatabaseFailed` if the file is another one than before: rows written to a moved file are never read."""
         found = self._file.stat().st_ino if self._file is not None and self._file.exists() else None
         if self._inode not in (None, found):
             raise DatabaseFailed(f"{self._file} was moved, removed or restored while this process had it open: start it again")
@@ -222,6 +223,6 @@ LAYOUT = 5
 
 
 def check_layout(connection: Connection) -> None:
-    """For who only reads. Raises `ValueError` if the tables are not those that this version reads."""
+    """Checks the tables for a mere reader. Raises `ValueError` if they are not those that this version reads."""
     if (layout := connection.execute(select(runs.c.layout)).scalar_one()) != LAYOUT:
         raise ValueError(f"its tables have layout {layout}, this version has {LAYOUT}: use its version")

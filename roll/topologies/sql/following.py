@@ -1,4 +1,4 @@
-"""Knowledge of a process about the groups in a database: it learns what others changed, by the verbs of the pure `Admission`."""
+"""Knowledge of a process about the groups in a database: it learns the others' changes, by the verbs of the pure `Admission`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class FollowingGroups(Groups):
         self.known = -1
         """The number of the last change that is known here."""
         self._stale = False
-        """True if what is known here includes changes that were not kept."""
+        """True if the knowledge here includes changes that were not kept."""
         self._kept: JsonObject | None = None
         """The state before the changes of a transaction that is not committed; its statuses are not in the journal."""
         self.branch = 0

@@ -1,7 +1,7 @@
 """The groups of a run in a database: several explorers and one trainer, each a process of its own, have the same `Admission`.
 
-Every verb is a transaction. It first learns what others changed, by the same verbs of the pure `Admission`, so what it decides
-holds for all; then its own changes are written, or none of them. Between transactions a process looks at what it knew last.
+Every verb is a transaction. It first learns the others' changes, by the same verbs of the pure `Admission`, so its decisions hold
+for all; then its own changes are written, or none of them. Between transactions a process relies on its last knowledge.
 
 A process that dies leaves nothing behind that others wait for: its groups in flight are dropped (`explorer_lost`) and their tasks
 served again; groups that were trained after the checkpoint from which a trainer goes on are delivered again, as long as the
@@ -64,7 +64,7 @@ class SqlGroups(FollowingGroups):
         self._changed()
 
     async def leave(self) -> None:
-        """Its groups in flight are dropped, and their tasks served again."""
+        """Leaves the run: its groups in flight are dropped, and their tasks served again."""
         try:
             if self._member.term:
                 async with self._lock:
@@ -76,11 +76,11 @@ class SqlGroups(FollowingGroups):
             await self._database.close()
 
     async def beside(self, work: Callable[[], None]) -> None:
-        """`work`, which reads the database by itself, perhaps twice."""
+        """Runs `work`, which reads the database by itself, perhaps twice."""
         await self.outage.outlast(lambda: self._database.beside(work))
 
     async def announce_end(self, status: str, reason: str = "") -> None:
-        """Explorers end then, too."""
+        """Tells all processes that the run ends: explorers end, too."""
 
         async def announce() -> None:
             async with self._transaction():
@@ -90,7 +90,7 @@ class SqlGroups(FollowingGroups):
             await self.outage.outlast(announce, self._signs.deadline_s)
 
     async def keep_in_sync(self) -> None:
-        """Runs as long as the run does: shows that this process lives, learns what others do, and notices who does not live."""
+        """Runs as long as the run does: shows that this process lives, learns the others' changes, and notices dead processes."""
         beaten = -BEAT_S
         async for _ in self._database.notices():
             if self._clock() - beaten >= BEAT_S:
@@ -126,7 +126,7 @@ class SqlGroups(FollowingGroups):
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[None]:
-        """Raises `DatabaseAway` if nothing of it was kept: the verb is begun again."""
+        """Yields an open transaction. Raises `DatabaseAway` if nothing of it was kept: the verb is begun again."""
         async with self._lock:
             leased = dict(self._leased), self._leased_ids
             try:
@@ -160,7 +160,7 @@ class SqlGroups(FollowingGroups):
         self._write_ended()
 
     def _begin(self, connection: Connection) -> News:
-        """Every transaction begins by taking its number, which locks out all others."""
+        """Begins a transaction by taking its number, which locks out all others."""
         connection.execute(update(runs).values(seq=runs.c.seq + 1))
         return self._news(connection)
 
@@ -174,7 +174,7 @@ class SqlGroups(FollowingGroups):
                 raise
 
     async def _was_committed(self) -> bool:
-        """True if the transaction was kept whose answer is lost: it is over when this one has its turn."""
+        """Returns True if the transaction was kept whose answer is lost: it is over when this one has its turn."""
 
         def last(connection: Connection) -> int | None:
             connection.execute(update(runs).values(seq=runs.c.seq + 1))
@@ -199,7 +199,7 @@ class SqlGroups(FollowingGroups):
 
     @outlasting
     async def complete(self, group: SampleGroup) -> None:
-        """The samples, which may be many, are there before the transaction begins."""
+        """Stores the samples, which may be many, before the transaction begins."""
         if self.is_live(group.group_id):
             work = await asyncio.to_thread(rows.Stored, group, self._member.name)
             async with self._lock:  # SQLite writes one after the other
@@ -211,7 +211,7 @@ class SqlGroups(FollowingGroups):
 
     @outlasting
     async def trained(self, lease: Lease) -> None:
-        """What teachers said of groups that may be trained again is there before the transaction begins."""
+        """Stores the teachers' answers for groups that may be trained again before the transaction begins."""
         for group in lease.groups if self.admission.reuse.max_reuse > 1 else ():
             if self.is_live(group.group_id) and any(sample.taught is not None for sample in group.samples):
                 work = await asyncio.to_thread(rows.stored_anew, group)
@@ -230,20 +230,20 @@ class SqlGroups(FollowingGroups):
 
     @outlasting
     async def _tell(self) -> None:
-        """The others learn what has changed here, if anything has."""
+        """Tells the others the changes here, if any."""
         async with self._transaction():
             self._changed()
 
     @outlasting
     async def set_served(self, version: int) -> None:
-        """All engines of this process serve `version`, or a newer one, from now on."""
+        """Records that all engines of this process serve `version`, or a newer one, from now on."""
         async with self._transaction():
             self._statements.append(update(members).where(members.c.name == self._member.name).values(served=version))
             self.admission.set_served(max(self.admission.version, min([version, *self.explorers.values()])))
             self._changed()
 
     async def _fetch(self, group_ids: Sequence[int]) -> None:
-        """One after the other, and outside of the transaction: nobody waits for the link."""
+        """Fetches groups one after the other, and outside of the transaction: nobody waits for the link."""
         self._fetched = {group_id: group for group_id, group in self._fetched.items() if group_id in group_ids}
         for group_id in group_ids:
             if group_id not in self._fetched:
@@ -273,7 +273,8 @@ class SqlGroups(FollowingGroups):
     # -- checkpoints ----------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps besides its copy of the database: of the last moment at which journal and accounts agree."""
+        """Returns the state for a checkpoint besides its copy of the database: that of the last moment at which journal and
+        accounts agree."""
         now = {"admission": self.admission.state(), "cursor": self._source.cursor(), "database": {"seq": self.known}}
         return now if self._kept is None else self._kept
 
@@ -312,7 +313,7 @@ class SqlGroups(FollowingGroups):
             self._statements.append(rows.report_validation(version, result, self._seq))
 
     async def validation_results(self, after: int) -> tuple[int, list[dict[str, object]]]:
-        """The number of the last change that is known here, and the results that were reported after change `after`."""
+        """Returns the number of the last change that is known here, and the results that were reported after change `after`."""
         known = self.known
         reads = partial(self._database.outside, partial(rows.validation_results, after=after, until=known))
         return known, await self.outage.outlast(reads)
@@ -321,12 +322,12 @@ class SqlGroups(FollowingGroups):
 
     @property
     def explorers(self) -> dict[str, int]:
-        """The other explorers that are alive, with the oldest version that each serves."""
+        """Returns the other living explorers, with the oldest version that each serves."""
         return self._peers.explorers_beside(self._member)
 
     @property
     def accompanied(self) -> bool:
-        """Whether a process of the run's other half is alive."""
+        """True if a process of the run's other half is alive."""
         return self._peers.accompany(self._member)
 
     async def was_taken_back(self) -> bool:

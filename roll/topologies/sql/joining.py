@@ -1,6 +1,6 @@
 """Processes join a run in a database, leave it, or are found dead: each is one transaction.
 
-Pure statements over a connection: who runs them holds the lock of the run.
+Pure statements over a connection: the caller holds the lock of the run.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Member:
     task_set: str
     """Explorers with the same tasks have the same one."""
     devices: int = 1
-    """Of its engines: `share`."""
+    """Devices of its engines: `share`."""
     term: int = 0
-    """How often this name has joined."""
+    """Number of times that this name has joined."""
 
     @property
     def role(self) -> str:
@@ -51,7 +51,7 @@ class Join:
     member: Member
     contract: Mapping[str, Any]
     cursor: Mapping[str, Any]
-    """Where the member's task set begins, if nothing has been drawn from it yet."""
+    """Cursor at which the member's task set begins, if nothing has been drawn from it yet."""
     admission: Admission
     depth: float
     trainer_at: tuple[int, int] | None
@@ -90,7 +90,7 @@ class Join:
         return member
 
     def _written(self, connection: Connection, newest: int) -> Member:
-        """The member with its term, as its row says now."""
+        """Returns the member with its term, as its row says now."""
         old = connection.execute(select(members).where(members.c.name == self.member.name)).first()
         member = replace(self.member, term=old.term + 1 if old is not None else 1)
         row = {
@@ -140,7 +140,7 @@ class Leave:
     name: str
     state: str
     seen: tuple[int, int] | None = None
-    """Its term and its beat, as they were when it was found dead: one that has shown signs of life since is not."""
+    """Its term and its beat when it was found dead: a process that has shown signs of life since is not."""
 
     def __call__(self, connection: Connection) -> None:
         row = connection.execute(select(members).where(members.c.name == self.name)).first()
@@ -152,7 +152,7 @@ class Leave:
 
 
 def leave(connection: Connection, name: str, state: str) -> None:
-    """The groups that the process has in flight are dropped, and their tasks given back."""
+    """Drops the groups that the process has in flight, and gives their tasks back."""
     seq = connection.execute(select(runs.c.seq)).scalar_one()
     connection.execute(update(members).where(members.c.name == name, members.c.state == "alive").values(state=state))
     in_flight = (groups.c.member == name) & (groups.c.state == "in_flight")
@@ -160,7 +160,7 @@ def leave(connection: Connection, name: str, state: str) -> None:
 
 
 def give_back(connection: Connection, group_id: int, seq: int) -> None:
-    """The group's task is served again."""
+    """Has the group's task served again."""
     group = connection.execute(select(groups).where(groups.c.id == group_id)).one()
     cursor = json.loads(connection.execute(select(tasks.c.cursor).where(tasks.c.task_set == group.task_set)).scalar_one())
     cursor["returned"].append(group.prompt_uid)
@@ -176,8 +176,8 @@ def _drop(connection: Connection, rows: Sequence[Row[object]], reason: str, seq:
 
 
 def _go_on_from(connection: Connection, step: int, batch_groups: int) -> None:
-    """A trainer goes on from a checkpoint of `step`: groups that were trained later are delivered again, if their samples are
-    still there, later reuses are taken back, and what versions that are gone have sampled is dropped."""
+    """Takes the run back to a trainer's checkpoint of `step`: groups that were trained later are delivered again, if their
+    samples still exist, later reuses are taken back, and groups sampled by deleted versions are dropped."""
     connection.execute(delete(reuses).where(reuses.c.step > step))
     run = connection.execute(select(runs)).one()
     later = (groups.c.state == "trained") & (groups.c.step > step)
@@ -202,7 +202,7 @@ def _go_on_from(connection: Connection, step: int, batch_groups: int) -> None:
 
 
 def _serve_oldest(connection: Connection) -> None:
-    """The run's version is the oldest that an explorer serves; while there is none, the last such."""
+    """Sets the run's version to the oldest that an explorer serves; while there is none, to the last such."""
     oldest = select(func.min(members.c.served)).where(members.c.state == "alive", members.c.role != "trainer")
     version = connection.execute(oldest).scalar()
     if version is not None:

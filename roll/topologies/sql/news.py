@@ -1,6 +1,6 @@
-"""What a process reads from the database: everything when it begins, and what was changed since it looked last.
+"""Reads of a process from the database: everything when it begins, and later the changes since its last look.
 
-`share`: how many groups an explorer may have in flight. All explorers would take whatever may start, and the first to look would
+`share`: limit of an explorer's groups in flight. All explorers would take whatever may start, and the first to look would
 hold groups that wait in its queue while another has nothing to do. So the places for groups in flight are divided by devices. The
 parts are rounded up: while a place is free, at least one explorer has fewer groups than its part, and parts get smaller as groups
 are completed, so even one explorer completes a batch alone if another, not found dead yet, does nothing.
@@ -26,7 +26,7 @@ from roll.topologies.sql.tables import groups, members, reuses, runs, samples, t
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What was changed since a process looked last."""
+    """Changes since a process looked last."""
 
     run: Row[Any]
     groups: Sequence[Row[Any]]
@@ -47,7 +47,7 @@ class Book:
     ended: Sequence[Row[Any]]
     """The groups whose statuses the journal lacks."""
     reused: Sequence[Row[Any]]
-    """The reuses that it lacks."""
+    """The reuses that the journal lacks."""
     trained: Sequence[Row[Any]]
     """The trained groups that have samples, with their `uses`, where there is a journal: for the process that trains."""
 
@@ -94,35 +94,35 @@ def read_book(connection: Connection, task_set: str, after: int | None) -> Book:
 
 
 class Peers:
-    """The processes that are alive, as they were seen last."""
+    """The living processes, as they were seen last."""
 
     def __init__(self, rows: Sequence[Row[object]] = ()) -> None:
         self._alive = [row for row in rows if row.state == "alive"]
 
     def beats(self) -> dict[str, tuple[int, int]]:
-        """The term and the beat of each."""
+        """Returns the term and the beat of each."""
         return {row.name: (row.term, row.beat) for row in self._alive}
 
     def explorers_beside(self, me: Member) -> dict[str, int]:
-        """The other explorers, with the oldest version that each serves."""
+        """Returns the other explorers, with the oldest version that each serves."""
         return {row.name: row.served for row in self._alive if row.served >= 0 and row.name != me.name}
 
     def replaceable(self) -> Collection[str]:
-        """The explorers, if one can do what another does not."""
+        """Returns the explorers, if each has another in its place."""
         names = [row.name for row in self._alive if row.role == "explorer"]
         return names if len(names) > 1 else ()
 
     def accompany(self, me: Member) -> bool:
-        """Whether a process of the run's other half is alive."""
+        """Returns True if a process of the run's other half is alive."""
         return any(row.role != me.role for row in self._alive)
 
     def share(self, me: Member, places: int) -> int:
-        """The part of an explorer of `places`: groups in flight, and those that may start."""
+        """Returns an explorer's part of `places`: groups in flight, and those that may start."""
         return share(places, me.devices, [row.devices for row in self._alive if row.served >= 0])
 
 
 def check_part(news: News, me: Member, branch: int) -> None:
-    """That this process takes part still. `branch`: the one that it has joined. Raises `TakenBack`, `Expelled`."""
+    """Checks that this process still takes part. `branch`: the one that it has joined. Raises `TakenBack`, `Expelled`."""
     mine = next((row for row in news.members if row.name == me.name), None)
     if mine is not None and mine.term > me.term:  # a smaller one is of a database that was restored
         raise Expelled(f"{process_of(mine)} has taken the place of this one as {me.name} of the run")
@@ -134,5 +134,5 @@ def check_part(news: News, me: Member, branch: int) -> None:
 
 
 def share(places: int, devices: int, explorers: Collection[int]) -> int:
-    """`explorers`: the devices of each, with `devices` itself."""
+    """Returns the part of an explorer. `explorers`: the devices of each, with `devices` itself."""
     return -(-places * devices // max(sum(explorers), devices))

@@ -1,6 +1,6 @@
 """A database that is away for a while: restarted, failed over, full of connections, behind a pulled cable.
 
-What was to be done is tried again, as a whole, until it is done or `peer_timeout` is over; each reason is said once.
+The work is tried again, as a whole, until it is done or `peer_timeout` is over; each reason is said once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 
 def outlasting(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """A method of an object with an `outage`, begun again whenever the database was away: nothing of what it did is kept then."""
+    """A method of an object with an `outage`, begun again whenever the database was away: nothing that it did is kept then."""
 
     @wraps(verb)
     async def outlasts(*args: P.args, **kwargs: P.kwargs) -> T:

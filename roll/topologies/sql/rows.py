@@ -1,5 +1,5 @@
-"""Groups as rows of the database: what is written of one, and what one is that another process rolls out. Also the rows of
-validations: which explorer validates which version, and what came of it.
+"""Groups as rows of the database: their writing, and the reading of another process's groups. Also the rows of validations: the
+explorer of each version, and its result.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def unpack_group(group_id: int, stored: tuple[bytes, str] | None) -> SampleGroup
 
 
 REUSED = "reused"
-"""No state of a group, which was trained before: a use that is a row of its own."""
+"""Status of a further use, which is a row of its own: no state of a group, which was trained before."""
 
 
 class EndedGroup(NamedTuple):
@@ -55,7 +55,7 @@ class EndedGroup(NamedTuple):
 
 
 def of_run(admission: Admission, depth: float) -> dict[str, Any]:
-    """What the row of the run says of its groups."""
+    """Returns the row of the run, as far as it concerns its groups."""
     return {
         "version": admission.version,
         "newest": admission.newest,
@@ -86,7 +86,7 @@ def started(group: SampleGroup, seq: int, member: str, task_set: str, cursor: Ma
 
 
 def completed(group: SampleGroup, seq: int) -> Executable:
-    """Its samples are `Stored`."""
+    """Marks the group as completed; its samples are `Stored`."""
     versions = [span.version for sample in group.samples for span in sample.versions]
     row = {
         "seq": seq,
@@ -102,7 +102,7 @@ def completed(group: SampleGroup, seq: int) -> Executable:
 
 
 class Stored:
-    """The samples of a group that is in flight still, packed."""
+    """The samples of a group that is still in flight, packed."""
 
     def __init__(self, group: SampleGroup, member: str) -> None:
         data = packed(group)
@@ -126,7 +126,7 @@ def stored_anew(group: SampleGroup) -> Callable[[Connection], object]:
 
 
 def content(connection: Connection, group_id: int) -> SampleGroup | PackingError:
-    """The group with its samples, or why it has none."""
+    """Returns the group with its samples, or the error why it has none."""
     found = connection.execute(select(samples.c.data, samples.c.digest).where(samples.c.group_id == group_id)).first()
     try:
         return unpack_group(group_id, None if found is None else (found.data, found.digest))
@@ -149,7 +149,7 @@ def ended(group: EndedGroup, seq: int) -> Executable:
 
 
 def outline(row: Row[object]) -> SampleGroup:
-    """A group of another process, without its samples."""
+    """Returns a group of another process, without its samples."""
     return SampleGroup(row.id, row.start_version, Prompt(row.prompt_uid, [], "", row.domain, row.domain, ""))
 
 
@@ -158,8 +158,8 @@ def ended_group(row: Row[object], group: SampleGroup) -> EndedGroup:
 
 
 def superfluous(step: int, oldest: int | None) -> list[Select[tuple[int]]]:
-    """The groups whose samples no process needs which goes on from the checkpoint of `step` or a later one. `oldest`: the start
-    version from which on a group may be trained again then; None: no group is."""
+    """Selects the groups whose samples no process needs that resumes from the checkpoint of `step` or a later one. `oldest`: the
+    start version from which on a group may be trained again then; None: no group is."""
     done = select(groups.c.id).where(groups.c.state == "trained", groups.c.step <= step)
     done = done if oldest is None else done.where(groups.c.start_version < oldest)
     return [done, select(groups.c.id).where(groups.c.state == "dropped")]
@@ -171,7 +171,7 @@ def not_needed(step: int, oldest: int | None) -> list[Executable]:
 
 
 def claim_validation(connection: Connection, version: int, member: str, seq: int) -> Executable | None:
-    """What makes it the member's to validate the version; None if another one has done so, or is at it."""
+    """Returns the statement that lets the member validate the version; None if another has done so, or is at it."""
     row = connection.execute(select(validations).where(validations.c.version == version)).first()
     if row is not None:
         state = connection.execute(select(members.c.state).where(members.c.name == row.member)).scalar()
@@ -186,7 +186,7 @@ def report_validation(version: int, result: Mapping[str, object], seq: int) -> E
 
 
 def validation_results(connection: Connection, after: int, until: int) -> list[dict[str, Any]]:
-    """Those that changes `after` < number <= `until` reported."""
+    """Returns the results that changes `after` < number <= `until` reported."""
     query = select(validations.c.result).where(validations.c.seq > after, validations.c.seq <= until)
     query = query.where(validations.c.result.is_not(None)).order_by(validations.c.version)
     return [json.loads(result) for result in connection.execute(query).scalars()]
