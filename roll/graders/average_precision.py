@@ -10,7 +10,7 @@ from typing import Any
 from roll.graders.boxes import Labelled
 
 PRECISIONS = {"map": slice(None), "map50": slice(0, 1), "map75": slice(5, 6)}
-"""Of COCO's ten thresholds, 0.5 to 0.95."""
+"""Score -> its part of COCO's ten thresholds, 0.5 to 0.95."""
 
 
 def check_installed() -> None:

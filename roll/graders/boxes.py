@@ -107,8 +107,8 @@ def _no_number(name: str) -> NoReturn:
 
 
 class BoxIoURewardWorker(RewardWorker):
-    """Of the overlaps (IoU) of the boxes found with those of the ground truth, paired greedily (`paired`): their sum, divided by
-    the larger number of boxes, `sum(IoU) / max(found, true)`; so one box earns its IoU, and boxes too many or too few cost.
+    """Reward for overlaps (IoU) of the boxes found with those of the ground truth, paired greedily (`paired`): their sum, divided
+    by the larger number of boxes, `sum(IoU) / max(found, true)`; so one box earns its IoU, and boxes too many or too few cost.
 
     `reward_args`: `threshold`, above 0 and at most 1: then a pair counts from this overlap on, and the reward is
     `2 * pairs / (found + true)` (F1). Both are 1 where there is nothing to be found, and `[]` is said."""

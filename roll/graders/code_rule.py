@@ -107,7 +107,7 @@ def _ends_with(word: str, printed: str) -> bool:
 
 
 COLUMNS = ("test_cases", "tests", "test_list", "input_output", "test")
-"""Where a row may have its tests; else its ground truth does."""
+"""Columns that may hold a row's tests; without them, its ground truth does."""
 _INPUTS, _OUTPUTS = ("stdin", "input"), ("expected_stdout", "expected_output", "output")
 
 
@@ -188,7 +188,7 @@ def _programs(pairs: list[tuple[object, object]]) -> dict[str, object]:
 
 
 def _text(value: object) -> str:
-    """Of the lines of an input, or of an output."""
+    """Joins the lines of an input or of an output."""
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

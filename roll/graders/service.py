@@ -39,7 +39,7 @@ class JsonService:
         return answer
 
     async def ask_until(self, body: Mapping[str, object], read: Callable[[dict[str, object]], object]) -> Any:
-        """What `read` makes of the answer; the service is asked again while `read` raises `Busy`. Raises `ServiceFailed`."""
+        """Returns the answer as `read` reads it; asks the service again while `read` raises `Busy`. Raises `ServiceFailed`."""
         why, pause_s = "", FIRST_PAUSE_S
         for attempt in range(ATTEMPTS):
             if attempt:

@@ -26,7 +26,7 @@ WATCHED = "watched memory: what all processes of a sample have in memory togethe
 END_S = 2.0
 """For what is ended to leave its group."""
 TASKS = 24
-"""Of forkers, and room besides: no program meets the group's bound on tasks before its own."""
+"""Tasks of forkers, and room besides: no program meets the group's bound on tasks before its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ControlGroup:
         self._most = most
 
     def met(self) -> bool:
-        """Whether the bound was met since it was asked for, and more was wanted than could be given back."""
+        """True if the bound was met since the last `bound`, and more was wanted than could be given back."""
         return self._count() > self._before
 
     def _count(self) -> int:
@@ -115,7 +115,7 @@ def _remove(folder: Path, deadline: float, by: int) -> None:
 
 
 def _places() -> Iterator[tuple[Path, Files]]:
-    """Where groups of this process's own may be made, if it has the rights."""
+    """Yields places for groups of this process's own, if it has the rights."""
     with contextlib.suppress(OSError):
         groups = [line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines()]
         mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup" in line]

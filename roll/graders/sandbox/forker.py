@@ -48,7 +48,7 @@ WITHOUT = {
     NAMESPACES: "a program can tell which files exist, and its own are counted 20 times a second, not bounded",
     LANDLOCK: "a program reads what this user can, and writes where this user can",
 }
-"""What the rest does not hold against."""
+"""Dangers that remain without a protection."""
 
 
 def main(descriptor: int, place: str) -> None:
@@ -96,7 +96,7 @@ class Forker:
         self._users: dict[int, int] = {}
         """Process id -> its user."""
         self._asking: dict[int, tuple[int, int]] = {}
-        """What a program's forks ask -> its process id, and the most processes and threads that it may have."""
+        """Descriptor on which a program's forks ask -> its process id, and the most processes and threads that it may have."""
         self._waiting = select.poll()
         self._counts = not isolated and len({*users}) < len(users)
         self._wake, wakes = os.pipe()
@@ -201,7 +201,7 @@ class Forker:
             self._say(ended=message["start"], failed=answer)
 
     def _end_first(self) -> None:
-        """When memory is short, in this process and those that it starts."""
+        """Has this process, and those that it starts, killed first when memory is short."""
         with contextlib.suppress(OSError):
             os.write(os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=self._processes), str(MORE_OOM).encode())
 
@@ -248,7 +248,7 @@ class Forker:
             self._connection.send(json.dumps(message).encode())
 
     def _reap_group(self, pid: int) -> None:
-        """Where there is no process namespace, what a program leaves behind becomes a child of this process."""
+        """Reaps a program's leftovers, which become children of this process where there is no process namespace."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.waitpid(-pid, 0)

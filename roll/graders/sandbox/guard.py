@@ -40,7 +40,7 @@ _PICKLED = {
     "uuid": "UUID",
     "roll.graders.sandbox.proxies": "_read_again",
 }
-"""What a pickle may name: it does nothing but make a value. Names of the solution's are proxies."""
+"""Names that a pickle may contain: each only makes a value. Names of the solution's are proxies."""
 
 
 def stand_guard(cannot: Callable[[str], None], own: frozenset[str], evaluates: bool) -> None:

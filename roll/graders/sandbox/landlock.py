@@ -16,7 +16,7 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION, _PATH_BENEATH, _SIGNALS = 1, 1, 2
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
-"""How many rights over files a version knows."""
+"""Version -> number of its rights over files."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

@@ -45,7 +45,7 @@ class Peer:
         self._lines: BufferedReader = connection.makefile("rb")
         self._objects: list[Any] = [root]
         self._handles: dict[int, int] = {}
-        """Of the objects, by identity: an object has one."""
+        """Handles of the objects, by identity: an object has one."""
         self._told: set[int] = set()
         """Handles of objects that the other side has the description of."""
         self._proxies: dict[int, Any] = {}

@@ -1,4 +1,4 @@
-"""What a test's code asks of a solution, and whether it asks anything. Pure; the code is read, not run.
+"""Questions of a test's code to a solution, and whether it asks anything. Pure; the code is read, not run.
 
 A test takes its own tools from Python: were a solution's `abs` or `sorted` in its way, the solution would judge itself. Yet tasks
 ask for functions that have names of Python's, such as `sum` or `median`.
@@ -46,8 +46,8 @@ COMPARES = (
 
 
 def tests_something(test: str, calls: str) -> bool:
-    """Whether something is asserted, and something runs it. `calls`: what check() gets, if anything. Raises `ValueError` for what
-    is no Python, and for tests that only a framework would run."""
+    """True if something is asserted, and something runs it. `calls`: the argument of check(), if any. Raises `ValueError` for
+    a text that is no Python, and for tests that only a framework would run."""
     with boundary(ValueError, "a test is no Python"):
         tree = ast.parse(test)
     asserts = any(map(_asserts, ast.walk(tree)))
@@ -240,8 +240,8 @@ def named_in(text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def helpers_in(test: str, calls: str, known: Iterable[str]) -> frozenset[str]:
-    """What a test takes from elsewhere besides the function that it gets as an argument: tools, which no solution may bring.
-    Classes are no tools: values have to be of one."""
+    """Returns names that a test takes from elsewhere besides the function that it gets as an argument: tools, which no solution
+    may bring. Classes are no tools: values have to be of one."""
     tree = ast.parse(test)
     bound = {*bound_in(tree), *known, calls}
     if "check" not in bound or not calls or _imports_solution(tree):

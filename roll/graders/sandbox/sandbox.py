@@ -86,7 +86,7 @@ class Program:
     role: str
     """"module:function" that becomes the program."""
     descriptors: Sequence[int]
-    """What become its descriptors 0, 1, 3, 4, ...; 2 leads nowhere. They are closed here."""
+    """The program's descriptors 0, 1, 3, 4, ...; 2 leads nowhere. They are closed here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Sandbox:
         _refuse_other_systems()
         self._number, self._loaded, self._loaded_kb = 0, set[str](), 0
         self.stuck = False
-        """Whether killed programs are still there: what was found out holds, but the next run needs another sandbox."""
+        """True if killed programs are still there: results so far hold, but the next run needs another sandbox."""
         self._place, self._lock = usage.new_place(as_nobody=isolation != BUILT_IN)
         self._group: control_groups.ControlGroup | None = None
         self._deleting: list[subprocess.Popen[bytes]] = []

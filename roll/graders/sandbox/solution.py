@@ -78,7 +78,7 @@ def _run(message: dict[str, Any]) -> None:
 
 
 class Loaded:
-    """What can be asked of a solution as a whole."""
+    """A loaded solution as a whole, and the questions about it."""
 
     def __init__(self, module: types.ModuleType, given: dict[str, object]) -> None:
         self._module, self._given = module, given

@@ -1,4 +1,4 @@
-"""What a test's code does that its solution, in another process, does not see; where it raises, and what it ignores. Pure."""
+"""Effects of a test's code that its solution, in another process, does not see; where it raises, and what it ignores. Pure."""
 
 from __future__ import annotations
 

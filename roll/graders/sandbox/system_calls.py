@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""What a machine calls itself -> AUDIT_ARCH_..., of linux/audit.h: a call of another architecture's table ends the program."""
+"""Name of a machine -> AUDIT_ARCH_..., of linux/audit.h: a call of another architecture's table ends the program."""
 Numbers = tuple[int, int | None]
 ALLOWED: dict[str, dict[str, Numbers]] = {
     # Who needs a call -> its numbers on x86_64 and aarch64, of arch/x86/entry/syscalls/syscall_64.tbl and

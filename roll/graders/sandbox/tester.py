@@ -93,7 +93,7 @@ def _called(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
 
 
 def same(given: Any, expected: Any) -> bool:
-    """Whether what a function has returned is what JSON says; a tuple is a list there, and keys are text."""
+    """True if the value that a function has returned equals the JSON; a tuple is a list there, and keys are text."""
     if isinstance(given, Remote):
         given = given.roll_plain
     if type(given).__name__ in ("ndarray", "Tensor"):

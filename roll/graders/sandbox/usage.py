@@ -1,7 +1,7 @@
-"""What programs in the sandbox may use, and what they use together, which limits of one process do not bound: memory, and files
-where they have no /tmp of their own.
+"""Limits of programs in the sandbox, and their common use of what limits of one process do not bound: memory, and files where
+they have no /tmp of their own.
 
-Both are read from outside, while they run. What they leave is deleted by a process of its own: that takes as long as it takes.
+Both are read from outside, while they run. A process of its own deletes the files they leave: that takes as long as it takes.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Limits:
     files: int = 32
     """Open at a time."""
     file_mb: int = 8
-    """Of one file; all files together may have eight times as much, and be `most_files`."""
+    """Size of one file; all files together may have eight times as much, and be `most_files`."""
     output_kb: int = 1024
-    """Of what it prints."""
+    """Size of its output."""
 
     @property
     def most_files(self) -> int:

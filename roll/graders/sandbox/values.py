@@ -25,7 +25,7 @@ Import = Callable[[Any], Any]
 """From a handle to what stands for the object here."""
 
 BASES: tuple[Any, ...] = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
-"""What an object is compared by whose class derives from one of them: a named tuple, a numeral of an enumeration."""
+"""Bases by which an object of a derived class is compared: a named tuple, a numeral of an enumeration."""
 KINDS = (*BASES, bytearray, deque, OrderedDict, Counter, Decimal, Fraction, datetime, date, time, timedelta, range)
 _HOMES = ("builtins", "decimal", "fractions", "datetime", "uuid", "pathlib", "re")
 _SMALL = 1 << 53

@@ -84,7 +84,7 @@ class Watch:
         return positions in self.ignored
 
     def verdict(self) -> tuple[str, str]:
-        """Why the tests are not passed, and why nobody can tell; both empty if what was said counts."""
+        """Returns why the tests are not passed, and why nobody can tell; both empty if the answers count."""
         doubtful = ""
         for heard in self._heard.values():
             if not heard.answers:  # objects, which are compared themselves
