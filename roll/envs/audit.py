@@ -21,7 +21,7 @@ from roll.graders.players import CHANCE, CLOCK, KINDS, SENSELESS, STOPPED, playe
 REFERENCE = "reference"
 CONSTANT_PAYS = "one answer for all tasks earns"
 SHARE, ERRORS = 0.1, 3.0
-"""Of what separates the reference from chance; standard errors."""
+"""Share of the distance from chance to the reference; standard errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _accepted(references: Earned | None, success_at: float | None) -> float | No
 
 
 def _is_above(earned: Earned, other: Earned, top: float, luck: float = 0.0) -> bool:
-    """Whether it earns more than the other, beyond what luck explains. `luck`: a standard error from elsewhere."""
+    """True if it earns more than the other, beyond luck. `luck`: a standard error from elsewhere."""
     pairs = zip(earned.values, other.values, strict=True)
     gained = [one - another for one, another in pairs if one is not None and another is not None]
     if len(gained) < 2:

@@ -31,9 +31,9 @@ NONSENSE = "no action at all \u2603"
 MOST_TURNS = 1000
 """Most turns of an episode: an episode that neither terminates nor truncates itself is ended here, and reported."""
 SHOWN_TURNS = 20
-"""Of the episode that is shown."""
+"""Turns of the episode that is shown."""
 Policy = Callable[[str], str | None]
-"""What it sees -> what it writes; None: it gives up."""
+"""From the text it sees to the text it writes; None: it gives up."""
 ENDINGS: dict[EpisodeEnd, str] = {
     "terminated": "terminated",
     "truncated": "truncated by the environment",
@@ -52,7 +52,7 @@ class Episode:
     success: bool | None = False
     """None: it came to its end, and the environment does not say."""
     error: str = ""
-    """Why it broke off."""
+    """The reason why it broke off."""
     missing: frozenset[str] = frozenset()
     """Keys of `info` that every step has to have, and some did not."""
     unruled: bool = field(default=False, compare=False)
@@ -92,7 +92,7 @@ class EnvReport:
     errors: Sequence[str] = ()
     """Promises that are broken; an environment with one is not fit."""
     notes: Sequence[str] = ()
-    """What is unusual, but may be meant."""
+    """Unusual findings that may be meant."""
     example: str = field(default="", repr=False)
     """One episode, rendered: the oracle's, or else the random agent's; of a long one its beginning."""
     reset_ms: float = 0.0

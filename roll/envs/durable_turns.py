@@ -127,7 +127,7 @@ class _Turn:
     asked: str
     answer: PolicyAnswer
     step: Any = None
-    """What the environment answered; None if that is not known."""
+    """The environment's answer; None if that is not known."""
     is_begun: bool = False
     """True if the answer is on record, and the environment may have had it."""
 

@@ -76,7 +76,7 @@ class GemEnv:
         return shown, float(reward), bool(terminated), bool(truncated), self._with_key(filled, shown)
 
     def _said(self, info: Info) -> Info:
-        """What the environment's own `info` says here."""
+        """Returns the facts that the environment's own `info` has here."""
         return info
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ class Subject:
     made_of: Callable[[int], Mapping[str, str]]
     """By name, with so many tasks."""
     refused: str = ""
-    """Why it cannot be audited; empty if it can."""
+    """The reason why it cannot be audited; empty if it can."""
 
     @property
     def file(self) -> Path:
@@ -124,7 +124,7 @@ def _code(python: str | None, paths: Sequence[str]) -> Mapping[str, str]:
 
 
 def code_at(paths: Sequence[str]) -> dict[str, str]:
-    """What environments and rewards of these dotted paths are made of in this interpreter."""
+    """Returns versions and digests of the code behind these dotted paths of environments and rewards in this interpreter."""
     found = {}
     for package in ("gymnasium", *KNOWN):
         with suppress(PackageNotFoundError):
@@ -168,7 +168,7 @@ class Kept:
     problems: Sequence[str]
     notes: Sequence[str]
     changed: Sequence[str]
-    """What is not as it was audited."""
+    """Parts that have changed since the audit."""
     earned: Mapping[str, float]
     """On average, by the kind of player."""
     exploits: Mapping[str, str]
@@ -191,7 +191,7 @@ def kept(subject: Subject) -> Kept | None:
 
 
 def refusals(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
-    """What keeps a run from starting that requires audits. Raises `ConfigError`."""
+    """Yields problems for which a run that requires audits does not start. Raises `ConfigError`."""
     without = []
     for name, subject in subjects(config).items() if config.explores else ():
         found = None if subject.refused else kept(subject)
@@ -214,7 +214,7 @@ def shown(config: RLVRConfig | AgenticConfig) -> dict[str, Mapping[str, object]]
 
 
 def remarks(config: RLVRConfig | AgenticConfig) -> Iterator[str]:
-    """What audits that are kept have found. Raises `ConfigError`."""
+    """Yields the findings of kept audits. Raises `ConfigError`."""
     for name, subject in subjects(config).items() if Path(AUDITS).is_dir() else ():
         found: Any = None if subject.refused else kept(subject)
         if found is not None and found.changed:

@@ -37,7 +37,7 @@ from roll.envs.vector_of_one import VectorOfOne
 from roll.prompts.image_marks import image_part
 
 MOST_TURNS = 200
-"""Of an episode where gymnasium knows no limit."""
+"""Turns of an episode where gymnasium knows no limit."""
 ALL_DIGITS = 17
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _WARNED = re.compile(r"^(?:\x1b\[[0-9;]*m)*WARN: |(?:\x1b\[[0-9;]*m)+")
@@ -147,7 +147,7 @@ class TextGame:
         return {"suffix": self._suffix, **info, "state_key": self._key}
 
     def _verdict(self) -> Info:
-        """What the environment said last, else gymnasium's threshold; else nothing, and the tag's `success_at` has to say it."""
+        """Returns the environment's verdict, else that of gymnasium's threshold; else {}: the tag's `success_at` must say it."""
         success = self._success
         if success is None and self._threshold is not None:
             success = self._total >= self._threshold
@@ -169,7 +169,7 @@ class TextGame:
         return None if best is None else self.reader.write(best)
 
     def checked(self) -> tuple[list[str], list[str]]:
-        """What gymnasium's own checker refuses, and what it warns of. Not in an episode, which it would end."""
+        """Returns the errors of gymnasium's own checker, and its warnings. Not in an episode, which it would end."""
         game, refused = self.env.unwrapped, []
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")

@@ -20,7 +20,7 @@ from roll.envs.gem import GemEnv
 from roll.envs.packages import needs
 
 GAME = -1
-"""Who says what the game says."""
+"""The speaker of the game's own words."""
 MOST_PLAYERS = 6
 TRIES = 12
 """Moves that another player tries until the game takes one."""

@@ -95,7 +95,7 @@ class Responses(ChatCompletions):
 
 
 def _earlier(body: dict[str, Any], session: Session) -> list[Message]:
-    """What was said up to an earlier response. Its instructions stay unless the request has its own. Raises `Refused`."""
+    """Returns the messages up to an earlier response. Its instructions stay unless the request has its own. Raises `Refused`."""
     earlier = field_of(body, "previous_response_id", str)
     if earlier is None:
         return []

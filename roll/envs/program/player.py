@@ -38,7 +38,7 @@ from roll.prompts.messages import Show
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an episode is played."""
+    """The place where an episode is played."""
 
     above: Path
     folder: Path
@@ -53,7 +53,7 @@ class _Place:
 
 
 class Programs:
-    """Of one coordinator: all its tags that are programs."""
+    """All tags of one coordinator that are programs."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Programs:
     async def _agent(
         self, program: ProgramConfig, session: Session, place: _Place, told: Mapping[str, str], starter: Starter
     ) -> EpisodeEnd:
-        """How the episode has ended. Raises `EpisodeFailed`, and what the policy could not answer for."""
+        """Returns the end of the episode. Raises `EpisodeFailed`, and the policy's own errors."""
         limit_s, command = program.agent_timeout_s, place.command(program, program.command, "agent", told)
         ending = await starter.run(command, limit_s, session.over, self._gateway if program.isolated else None)
         if session.ended:  # as the program has wished
@@ -193,7 +193,7 @@ class Programs:
         return session.end or "terminated"
 
     def _addresses(self, session: Session, program: ProgramConfig) -> dict[str, str]:
-        """What the agent is told, and neither set-up nor scoring."""
+        """Returns the variables for the agent alone, without set-up and scoring."""
         address = self._gateway.open(session, "127.0.0.1" if program.isolated else None)
         told = {
             "OPENAI_BASE_URL": f"{address}/v1",

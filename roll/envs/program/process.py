@@ -27,7 +27,7 @@ from roll.platform.child import end_process, start_process
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "TZ")
 """Variables that programs need and that are no secrets."""
 SHOWN = ("/etc/alternatives", "/etc/ssl/certs")
-"""What a program that is shut in can read besides Python and the system's programs."""
+"""Paths that a program that is shut in can read besides Python and the system's programs."""
 TOLD = 800
 """Characters of a program's output that an error repeats, from its end."""
 START_S = 120.0
@@ -135,7 +135,7 @@ class Starter:
         return StarterGone("setup", f"what starts programs has ended ({why}): {tail(self._log)}")
 
     async def _last_words(self, ending: asyncio.Future[bytes]) -> bytes | None:
-        """Of a keeper, which a program may have stopped; None if nobody has read what was asked for."""
+        """Returns the last words of a keeper, which a program may have stopped; None if nobody has read the request."""
         for _ in range(PASSES):
             with contextlib.suppress(TimeoutError):
                 try:

@@ -42,7 +42,7 @@ MOST_DESCRIPTORS = 1 << 16
 STRAYS_S = 4.0
 """For what is killed to have ended, before this process ends."""
 TMP_BYTES = 64 << 20
-"""Of the /tmp of a program that is shut in, besides TMPDIR."""
+"""Size of the /tmp of a program that is shut in, besides TMPDIR."""
 
 
 def main(descriptor: int, preload: Sequence[str]) -> None:
@@ -161,7 +161,7 @@ def _kept(asker: socket.socket, log: int, request: dict[str, Any]) -> int:
 
 
 def _end_all(command: int) -> None:
-    """What is killed may have started another meanwhile."""
+    """Kills again and again: a killed process may have started another meanwhile."""
     for end in (os.kill, os.killpg):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             end(command, signal.SIGKILL)

@@ -32,11 +32,11 @@ class Asked:
     arguments: Mapping[str, Any]
     id: str = ""
     wrong: str = ""
-    """Why it cannot be made."""
+    """The reason why it cannot be made."""
 
 
 class EnvWithTools:
-    """Of one episode."""
+    """An environment with tools, for one episode."""
 
     def __init__(self, env: EnvHandle, toolbox: Toolbox, as_messages: bool) -> None:
         """`as_messages`: what tools tell are messages of their own; else observations as any."""

@@ -25,11 +25,11 @@ class Tool(ABC):
     patterns: Sequence[str] = ()
     """Regular expressions whose first group is what a text hands to the tool; none: <name>...</name>."""
     stands_alone = False
-    """Whether its result is said as it is, without its name."""
+    """True if its result is said as it is, without its name."""
 
     @property
     def instructions(self) -> str:
-        """How a text calls it, for the first observation."""
+        """Returns instructions to call it by text, for the first observation."""
         handed = self._only_text or f"JSON of {json.dumps(dict(self.parameters.get('properties', {})))}"
         return f"{self.description} Write <{self.name}>{handed}</{self.name}> to use it."
 
@@ -53,14 +53,14 @@ class Tool(ABC):
         return {"type": "function", "function": function}
 
     def read(self, text: str) -> tuple[int, str] | None:
-        """Where the first call of a text begins, and what is handed over; None without a call."""
+        """Returns the place of a text's first call, and the text handed over; None without a call."""
         marks = self.patterns or (f"<{re.escape(self.name)}>(.*?)</{re.escape(self.name)}>",)
         found = [match for mark in marks if (match := re.search(mark, text, re.DOTALL))]
         first = min(found, key=lambda match: match.end(), default=None)
         return None if first is None else (first.start(), (first.group(1) or "").strip())
 
     def arguments_of(self, handed: str) -> Mapping[str, Any]:
-        """Of what a text hands over: the text itself, if the tool takes one text, else JSON. Raises `ToolFailed`."""
+        """Returns the arguments handed over by a text: itself, if the tool takes a text, else JSON. Raises `ToolFailed`."""
         if name := self._only_text:
             return {name: handed}
         try:

@@ -38,7 +38,7 @@ class Used:
     """A call that was made."""
 
     text: str
-    """What the policy is told."""
+    """The text for the policy."""
     failed: bool
 
 
@@ -89,7 +89,7 @@ class Toolbox:
         )
 
     def look_around(self, key: str, collect: Collector) -> list[str]:
-        """What of this machine makes tools weaker than they should be; what keeps one from working is collected."""
+        """Returns conditions of this machine that make tools weaker; those that keep one from working are collected."""
         found: list[str] = []
         for i, tool in enumerate(self._parts):
             if isinstance(tool, Toolset):
@@ -98,7 +98,7 @@ class Toolbox:
         return found
 
     def unshown(self, dialogue: Dialogue, key: str) -> list[Problem]:
-        """What the run's chat template does not show: the tools, their calls, or what they tell."""
+        """Returns problems of a chat template that does not show the tools, their calls, or their results."""
         begin: list[Message] = [{"role": "user", "content": "."}]
         by_template = self.wrapper.call_format == "template"
         calls = [ToolCall("1", tool.name, {"x": 1}) for tool in self.tools] if by_template else []
