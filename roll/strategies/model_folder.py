@@ -244,7 +244,7 @@ def _layers(config: dict[str, Any]) -> int:
 
 
 def _quantisation(config: dict[str, Any]) -> Any:
-    """Of a configuration or any of its parts; None: it says nothing of the kind."""
+    """Returns the quantisation of a configuration, or of any of its parts; or None."""
     parts = [part for part in config.values() if isinstance(part, dict)]
     own = next((config[name] for name in ("quantization_config", "compression_config") if config.get(name)), None)
     return own or next((found for part in parts if (found := _quantisation(part)) is not None), None)
@@ -283,7 +283,7 @@ def _without_advice(error: BaseException) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What transformers reports of missing tensors is an error here, which says it in one line."""
+    """Silences transformers: missing tensors, which it reports, are an error here that takes one line."""
     with MAKING_MODELS:
         level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
         logging.set_verbosity_error()

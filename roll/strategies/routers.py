@@ -27,7 +27,7 @@ def is_router(module: nn.Module) -> bool:
 
 
 class Routers:
-    """Of a model, in the order of its layers. They stay as they are until `record` or `replay`."""
+    """Routers of a model, in the order of its layers. They stay as they are until `record` or `replay`."""
 
     def __init__(self, model: nn.Module) -> None:
         self._routers = [_Router(module) for module in model.modules() if is_router(module)]
@@ -75,7 +75,7 @@ class Routers:
         return changed, known
 
     def forward_made(self) -> Metrics:
-        """What `changed` says, as a metric. Where a router is asked from now on, its tokens are computed again."""
+        """Returns `changed` as a metric. Where a router is asked from now on, its tokens are computed again."""
         changed = self.changed()
         for router in self._routers:
             router.first = False
@@ -107,9 +107,9 @@ class _Router:
         self.records = False
         self.given: Tensor | None = None
         self.once_more: deque[Tensor] = deque()
-        """Of the forwards that may be computed again, in their order."""
+        """Choices of the forwards that may be computed again, in their order."""
         self.first = True
-        """Whether what is computed is not computed again."""
+        """False once tokens are computed again."""
         self.chosen: Tensor | None = None
         """[tokens, top_k] by the last forward that recorded or replayed."""
         self.changed = self.known = torch.zeros(())
@@ -128,7 +128,7 @@ class _Router:
         return said
 
     def forget(self) -> Tensor:
-        """What was chosen."""
+        """Returns the choice, and forgets it."""
         chosen, self.chosen = self.chosen, None
         assert chosen is not None
         return chosen

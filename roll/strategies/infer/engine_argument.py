@@ -1,4 +1,4 @@
-"""Which of an engine's own arguments a user may give: the rule that all engines share."""
+"""The rule for an engine's own arguments that a user may give, which all engines share."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class OtherInterpreterEngine:
     """All methods belong to one event loop."""
 
     host = "roll.strategies.infer.foreign:EngineHost"
-    """What the process there makes of a strategy's name and options."""
+    """The class there that is made from a strategy's name and options."""
 
     def __init__(self, python: str, strategy_name: str, options: Mapping[str, object]) -> None:
         """Starts the engine and waits until it is ready. `options` as those of the strategy's class. What that raises is raised

@@ -95,7 +95,7 @@ def write_model(
 
 
 def divisible(model: PreTrainedModel) -> bool:
-    """Whether ranks can write files of the tensors that they have: transformers' files of the architecture have the names and
+    """True if ranks can write files of the tensors that they have: transformers' files of the architecture have the names and
     tensors of the model's state, or experts one by one."""
     state = model.state_dict()
     if model._keys_to_ignore_on_save:

@@ -21,7 +21,7 @@ from roll.strategies.train.forest_attention import keep_out_of_graphs
 P = ParamSpec("P")
 R = TypeVar("R")
 RECOMPILATIONS = 64
-"""Of one function: with and without gradients, for training and for scoring, of several roles in a process."""
+"""Limit of one function: with and without gradients, for training and for scoring, of several roles in a process."""
 
 
 @functools.cache

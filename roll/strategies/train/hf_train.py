@@ -1,4 +1,4 @@
-"""What the back ends that train a transformers causal LM have in common; each adds how its ranks divide the model.
+"""The common part of the back ends that train a transformers causal LM; each adds how its ranks divide the model.
 
 Invariant: an optimiser step is a function of the whole batch. How it is cut into micro-batches and ranks changes the sums' order
 of addition, nothing else: every loss is normalised by the batch's totals, gradients are summed, and ranks run equally many
@@ -330,7 +330,7 @@ class HFTrainStrategy(ABC):
         return [name for name, _ in self._named_tensors(trained_only=True)]
 
     def _saved_weights(self, directory: Path) -> tuple[Fused, dict[str, torch.Size]]:
-        """What a checkpoint holds, and the names and shapes that this model takes from it."""
+        """Returns a checkpoint's tensors, and the names and shapes that this model takes from it."""
         if self._adapters:
             trained = {name: self._shapes[name] for name in self._trained_names()}
             return Fused(self._adapters.load(directory, trained), self._model_type, trained), trained

@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Tensor)
 
 class Masters:
     def __init__(self) -> None:
-        """Of no weights yet: each is its own master."""
+        """Begins without masters: each weight is its own."""
         self._masters: dict[Tensor, nn.Parameter] = {}
 
     def narrow(self, model: nn.Module, dtype: torch.dtype) -> None:

@@ -1,5 +1,5 @@
-"""What a training process sets once, before its model is built: device, cores, seeds, determinism, number type, and torch's
-default process group of the role's ranks."""
+"""Settings that a training process makes once, before its model is built: device, cores, seeds, determinism, number type, and
+torch's default process group of the role's ranks."""
 
 from __future__ import annotations
 

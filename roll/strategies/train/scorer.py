@@ -130,7 +130,7 @@ class Scorer:
         self._rows: int = model.get_input_embeddings().weight.shape[0]
         """Tokens that the model has, before its weights are divided."""
         self.metrics: Metrics = {}
-        """Of the last forward."""
+        """Metrics of the last forward."""
         if group is not None:
             check_model(model, group.size())
             assert sight is None, "refused before the start"

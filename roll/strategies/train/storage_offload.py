@@ -42,7 +42,7 @@ class StorageOffload:
             storage.resize_(0)
 
     def reload(self) -> None:
-        """What uses the tensors afterwards is behind the copies in the device's stream."""
+        """Brings the tensors back. Later uses are behind the copies in the device's stream."""
         for storage, content in self._waiting:
             storage.resize_(content if isinstance(content, int) else content.numel())
             if not isinstance(content, int):

@@ -65,7 +65,7 @@ class TensorFiles(Mapping[str, Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class FilesOf:
-    """Whose files some are: those of one of the ranks that write a folder together."""
+    """Owner of some files: one of the ranks that write a folder together."""
 
     rank: int = 0
     ranks: int = 1
@@ -124,7 +124,7 @@ class ModelFiles:
             raise ValueError(f"the experts of {lacking[0]} in '{folder}' are not all there, or differ in shape")
 
     def state(self, dtype: torch.dtype) -> dict[str, Tensor] | None:
-        """What a model is made of; its experts are memory that is untouched, and that is allocated when it is first touched.
+        """Returns the tensors to make a model of; its experts are untouched memory, which is allocated when it is first touched.
         None: it is made of the files alone."""
         if not self._fused.experts:
             return None
@@ -133,7 +133,7 @@ class ModelFiles:
         return state | {name: untouched(shape, dtype) for name, shape in self._fused.experts.items()}
 
     def later(self, wider: Collection[str] = ()) -> Fused:
-        """What the model lacks then: its experts, and the tensors of these names in the files."""
+        """Returns the tensors that the model lacks then: its experts, and those of these names in the files."""
         return self._put_together(TensorFiles.of_model(self._folder, only={*self._fused.parts, *wider}))
 
     @property

@@ -20,7 +20,7 @@ FAMILIES = {
 
 
 def sees(folder: Path) -> bool:
-    """Whether the folder's model is of a family."""
+    """True if the folder's model is of a family."""
     return read_json(folder / CONFIG).get("model_type") in FAMILIES
 
 

@@ -51,7 +51,7 @@ class View:
 
 @dataclass(slots=True)
 class Focus:
-    """Of the forward under way: the places that features take, in the order of the tokens, and the feature of each."""
+    """Places that features take in the forward under way, in the order of the tokens, and the feature of each."""
 
     places: Tensor
     """[R, W] bool."""
@@ -103,7 +103,7 @@ class Family(ABC):
     @property
     @abstractmethod
     def apart(self) -> bool:
-        """Whether two images need a token between them."""
+        """True if two images need a token between them."""
 
     @property
     def blank(self) -> Image.Image:

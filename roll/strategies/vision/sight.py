@@ -24,7 +24,7 @@ from roll.strategies.vision.families import family_of
 from roll.strategies.vision.family import Family, Focus, View
 
 KEPT_BYTES = 256 << 20
-"""Of pixels that stay in memory between two forwards."""
+"""Size of the pixels that stay in memory between two forwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Sight:
         return None if family is None else cls(model, family, None if images is None else ImageFolder(Path(images)))
 
     def shown(self, rows: Tensor, lengths: Sequence[int]) -> Shown:
-        """Of rows [R, W] with so many tokens each, and padding on the right, whose positions are 0. On the host."""
+        """Returns the inputs for rows [R, W] of so many tokens, padded on the right, where positions are 0. On the host."""
         places, features = rows < 0, torch.zeros_like(rows)
         for number in rows[places].unique().tolist():
             here = rows == number

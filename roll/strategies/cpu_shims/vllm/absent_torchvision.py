@@ -41,7 +41,7 @@ class AbsentTorchvision(MetaPathFinder, Loader):
 
 
 def _transformers_knows() -> bool:
-    """Whether transformers has looked for torchvision, which it does once."""
+    """True if transformers has looked for torchvision, which it does once."""
     module: Any = sys.modules.get("transformers.utils.import_utils")
     looks = getattr(module, "is_torchvision_available", None)
     return looks is not None and looks.cache_info().currsize > 0

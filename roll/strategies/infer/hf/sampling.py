@@ -93,7 +93,7 @@ def sample(logits: Tensor, params: BatchSampling, uniforms: Tensor) -> Sampled:
 
 
 def _places(weights: Tensor) -> list[Ints]:
-    """Of each row of `weights` [n, V], where it is not 0."""
+    """Returns the places in each row of `weights` [n, V] that are not 0."""
     rows, places = (found.cpu().numpy() for found in weights.nonzero(as_tuple=True))
     return np.split(places.astype(np.int32), np.searchsorted(rows, np.arange(1, len(weights))))
 

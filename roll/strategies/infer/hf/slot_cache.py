@@ -27,7 +27,7 @@ Moves = Iterable[tuple[int, int, int]]
 
 
 class SlotCache(Cache):  # type: ignore[misc]
-    """What the model sees as `past_key_values`. `begin_prefill` or `begin_continuation` says what the next forward will write."""
+    """The model's `past_key_values`. `begin_prefill` or `begin_continuation` announces the writes of the next forward."""
 
     def __init__(self, slots: int, max_length: int, num_layers: int, layer: type[SlotLayer] | None = None) -> None:
         self.slots = slots
@@ -39,7 +39,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.width = 0
         """Tokens of KV that attention reads."""
         self.write_index: tuple[Any, ...] = ()
-        """Where in [slots, kv_heads, capacity, head_dim] the new states go."""
+        """Places of the new states in [slots, kv_heads, capacity, head_dim]."""
         self.prefilling = False
         self.routes: Tensor | None = None
         """[slots, capacity, layers, top_k] the experts of each cached token; None while nobody asks for them."""
@@ -131,15 +131,15 @@ class SlotCache(Cache):  # type: ignore[misc]
         return [*held, *(each[row] for each in (self.routes, self.reach) if each is not None)]
 
     def store_routes(self, chosen: Tensor) -> None:
-        """Of the forward that was made: [tokens, layers, top_k]."""
+        """Stores the experts chosen by the last forward: [tokens, layers, top_k]."""
         self.routes = self._stored(self.routes, chosen, chosen.shape[1:])
 
     def store_reach(self, largest: Tensor) -> None:
-        """Of the forward that is to be made: [rows, tokens]."""
+        """Stores the values for the next forward: [rows, tokens]."""
         self.reach = self._stored(self.reach, largest, torch.Size())
 
     def _stored(self, held: Tensor | None, values: Tensor, shape: torch.Size) -> Tensor:
-        """What is held of each cached token, with the values of those that the forward writes."""
+        """Returns the values of each cached token, with those that the forward writes."""
         if held is None or held.shape[1] < self.capacity:
             before, held = held, values.new_zeros(self.slots, self.capacity, *shape)
             if before is not None:

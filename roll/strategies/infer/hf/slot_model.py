@@ -32,7 +32,7 @@ from roll.strategies.vision.sight import Sight
 
 SLOT_SDPA = "slot_sdpa"
 CLOSE = 0.1
-"""Of the largest logit: by so much another kernel of attention may round otherwise."""
+"""Share of the largest logit by which another kernel of attention may round otherwise."""
 
 
 def slot_sdpa_attention(

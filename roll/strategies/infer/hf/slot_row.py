@@ -35,11 +35,11 @@ class Row:
     stop_ids: frozenset[int]
     matcher: StopStringMatcher | None
     seed: int
-    """Of 64 bits: with a token's position in the response it gives the number that the token is drawn by."""
+    """Seed of 64 bits: with a token's position in the response it gives the number that draws the token."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     kept: list[Ints] = field(default_factory=list)
-    """What each token was sampled from, if the request asks for it; empty: the vocabulary."""
+    """The set that each token was sampled from, if the request asks for it; empty: the vocabulary."""
     routes: Routes | None = None
     """The experts of the tokens that left the cache, from the first that no call before has computed."""
     marks: list[tuple[int, int]] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Row:
 
     @property
     def position(self) -> int:
-        """Of the next token in the response."""
+        """Position of the next token in the response."""
         return len(self.request.partial_ids) + len(self.tokens)
 
     @property

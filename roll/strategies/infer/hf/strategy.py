@@ -107,7 +107,7 @@ class HFInferStrategy:
         self._posted: queue.SimpleQueue[tuple[Callable[[], None], Future[Any]]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._ended: BaseException | None = None
-        """Why the engine takes no more calls; set under the lock, after which nothing is posted."""
+        """The reason why the engine takes no more calls; set under the lock, after which nothing is posted."""
         self._closing = False
         built: Future[None] = Future()
         threads = threads or torch.get_num_threads()

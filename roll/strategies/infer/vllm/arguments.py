@@ -38,7 +38,7 @@ STRATEGY_KEYS = ("python", "data_parallel_size")
 """The keys of `strategy_config` that are not passed to vLLM. Replicas are engines of their own, which share nothing
 (engine_rules)."""
 NEEDS = ("torch", "transformers", "safetensors", "xxhash")
-"""What our side of the engine imports, in the interpreter that has vLLM."""
+"""Packages that our side of the engine imports, in the interpreter that has vLLM."""
 
 INVARIANT = "VLLM_BATCH_INVARIANT"
 ROUTES = "enable_return_routed_experts"
@@ -129,7 +129,7 @@ def environment_problems() -> Iterator[Problem]:
 
 
 def remarks(key: str, given: Mapping[str, Any], accelerators: bool) -> Iterator[str]:
-    """What is taken here in the place of what the `strategy_args` of that key say for other machines."""
+    """Yields remarks on values taken here in place of the `strategy_args` of that key, which are for other machines."""
     if accelerators:
         return
     for name, taken in for_a_cpu(given).items():
@@ -164,11 +164,11 @@ _OURS: dict[str, object] = {
     "scheduler_cls": "roll.strategies.infer.vllm.scheduler.passing_on",
     "disable_log_stats": True,
 }
-"""What the requests and weight updates of this project need."""
+"""Arguments that this project's requests and weight updates need."""
 
 
 SEEING: dict[str, object] = {"mm_device_do_normalize": False, "mm_processor_cache_gb": 0}
-"""Of a model that sees: images come with their pixels normalised, and are kept on our side."""
+"""Arguments of a model that sees: images come with their pixels normalised, and are kept on our side."""
 
 
 def engine_arguments(
@@ -259,7 +259,7 @@ def teaching_arguments(
 
 
 def for_a_cpu(given: Mapping[str, Any]) -> dict[str, int]:
-    """What is taken on a CPU in the place of arguments that vLLM refuses there: files for GPUs write block_size: 16."""
+    """Returns values for a CPU in place of arguments that vLLM refuses there: files for GPUs write block_size: 16."""
     asked = given.get("block_size")
     if type(asked) is not int or asked < 1 or asked % CPU_BLOCK_TOKENS == 0:
         return {}

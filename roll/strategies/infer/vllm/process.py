@@ -34,7 +34,7 @@ _RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Exit)): (.+)", re.MULTI
 
 @dataclass(slots=True)
 class EngineFigures:
-    """What the engine counted since its start."""
+    """Counts of the engine since its start."""
 
     generated_tokens: int = 0
     prefill_tokens: int = 0
@@ -174,7 +174,7 @@ def refusal(error: Any) -> str:
 
 
 def _cause(errors: Path) -> str | None:
-    """What the first of the engine's processes that failed failed with; the others fail because of it."""
+    """Returns the error of the engine's process that failed first; the others fail because of it."""
     try:
         found = _RAISED.search(errors.read_text("utf-8", errors="replace"))
     except FileNotFoundError:  # it was killed, or the user's configuration of vLLM's logging is another one

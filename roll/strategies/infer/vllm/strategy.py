@@ -46,7 +46,7 @@ class _Call:
     """Tokens this call may sample."""
     given_up: bool = False
     collector: Any = None
-    """Where vLLM puts the outputs; None until the engine has the request."""
+    """vLLM's collector of the outputs; None until the engine has the request."""
 
 
 class VLLMInferStrategy:
@@ -64,7 +64,7 @@ class VLLMInferStrategy:
     _dropped: ReceivedWeights | None = None
     """The weights that a sleep has taken, as long as none came in their place."""
     _ended: EngineError | None = None
-    """Why the engine takes no more calls."""
+    """The reason why the engine takes no more calls."""
     _routed: tuple[list[int], str] | None = None
     """The layers whose experts the engine records, and the type of their numbers."""
 

@@ -96,7 +96,7 @@ class ReceivedWeights:
             self._tied = {}
 
     def keep(self) -> None:
-        """What was taken stays until the next version does, for an engine that drops its weights while it sleeps."""
+        """Keeps the files taken until the next version's, for an engine that drops its weights while it sleeps."""
         with self._lock:
             _close(self._served)
             self._served, self._tied = [file for file in self._files.clear() if isinstance(file, int)], {}

@@ -50,7 +50,7 @@ class Predictors(NamedTuple):
     """[R]"""
     entropy: EntropyMode
     kept: KeptSets | None
-    """Of R tokens."""
+    """Kept sets of R tokens."""
 
 
 class ContextShare:
@@ -145,7 +145,7 @@ class PipelineSchedule:
         self._model, self._parallel, self._share = model, parallel, share
         self._routers, self._mixtures, self._recomputes = Routers(model), mixtures, recomputes
         self.metrics: Metrics = {}
-        """Of the last forward."""
+        """Metrics of the last forward."""
 
     def run(
         self, batch: TokenBatch, budget: int, of_rows: OfRows[T], train: bool, entropy: EntropyMode = "none"

@@ -22,7 +22,7 @@ Fusion = Literal["none", "qkv", "gate_up"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a parameter is made of."""
+    """Sources of a parameter."""
 
     names: tuple[str, ...]
     """Hugging Face tensors."""

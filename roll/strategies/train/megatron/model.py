@@ -77,7 +77,7 @@ class ModelStage(GPTModel):  # type: ignore[misc]
     positions that `loss_mask` names, the others [T, B, H] for the next stage."""
 
     fast = False
-    """Whether what the head does to logits is compiled."""
+    """True if the head's work on logits is compiled."""
 
     def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules, tied: bool) -> None:
         super().__init__(

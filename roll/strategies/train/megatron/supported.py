@@ -1,4 +1,4 @@
-"""Which models and layouts the Megatron back end supports. The model's `config.json` decides it, before a worker starts."""
+"""Models and layouts that the Megatron back end supports. The model's `config.json` decides it, before a worker starts."""
 
 from __future__ import annotations
 
