@@ -1,4 +1,4 @@
-"""What an agent says to a model and hears from it, in the one form that all dialects are read into: that of chat templates.
+"""Conversations of an agent with a model, in the one form that all dialects are read into: that of chat templates.
 
 Two messages are the same here if they differ only in what clients change on the way: the order of the keys of a tool's
 arguments and the spaces between them, 1 for 1.0, ids of calls, white space around an answer, and thinking that is left out."""

@@ -20,7 +20,7 @@ from roll.core.data.episode import PolicyAnswer
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an answer is asked to, and where it will hang."""
+    """The context of an answer, and its place in the tree."""
 
     parent: Answer | None
     told: list[int]
@@ -35,7 +35,7 @@ class Answer:
     parent: Answer | None
     told: list[int]
     news: list[Message]
-    """What was told behind the parent's answer, or all of it; kept once, as histories are sent whole with each request."""
+    """Messages behind the parent's answer, or all; kept once, as histories are sent whole with each request."""
     tools: list[Message]
     sampled: PolicyAnswer
     reply: Reply
@@ -44,12 +44,12 @@ class Answer:
     reward: float = 0.0
     """For this answer alone."""
     exchange: Exchange | None = None
-    """Of a program that asked over HTTP."""
+    """The request of a program that asked over HTTP."""
     times: tuple[float, float] | tuple[()] = ()
     """Seconds of the day: it was asked for, and was there."""
     message: Message = field(init=False)
     place: int = field(init=False)
-    """Of its message in its conversation."""
+    """Place of its message in its conversation."""
 
     def __post_init__(self) -> None:
         self.message = self.reply.message
@@ -132,7 +132,7 @@ class ConversationTree:
         return None, ""
 
     def _added(self, answer: Answer, message: Message) -> str | None:
-        """What a message has behind the answer that it begins with, as it was sampled; None if it does not. Programs write
+        """Returns a message's text behind the answer that it begins with, as it was sampled; None if it does not. Programs write
         the text back that an answer was stopped at, and go on. An answer with an end of its own is over."""
         if message["role"] != "assistant" or message.get("tool_calls"):
             return None
@@ -141,7 +141,7 @@ class ConversationTree:
 
 
 def replied(asked: Asked, context: Context, sampled: PolicyAnswer, call_id: str = "") -> Reply:
-    """What was sampled, as an answer."""
+    """Returns the sampled text as an answer."""
     said = read_answer(sampled.text, context.thinks, asked.reads_calls and bool(asked.tools))
     return Reply(
         call_id=call_id,

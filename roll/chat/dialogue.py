@@ -22,10 +22,10 @@ THINK = "<think>"
 
 
 class Sees(Protocol):
-    """How a model that sees is shown images, by the names of their files."""
+    """Images for a model that sees, by the names of their files."""
 
     sign: str
-    """What its chat template writes for an image."""
+    """The chat template's text for an image."""
 
     def has(self, name: str) -> bool: ...
 

@@ -109,7 +109,7 @@ class OwnRollouts:
         return self._loop
 
     def _value(self, done: asyncio.Future[object], session: Session) -> object:
-        """What the coroutine returned; None if it did not mind a limit that it had met."""
+        """Returns the coroutine's value; None if it did not mind a limit that it had met."""
         with boundary(lambda why: EpisodeFailed("exception", why), f"{self._config.function} fails", (Refused, Unanswered)):
             try:
                 return done.result()

@@ -71,13 +71,13 @@ class Session:
         self.forest = ConversationTree(dialogue)
         self.ended = False
         self.end: EpisodeEnd | None = None
-        """Which limit the episode has met, if one."""
+        """The limit that the episode has met, if one."""
         self.reward: float | None = None
         self.success: bool | None = None
         self.refused = ""
         """The chat template's last refusal."""
         self.refused_reward = ""
-        """Why the last reward that was posted was refused."""
+        """The reason why the last reward that was posted was refused."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the episode has ended; with the error if the policy could not answer for another reason than the request."""
         self.over.add_done_callback(_heard)
@@ -85,7 +85,7 @@ class Session:
         self._ask, self._limits, self._exchanges = ask, limits, exchanges
         self._begun = 0
         self._works: set[asyncio.Task[PolicyAnswer]] = set()
-        """What is being sampled, of equal requests, too."""
+        """Requests being sampled, equal ones too."""
         self._calls: dict[str, Call] = {}
         """The newest call of each request, by what identifies it."""
         self._rendering: dict[str, asyncio.Future[None]] = {}
@@ -196,12 +196,12 @@ class Session:
 
     @property
     def rewarded(self) -> bool:
-        """Whether the program has given a reward, of the episode or of a call."""
+        """True if the program has given a reward, of the episode or of a call."""
         return self.reward is not None or bool(self._rewarded)
 
     @property
     def cut_off(self) -> bool:
-        """Whether the newest answer was, at a limit: who gets half an answer may fail of it."""
+        """True if the newest answer was, at a limit: a program that gets half an answer may fail of it."""
         return bool(self.forest.answers) and not self.forest.answers[-1].reply.stopped
 
     def finish(self) -> None:
