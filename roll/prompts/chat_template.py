@@ -207,7 +207,7 @@ class TemplateProcess:
         self._process.kill()
 
     def _ending(self, limit_s: float) -> str:
-        """What ended the process."""
+        """Returns the reason why the process ended."""
         code = self._process.wait()
         if self._late:
             raise ValueError(f"{self._name} takes more than {limit_s:.0f} s")

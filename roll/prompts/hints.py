@@ -21,7 +21,7 @@ _PLACES = re.compile(r"\{(prompt|hint)\}")
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """How a teacher is told."""
+    """A hint for a teacher."""
 
     role: str
     column: str

@@ -28,7 +28,7 @@ from roll.prompts.image_folder import FORMATS, ImageFolder, file_name
 
 MOST_BYTES = 20 << 20
 MOST_PIXELS = 50_000_000
-"""Of an image as it comes."""
+"""Pixels of an image as it comes."""
 READ = (*FORMATS, "GIF", "BMP", "TIFF")
 """Formats that are read."""
 _BASE64 = re.compile(r"(iVBORw0KGgo|/9j/|R0lGOD|UklGR|Qk[0-9A-Za-z]|SUkq|TU0A)[A-Za-z0-9+/\s]{40,}={0,2}\s*")
@@ -41,7 +41,7 @@ _EVERY_BIT = {"I;16": 256, "I;16L": 256, "I;16B": 256, "I;16N": 256, "I": 256}
 class StoredImage(NamedTuple):
     number: int
     name: str
-    """Of its file in the run's folder of images."""
+    """Name of its file in the run's folder of images."""
     width: int
     height: int
 
@@ -101,7 +101,7 @@ def decoded(content: bytes, where: str) -> tuple[Image.Image, str | None]:
 
 
 def _rgb(image: Any) -> Image.Image:
-    """What is transparent shows white."""
+    """Converts it to RGB; transparent parts show white."""
     if (divisor := _EVERY_BIT.get(image.mode)) is not None:
         image = image.convert("I").point(lambda value: value / divisor).convert("L")
     if image.has_transparency_data:

@@ -1,7 +1,7 @@
-"""Where a configuration's relative paths lead: to the folder in which the run was started, for each process that opens them.
+"""Relative paths of a configuration: they begin in the folder in which the run was started, for each process that opens them.
 
-A field that names a file or a folder says of which kind it is, by a key of `ABSOLUTE`: `option(..., path="model")`. What a user's
-own code is given (`reward_args`, `env_config`) is not read here; its workers stand in the same folder.
+A field that names a file or a folder says of which kind it is, by a key of `ABSOLUTE`: `option(..., path="model")`. Arguments of
+a user's own code (`reward_args`, `env_config`) are not read here; its workers stand in the same folder.
 """
 
 from __future__ import annotations

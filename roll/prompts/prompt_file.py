@@ -125,7 +125,7 @@ class _File:
 
     @property
     def folder(self) -> Path | None:
-        """Where paths in its rows begin."""
+        """The folder in which its rows' paths begin."""
         return self.path.parent
 
     def contents(self, with_bytes: Collection[str] = ()) -> Iterator[dict[str, object] | None]:
@@ -154,7 +154,7 @@ class _DataSet:
 
 
 def contents(data: DataArguments, key: str) -> Iterator[tuple[str, dict[str, object]]]:
-    """Where a row stands, and all that it has. Raises `PromptFileError`."""
+    """Yields each row's place, and its content. Raises `PromptFileError`."""
     for source in _sources(data):
         for number, content in _numbered(source, key):
             yield f"{source}:{number}", content
@@ -190,7 +190,7 @@ def _numbered(source: _File | _DataSet, key: str, with_bytes: Collection[str] = 
 
 
 def _lines(path: Path) -> Iterator[dict[str, object] | None]:
-    """What each line holds; None for a blank one."""
+    """Yields each line's content; None for a blank one."""
     with open_regular(path) as file:
         for number, line in enumerate(lines(file, LARGEST_ROW), start=1):
             where = f"{path}:{number}"

@@ -134,7 +134,7 @@ class Identities:
 
 
 class Positions:
-    """Where texts stand in a sequence."""
+    """Places of texts in a sequence."""
 
     def __init__(self, digests: Iterable[int]) -> None:
         """`digests`: of the texts, in their order."""

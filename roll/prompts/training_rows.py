@@ -25,7 +25,7 @@ Message = dict[str, Any]
 class TrainingRow:
     id: str
     name: str
-    """Of its set: its tag, or else the name of its file without the ending."""
+    """Name of its set: its tag, or else the name of its file without the ending."""
     where: str
     """ "file:line", for errors."""
     conversations: list[list[Message]]
@@ -34,7 +34,7 @@ class TrainingRow:
 
     @property
     def useless(self) -> str:
-        """Why nothing can be learnt from it; empty if something can."""
+        """Returns why nothing can be learnt from it; empty if something can."""
         for messages in self.conversations:
             if messages[-1]["role"] != "assistant":
                 return "without_last_answer"
