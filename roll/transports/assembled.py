@@ -1,4 +1,4 @@
-"""What a trainer of another process publishes, for an explorer's engines.
+"""Versions that a trainer of another process publishes, for an explorer's engines.
 
 It may be away, and come back; and it may publish chains of versions (`roll.transports.delta`), which are put together here: each
 link comes once, however many engines there are, which get the whole buckets from this process.

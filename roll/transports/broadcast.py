@@ -31,8 +31,8 @@ from roll.transports.packed import read_layout
 
 CHECKSUM = "checksum"
 UNLIMITED, ON_ERROR, LEAVE_IT = timedelta(days=1), "TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"
-"""When the time limit of torch's watchdog over NCCL is past, or NCCL reports an error, it ends the process: a trainer's, because
-of a dead engine."""
+"""By default torch's watchdog over NCCL ends the process when its time limit is past, or NCCL reports an error: a trainer's,
+because of a dead engine."""
 
 
 def join_group(member: Member, store: PrefixStore) -> DeviceGroup:
@@ -152,7 +152,7 @@ class DeviceGroup:
         self._group, self._device, self._timeout_s = group, device, timeout_s
 
     def exchange(self, tensor: Tensor) -> Tensor:
-        """What the first member has, on the device. Raises `RuntimeError`."""
+        """Returns the first member's tensor, on the device. Raises `RuntimeError`."""
         arrived: list[Tensor | RuntimeError] = []
 
         def run() -> None:

@@ -27,13 +27,13 @@ WORTH = 0.5
 
 
 class Chain:
-    """Which versions are published whole: the first and every `every`-th, and while changes are too large to be worth it all but
-    one of as many, which is tried."""
+    """The versions that are published whole: the first and every `every`-th, and, while changes are too large to be worth it, all
+    but one of as many, which is tried."""
 
     def __init__(self, every: int) -> None:
         self.every = every
         self.share = 0.0
-        """What the last changes took of a whole version's bytes."""
+        """Share of a whole version's bytes that the last changes took."""
         self._newest: int | None = None
         self._count = self._whole_bytes = 0
 
@@ -55,7 +55,7 @@ class Chain:
 
 
 class LastShare:
-    """What a rank of the trainer exported last, which it keeps in host memory to tell what has changed."""
+    """The last export of a trainer's rank, kept in host memory to find the changes."""
 
     def __init__(self) -> None:
         self._version: int | None = None

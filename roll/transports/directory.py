@@ -24,7 +24,7 @@ from roll.transports.delta import WORTH, Chain
 
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
 SERVER = "server.json"
-"""Where the trainer's buckets are served, for its user alone to read."""
+"""File with the address of the trainer's buckets, for its user alone to read."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +74,8 @@ class WeightFolder:
         return self._read(version).get("chained", False)
 
     def links(self, version: int, have: int | None = None) -> list[Link]:
-        """What the version is put together from, beginning with a whole one, or with the changes of the version that the caller
-        has. Raises as `manifest` does."""
+        """Returns the links of the version, beginning with a whole one, or with the changes of the version that the caller has.
+        Raises as `manifest` does."""
         base: int | None = version
         found: list[Link] = []
         while base is not None and base != have:
@@ -129,14 +129,14 @@ class DirectoryWeightStore(WeightFolder):
         super().__init__(folder, run_id)
         self._chain = Chain(anchor_every)
         self._bases: dict[int, int | None] = {}
-        """Of versions, as far as they are known: a manifest may be large."""
+        """Bases of versions, as far as they are known: a manifest may be large."""
         folder.mkdir(parents=True, exist_ok=True)
         kept = {self._of(version) for version in self._published() if version <= newest and self._is_whole(version)}
         for old in {*folder.glob(f"{VERSION}*"), *folder.glob(f"{DOOMED}*")} - kept:
             shutil.rmtree(old)
 
     def _is_whole(self, version: int) -> bool:
-        """Whether it is this run's, and all is there that it is put together from."""
+        """True if it is this run's, and all its links are there."""
         try:
             return len(self.links(version)) > 0
         except (ValueError, Unreachable, VersionGone):
@@ -162,7 +162,7 @@ class DirectoryWeightStore(WeightFolder):
             await asyncio.to_thread(shutil.rmtree, folder)
 
     def close(self) -> None:
-        """What lies in the folder stays."""
+        """Leaves the folder's content."""
 
     def _base(self, version: int) -> int | None:
         if version not in self._bases:

@@ -83,7 +83,7 @@ class Fused(Mapping[str, Tensor]):
         suffixes = [f".{moment}" for moment in moments] or [""]
         experts = {name: shape for name, shape in shapes.items() if _of_experts(model_type, name)}
         self._parts: dict[str, tuple[Size, list[tuple[str, Tensor]]]] = {}
-        """Of each whole: its shape, and the names of its parts with views of an empty tensor, which say where they lie."""
+        """Whole -> its shape, and the names of its parts with views of an empty tensor, which say where they lie."""
         for name, shape in experts.items():
             parts = published(model_type, name, torch.empty(shape, device="meta"))
             for suffix in suffixes:
@@ -111,12 +111,12 @@ class Fused(Mapping[str, Tensor]):
 
     @property
     def experts(self) -> dict[str, Size]:
-        """What is put together."""
+        """Shapes of the assembled tensors."""
         return {name: shape for name, (shape, _) in self._parts.items()}
 
     @property
     def parts(self) -> set[str]:
-        """What it is put together of."""
+        """Names of their parts."""
         return {part for _, parts in self._parts.values() for part, _ in parts}
 
     def shape(self, name: str) -> Size | None:
