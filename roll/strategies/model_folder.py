@@ -116,7 +116,7 @@ def _loader(path: Path) -> Any:
 
 
 def set_text_attention(model: Any, name: str) -> None:
-    """Sets the attention of the layers that write; what sees keeps its own."""
+    """Sets the attention of the layers that write; modules that see keep their own."""
     inside = [key for key in model.config.sub_configs if getattr(model.config, key) is model.config.get_text_config()]
     model.set_attn_implementation({key: name for key in inside} or name)
 
@@ -303,7 +303,7 @@ def experts_kernel(weights: Iterable[Size]) -> Literal["grouped_mm", "eager"]:
 
 
 def choose_experts_kernel(model: PreTrainedModel) -> None:
-    """Without effect on a model without experts, and on architectures that know one way only."""
+    """Chooses the kernel, on a model with experts whose architecture knows more than one way."""
     weights = [weight.shape for name, weight in model.named_parameters() if ".experts." in name and weight.ndim == 3]
     if weights and model._can_set_experts_implementation():
         model.set_experts_implementation(experts_kernel(weights))

@@ -34,7 +34,7 @@ class Routers:
         self._model = type(model).__name__
 
     def record(self) -> None:
-        """From now on `taken` says what each forward chose. `ValueError` for a model whose routers are not known."""
+        """Makes `taken` say each forward's choice from now on. `ValueError` for a model whose routers are not known."""
         self.check_known()
         for router in self._routers:
             router.records = True
@@ -65,8 +65,8 @@ class Routers:
                 router.once_more.append(router.given)
 
     def changed(self) -> tuple[Tensor, Tensor] | None:
-        """After a forward with replay: how many experts were not those that the routers would have chosen, and of how many.
-        `ValueError` if a layer has chosen its experts all the same."""
+        """After a forward with replay, counts experts that the routers would not have chosen, and all. `ValueError` if a
+        layer has chosen its experts all the same."""
         told = [router for router in self._routers if router.given is not None]
         if not told:
             return None
@@ -92,7 +92,7 @@ class Routers:
 
 
 def check_replayable(folder: Path) -> None:
-    """`ValueError` unless the folder's model is a mixture whose routing can be replayed."""
+    """Raises `ValueError` unless the folder's model is a mixture whose routing can be replayed."""
     with torch.device("meta"):
         Routers(AutoModelForCausalLM.from_config(load_config(folder))).check_known()
 

@@ -41,7 +41,7 @@ class EnginePackage(Protocol):
 
 
 def engine_package(strategy_name: str) -> EnginePackage | None:
-    """None: a training back end, or an engine of this project."""
+    """Returns None for a training back end, or an engine of this project."""
     path = engine_of(strategy_name).package
     return import_module(path) if path else None
 

@@ -123,7 +123,7 @@ class RequestQueue:
         return [name for name in inside if self._inside[name] == "begun"]
 
     def hold(self) -> None:
-        """Nothing enters any more; what is inside goes on. Every `hold` needs its `release`."""
+        """Lets nothing enter any more; requests inside go on. Every `hold` needs its `release`."""
         self._holds += 1
 
     def release(self) -> None:

@@ -186,7 +186,7 @@ class Share:
 
 
 class AllOnFirst(Share):
-    """For tensors that have to be together."""
+    """A share for tensors that have to be together."""
 
     def _mine(self, name: str, tensor: Tensor) -> bool:
         return self._rank == 0

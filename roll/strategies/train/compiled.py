@@ -26,7 +26,7 @@ RECOMPILATIONS = 64
 
 @functools.cache
 def prepare() -> type[Exception]:
-    """Once in a process, which loads the compiler then. Returns what a failing compilation raises."""
+    """Loads the compiler, once in a process. Returns the class of a failing compilation's errors."""
     import torch._dynamo
     import torch._functorch.config
     import torch._inductor.config

@@ -208,7 +208,7 @@ ATTENTION = {"full_attention", "sliding_attention"}
 
 
 def check_attended(model: PreTrainedModel, forest: Attention) -> None:
-    """After a forward pass. `ValueError` if some layer mixed tokens in another way than by the forest."""
+    """Checks a forward pass: `ValueError` if some layer mixed tokens in another way than by the forest."""
     config: Any = model.config.get_text_config()
     if forest.layers < config.num_hidden_layers:
         raise ValueError(

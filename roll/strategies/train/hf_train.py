@@ -141,7 +141,7 @@ class HFTrainStrategy(ABC):
     @property
     @abstractmethod
     def _callable(self) -> Call:
-        """The model, or what calls it."""
+        """The model, or its wrapper."""
 
     @abstractmethod
     def _backward(self, loss: Tensor, last: bool) -> None:
@@ -170,7 +170,7 @@ class HFTrainStrategy(ABC):
 
     @abstractmethod
     def _free_device(self) -> None:
-        """Moves to the host's memory what it can of this rank's share."""
+        """Moves to the host's memory as much as it can of this rank's share."""
 
     @abstractmethod
     def _fill_device(self) -> None:
@@ -181,7 +181,7 @@ class HFTrainStrategy(ABC):
         """Leaves the process group; the last call."""
 
     def _after_inference(self) -> None:  # noqa: B027
-        """Frees what a forward pass without a backward pass leaves gathered."""
+        """Frees the weights that a forward pass without a backward pass leaves gathered."""
 
     # The interface
     def log_probs(self, batch: TokenBatch) -> Tensor:

@@ -145,7 +145,7 @@ def divided(layout: Layout, group: dist.ProcessGroup) -> Layout:
 
 
 def own_tokens(micro: Padded) -> Tensor:
-    """[B, T] those that stand in a forest's row: all but what a sample shares with its predecessor."""
+    """Returns [B, T], true where a token stands in a forest's row: where it is not shared with the sample's predecessor."""
     return micro.attention_mask & (torch.arange(micro.tokens.shape[1]) >= _shared(micro)[:, None])
 
 

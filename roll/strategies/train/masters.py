@@ -38,7 +38,7 @@ class Masters:
 
     @torch.no_grad()
     def round(self) -> None:
-        """After a step: the weights are their masters, rounded."""
+        """Sets the weights to their masters, rounded, after a step."""
         if self._masters:
             torch._foreach_copy_(list(self._masters), list(self._masters.values()))
 

@@ -30,7 +30,7 @@ def prepare_process(context: RankContext, device: torch.device) -> Cores:
 
 
 def follow_cores(model: nn.Module, cores: Cores) -> None:
-    """From layer to layer, forwards and backwards, the number of threads is what it should be by then."""
+    """Updates the number of threads from layer to layer, forwards and backwards."""
 
     def after(layer: nn.Module, given: object, output: object) -> None:
         cores.follow()

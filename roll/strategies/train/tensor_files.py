@@ -21,7 +21,7 @@ STEM = WEIGHTS.removesuffix(".safetensors")
 
 
 class TensorFiles(Mapping[str, Tensor]):
-    """The tensors of files by name, each mapped from its file when it is asked for: what is not read of it takes no memory."""
+    """The tensors of files by name, each mapped from its file when it is asked for: unread parts take no memory."""
 
     def __init__(self, *paths: Path, only: Collection[str] | None = None) -> None:
         """`only`: of all tensors these. Raises `ValueError` for a damaged header."""
@@ -146,6 +146,6 @@ class ModelFiles:
 
 
 def untouched(shape: Size, dtype: torch.dtype) -> Tensor:
-    """Without contents. Unlike `torch.empty` it fills its memory not even in torch's deterministic mode."""
+    """Returns a tensor without contents. Unlike `torch.empty` it fills its memory not even in torch's deterministic mode."""
     storage = torch.UntypedStorage(shape.numel() * dtype.itemsize)
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(dtype).reshape(shape)

@@ -39,7 +39,7 @@ def check_sight(folder: Path, images: bool) -> None:
 
 
 def family_of(folder: Path) -> Family | None:
-    """None for a model that reads text. Raises `ValueError`."""
+    """Returns None for a model that reads text. Raises `ValueError`."""
     if not sees(folder):
         return None
     config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

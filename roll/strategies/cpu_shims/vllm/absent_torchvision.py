@@ -48,6 +48,6 @@ def _transformers_knows() -> bool:
 
 
 def stand_in() -> None:
-    """From now on in this process, unless torchvision is installed."""
+    """Installs the stand-in in this process, unless torchvision is installed."""
     if importlib.util.find_spec(NAME) is None and not any(isinstance(each, AbsentTorchvision) for each in sys.meta_path):
         sys.meta_path.append(AbsentTorchvision())

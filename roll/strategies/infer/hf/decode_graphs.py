@@ -39,7 +39,7 @@ class Capture(Protocol):
 
 
 class CudaCapture:
-    """By `torch.cuda.CUDAGraph`; all graphs share the memory of their intermediate results, for only one runs at a time."""
+    """Graphs by `torch.cuda.CUDAGraph`; all share the memory of their intermediate results, for only one runs at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

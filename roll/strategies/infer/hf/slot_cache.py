@@ -23,7 +23,7 @@ from roll.strategies.infer.hf.kept_rows import Beginning
 Span = tuple[int, int, int]
 """A slot, and from which of its tokens to which."""
 Moves = Iterable[tuple[int, int, int]]
-"""From a slot, to a slot, so many tokens; one after the other."""
+"""Source slot, target slot, number of tokens; one after the other."""
 
 
 class SlotCache(Cache):  # type: ignore[misc]
@@ -61,7 +61,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.begin_rows(rows, positions, width, start)
 
     def begin_rows(self, rows: Tensor, positions: Tensor, width: int, start: int = 0) -> None:
-        """The same with room for them. What attention reads are the rows from `start` on; what is new goes to `rows` [count]."""
+        """The same with room for them. Attention reads the rows from `start` on; new states go to `rows` [count]."""
         self.start, self.count, self.width, self.prefilling = start, len(positions), width, False
         self.write_index = (rows[:, None], slice(None), positions)
 
@@ -87,10 +87,10 @@ class SlotCache(Cache):  # type: ignore[misc]
         return True
 
     def keep_only(self, rows: int, kept: Collection[int]) -> None:
-        """Gives up what other slots than the first `rows` and `kept` hold."""
+        """Gives up the contents of other slots than the first `rows` and `kept`."""
 
     def take(self, first: int, begun: Sequence[Beginning | None], moves: Moves) -> None:
-        """Brings to the slots from `first` on what they begin with, after `moves` of what they held."""
+        """Brings to the slots from `first` on their beginnings, after `moves` of their contents."""
         each_with = [(slot, each) for slot, each in enumerate(begun, first) if each is not None and each.slot != slot]
         copied = {slot: self.read(*each) for slot, each in each_with}
         for move in moves:
@@ -103,7 +103,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         return rows / self.slots
 
     def of_slot(self, states: Tensor, slot: int, start: int, stop: int) -> Tensor:
-        """Its tokens from `start` to `stop` of `states`, for reading."""
+        """Returns a slot's tokens from `start` to `stop` of `states`, for reading."""
         return states[slot, start:stop]
 
     def read(self, row: int, length: int) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""A request inside the engine, with what was sampled for it so far."""
+"""A request inside the engine, with the tokens sampled for it so far."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Row:
     cached: int = 0
     """Tokens whose keys and values are in the slot: all but the newest sampled one."""
     preempted: bool = False
-    """It had to leave the cache, for want of blocks."""
+    """True if it had to leave the cache, for want of blocks."""
     mixed: bool = False
     """No other row may begin with these: some are of other weights, or their experts are not known."""
 

@@ -27,7 +27,7 @@ SERIES = "0.32"
 """The engine's interfaces change between minor releases; this is the one that the tests run against."""
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 CPU_BLOCK_TOKENS = 32
-"""On a CPU vLLM keeps tokens in blocks of a multiple of this."""
+"""Divisor of the tokens of vLLM's blocks on a CPU."""
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 VARIABLE = ""
 INSTALL = (
@@ -116,7 +116,7 @@ def interpreter(named: str | None) -> str | None:
 
 
 def require_installed() -> None:
-    """`ValueError`, with what to do, if this interpreter has no vLLM that this project knows."""
+    """Raises `ValueError`, with the fix, if this interpreter has no vLLM that this project knows."""
     try:
         check_installed()
     except ValueError as error:
@@ -213,7 +213,7 @@ def engine_arguments(
 
 
 def _recording(given: dict[str, Any]) -> dict[str, Any]:
-    """With what the worker has to know to record experts, if it is to."""
+    """Adds the arguments by which the worker records experts, if it is to."""
     if not given.get(ROUTES):
         return given
     _check_records(given)
@@ -229,7 +229,7 @@ def _check_records(given: Mapping[str, Any]) -> None:
 
 
 def pooling_arguments(model_path: str, given: Mapping[str, Any], *, max_tokens: int, **others: Any) -> dict[str, Any]:
-    """Those of an engine that classifies texts, on its own devices. `max_tokens`: of a batch. `others`: as `engine_arguments`."""
+    """Arguments of an engine that classifies texts, on own devices. `max_tokens`: of a batch. `others`: as `engine_arguments`."""
     arguments = engine_arguments(model_path, given, **others)
     for name in ("worker_extension_cls", "scheduler_cls", "logprobs_mode", "generation_config"):
         del arguments[name]
@@ -244,8 +244,8 @@ def pooling_arguments(model_path: str, given: Mapping[str, Any], *, max_tokens: 
 def teaching_arguments(
     model_path: str, given: Mapping[str, Any], *, max_tokens: int, top: int, cpu: bool, max_length: int, **others: Any
 ) -> dict[str, Any]:
-    """Those of an engine that says the log-probs of texts. `max_tokens`: of a batch. `top`: the number of most probable tokens.
-    `max_length`: of a text. `others`: as `engine_arguments`."""
+    """Arguments of an engine that says the log-probs of texts. `max_tokens`: of a batch. `top`: the number of most probable
+    tokens. `max_length`: of a text. `others`: as `engine_arguments`."""
     # It has to sample a token behind each text, which is read by nobody and computed from the text alone.
     arguments = engine_arguments(model_path, given, cpu=cpu, max_length=max_length + 1, **others)
     # Of a text that is read in parts, the table of its tokens by the vocabulary has a part at a time; on CPUs none is.

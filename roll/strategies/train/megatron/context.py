@@ -36,7 +36,7 @@ from roll.strategies.train.megatron.parallel import ModelParallel
 
 
 class Predictors(NamedTuple):
-    """The tokens of this rank that predict a trained one, row by row, and what is asked of each."""
+    """This rank's tokens that predict a trained one, row by row, and the questions about each."""
 
     rows: Tensor
     """[R]"""
@@ -134,7 +134,7 @@ def _columns_of(rank: int, length: int, size: int, device: torch.device) -> Tens
 
 T = TypeVar("T")
 OfRows: TypeAlias = Callable[[Padded, Predictors, Tensor], tuple[Tensor, T]]
-"""Micro-batch, its rows, what the head says of them [R, ..] -> what to call `backward` on, and what to return."""
+"""Micro-batch, its rows, the head's output for them [R, ..] -> the loss to call `backward` on, and the value to return."""
 
 
 class PipelineSchedule:
