@@ -97,7 +97,7 @@ def right_choice(ground_truth: str) -> str:
 
 
 def boxed_choice(ground_truth: str) -> str:
-    """A response that says what the reference answer says."""
+    """Returns a response with the reference answer's choice."""
     return f"\\boxed{{{right_choice(ground_truth)}}}"
 
 

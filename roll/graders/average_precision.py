@@ -32,7 +32,7 @@ def precisions(found: Sequence[Labelled], true: Sequence[Labelled]) -> dict[str,
 
 @cache
 def _pycocotools() -> tuple[Any, Any]:
-    """Its evaluation, and what makes the annotations that it compares."""
+    """Returns its evaluation, and the maker of the annotations that it compares."""
     from pycocotools import coco, cocoeval
 
     for module in (coco, cocoeval):  # they say on stdout what they are about to do, for each answer

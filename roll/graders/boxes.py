@@ -88,13 +88,13 @@ def box_of(value: object) -> Box | None:
 
 
 def _answer(response: str) -> tuple[str, bool]:
-    """The end of the response, or of it what is tagged, and whether it is."""
+    """Returns the last tagged answer, else the end of the response; and whether it is tagged."""
     tagged = _TAGGED.findall(response[-READ:])
     return (tagged[-1], True) if tagged else (response[-READ:], False)
 
 
 def json_of(text: str) -> Any:
-    """None for what is no JSON."""
+    """Returns None for a text that is no JSON."""
     fenced = _FENCE.match(text)
     try:
         return json.loads(fenced[1] if fenced else text, parse_constant=_no_number)

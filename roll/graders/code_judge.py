@@ -88,7 +88,7 @@ def _sandbox(isolation: Isolation) -> Sandbox:
 
 
 def _libraries(item: dict[str, Any]) -> set[str]:
-    """Those that a solution or its tests import, which takes seconds."""
+    """Returns the libraries that a solution or its tests import, which takes seconds."""
     texts = "\n".join([item["source"], *item["tests"].get("tests", ())])
     return {*re.findall(r"^\s*(?:import|from)\s+(\w+)", texts, re.MULTILINE)} & LIBRARIES
 

@@ -129,7 +129,7 @@ def _capital_words(text: str) -> int:
 
 
 def _language(text: str, language: str) -> bool:
-    """By langdetect, as in the paper's code. A text without letters is in no language."""
+    """Asks langdetect, as the paper's code does. A text without letters is in no language."""
     from langdetect import DetectorFactory, LangDetectException, detect
 
     DetectorFactory.seed = 0
@@ -261,7 +261,7 @@ class GeneralRuleRewardWorker(RewardWorker):
 
 
 def instructions_of(row: Mapping[str, object], ground_truth: str) -> list[Instruction]:
-    """From the columns instruction_id_list and kwargs, as IFEval has them, in the row or as JSON in the ground truth; or from a
+    """Reads the columns instruction_id_list and kwargs, as IFEval has them, in the row or as JSON in the ground truth; or a
     ground truth {"func_name": ..., arguments}. Raises `ValueError` if there is none."""
     given = row if row.get("instruction_id_list") else _parsed(ground_truth)
     for each in given if isinstance(given, list) else [given]:

@@ -165,7 +165,7 @@ def _other_word(ground_truth: str, answer: FinalAnswer) -> bool:
 
 
 def _letters(text: str) -> str:
-    """The text in small letters if it has nothing else but what surrounds them; empty otherwise."""
+    """Returns the text in small letters, without marks around it, if it has only letters; empty otherwise."""
     inside = boxes(text)
     bare = _TEXT.sub(r"\1", inside[-1].content if inside else text)
     bare = re.sub(r"[\s$.(){}\\]+", "", bare)

@@ -161,7 +161,7 @@ def _digits(value: object) -> float:
 
 
 def _magnitude(digits: float, value: object) -> float:
-    """The size of a number of so many digits; 1 for what has variables, and for fractions below."""
+    """Returns the size of a number of so many digits; 1 for a value with variables, and for fractions below."""
     if isinstance(value, Integer | Rational | Float):
         return max(abs(float(value)), 1.0) if digits < 300 else math.inf
     if getattr(value, "free_symbols", None):

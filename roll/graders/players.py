@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 Move = Callable[[str], str]
-"""From the text seen to the text written."""
+"""Text that is seen -> text that is written."""
 CHANCE = "random"
 """The player who earns chance."""
 CLOCK, STOPPED = "clock", "stopped clock"

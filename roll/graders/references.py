@@ -28,13 +28,13 @@ WRONG, MOST_WRONG = "I do not know.", 3
 
 @dataclass(frozen=True, slots=True)
 class Earned:
-    """By some reference answers, one each, and by a response without a word."""
+    """Rewards of some reference answers, one each, and of a response without a word."""
 
     values: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     """Reasons why others have no reward."""
     empty: float | None = None
-    """None: that is not known."""
+    """None if that is not known."""
     empty_failure: str = ""
     """The reason."""
     wrong: int = 0
@@ -42,7 +42,7 @@ class Earned:
     wrong_failures: list[str] = field(default_factory=list)
     """Reasons why some of them have no reward."""
     unread: Mapping[str, str] = field(default_factory=dict)
-    """The `reward_args` that nothing has looked at meanwhile, and what may have been meant."""
+    """The `reward_args` that nothing has looked at meanwhile, and a guess at the name that was meant."""
 
     @property
     def usual(self) -> float | None:
@@ -59,7 +59,7 @@ class Earned:
 
 
 def success_at(earned: Earned, chosen: float | None) -> float:
-    """From which reward on a response is a success. `chosen`: what the user says."""
+    """Returns the reward from which on a response is a success. `chosen`: the user's own."""
     if chosen is not None:
         return chosen
     least = min(earned.right, default=FULL_REWARD)
@@ -75,7 +75,7 @@ def remark(domain: str, earned: Earned, chosen: float | None) -> str:
 
 
 def oddities(domain: str, earned: Earned, chosen: float | None) -> Iterator[str]:
-    """Sentences; none if the reference answers earn what a success earns, and all arguments are read."""
+    """Yields sentences; none if the reference answers earn the reward of a success, and all arguments are read."""
     for name, meant in earned.unread.items():
         yield f"rewards.{domain}.reward_args.{name}: nothing reads it while reference answers are judged; {meant}"
     at, count = success_at(earned, chosen), len(earned.values) + len(earned.failures)
@@ -154,7 +154,7 @@ class Looked(dict[str, Any]):
 
     @property
     def unread(self) -> dict[str, str]:
-        """And what may have been meant."""
+        """Names that nobody has read, and a guess at the name that was meant."""
         wanted = sorted(self._asked - super().keys())
         return {name: did_you_mean(name, wanted, "is it spelt right?") for name in sorted(super().keys() - self._asked)}
 
@@ -179,10 +179,10 @@ class _Trial:
         self._prompts = prompts
         self._policy = policy
         self._found: dict[str, float | Exception] = {}
-        """By the prompt's uid."""
+        """Rewards by the prompt's uid."""
         self._empty: float | Exception | None = None
         self._wrong: dict[tuple[str, str], float | Exception] = {}
-        """By the prompt's uid, and the response."""
+        """Rewards by the prompt's uid, and the response."""
         self._late = f"its start() takes longer than {cls.starts_within_s:g} s"
         """The reason why an answer has no reward by the end."""
         self._arguments = Looked(reward.reward_args)

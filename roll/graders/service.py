@@ -16,7 +16,7 @@ from roll.core.rewards.worker import Grade, RewardWorker
 
 ATTEMPTS = 4
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
-"""Between attempts; it doubles. A service may ask for a longer one (Retry-After)."""
+"""Pauses between attempts, which double. A service may ask for a longer one (Retry-After)."""
 
 
 class JsonService:

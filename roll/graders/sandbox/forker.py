@@ -158,7 +158,7 @@ class Forker:
         return self._loaded_kb[1]
 
     def _memory_kb(self) -> list[int]:
-        """Address space, and what is in memory."""
+        """Returns the sizes of address space and resident memory."""
         with open(os.open("self/statm", os.O_RDONLY, dir_fd=self._processes)) as file:
             return [int(pages) * PAGE_KB for pages in file.read().split()[:2]]
 
@@ -216,7 +216,7 @@ class Forker:
             self._waiting.register(each, select.POLLIN)
 
     def _kill(self, pid: int) -> None:
-        """Its group too, which where it matters nothing can leave: together, so that nothing that forks outruns it."""
+        """Kills its group too, which where it matters nothing can leave: together, so that nothing that forks outruns it."""
         for end in (os.kill, os.killpg):
             with contextlib.suppress(ProcessLookupError):
                 end(pid, signal.SIGKILL)
@@ -255,7 +255,7 @@ class Forker:
 
 
 def _keep_only(descriptors: list[int]) -> None:
-    """They become 0, 1, 3, 4, ...; 2 leads nowhere."""
+    """Makes them the descriptors 0, 1, 3, 4, ...; 2 leads nowhere."""
     null = os.open("/dev/null", os.O_RDWR)
     kept = [os.dup2(each, 100 + i) for i, each in enumerate((*descriptors[:2], null, *descriptors[2:]))]
     for i, each in enumerate(kept):
@@ -282,7 +282,7 @@ def _become(
     isolated: bool,
     asks: socket.socket | None = None,
 ) -> None:
-    """The program, from its first moment to its end. `asks`: takes what its forks ask, where they are counted so."""
+    """Runs the program, from its first moment to its end. `asks`: gets its forks' descriptor, where they are counted so."""
     code = 1
     try:
         os.setsid()

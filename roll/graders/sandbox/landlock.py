@@ -43,7 +43,7 @@ def rules_for(own: Path, readable: Iterable[Path]) -> int:
 
 
 def enclose(rules: int) -> None:
-    """The rules hold from now on, for this process and what it starts, which must have given up new rights. Raises `OSError`."""
+    """Makes the rules hold for this process and its children, which must have given up new rights. Raises `OSError`."""
     _done(_libc.syscall(_RESTRICT_SELF, rules, 0))
     os.close(rules)
 

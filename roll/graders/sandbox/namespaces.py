@@ -41,7 +41,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become(user: int) -> None:
-    """Only if this process is root."""
+    """Changes the user, if this process is root."""
     if os.getuid() == 0:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -220,7 +220,7 @@ def visible() -> list[Path]:
 
 
 def _outermost(paths: Iterable[Path]) -> list[Path]:
-    """Those that exist, and do not lie in one before."""
+    """Returns the paths that exist, and do not lie in one before."""
     seen: list[Path] = []
     for path in paths:
         if path.exists() and not any(path == other or other in path.parents for other in seen):

@@ -158,7 +158,7 @@ def _faces(taken: set[str], other: str, node: ast.AST, found: set[str], tree: as
 
 
 def _behind(names: set[str], tree: ast.AST) -> set[str]:
-    """With what the variables among them have been made of."""
+    """Adds the names that the variables among them have been made of."""
     made = [node for node in nodes_of(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.NamedExpr | ast.For)]
     known = set[str]()
     while names - known:
@@ -196,7 +196,7 @@ def classes_in(tests: Iterable[ast.Module]) -> frozenset[str]:
 
 
 def _changed(tree: ast.AST) -> Iterator[str]:
-    """Names that are called for an object of which a method is called for what it does."""
+    """Yields names that are called for an object, one of whose methods is called for its effect."""
     made = {
         target.id: node.value.func.id
         for node in nodes_of(tree)
@@ -211,7 +211,7 @@ def _changed(tree: ast.AST) -> Iterator[str]:
 
 
 def objects_in(tests: Iterable[ast.Module]) -> frozenset[str]:
-    """Names of which the tests ask something."""
+    """Returns names of which the tests ask something."""
     nodes = (node for test in tests for node in nodes_of(test))
     return frozenset(node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
 
@@ -288,7 +288,7 @@ def bound_in(tree: ast.AST) -> Iterator[str]:
 
 
 def _imports_solution(tree: ast.AST) -> bool:
-    """By name, or as a whole: `from solution import *` leaves open what is meant."""
+    """True if it imports a name of the solution's, or the whole module; `from solution import *` leaves open which."""
     for node in nodes_of(tree):
         if isinstance(node, ast.Import) and any(alias.name == "solution" for alias in node.names):
             return True

@@ -221,7 +221,7 @@ def _run(
 
 
 def _refuse(tree: ast.Module, names: dict[str, Any]) -> None:
-    """Raises `ValueError` for what no test of another process can do."""
+    """Raises `ValueError` for code that no test of another process can run."""
     if uses_files(tree):
         raise ValueError("a test works with files, which a solution does not share")
     if starts_processes(tree):

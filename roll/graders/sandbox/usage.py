@@ -31,11 +31,11 @@ _DELETE = 'chmod -R u+rwx -- "$@"; exec rm -rf -- "$@"'
 @dataclass(frozen=True, slots=True)
 class Limits:
     wall_s: float = 6.0
-    """From its start to its end."""
+    """Time from its start to its end."""
     cpu_s: int = 4
     """Processor time of one process."""
     memory_mb: int = 1024
-    """Address space of one process, and what all of a solution's processes and its tests' may have in memory."""
+    """Address space of one process, and memory of all of a solution's processes and its tests' together."""
     processes: int = 4
     """Processes and threads at a time, in addition to the first."""
     files: int = 32
@@ -54,8 +54,8 @@ class Limits:
         return 8 * self.file_mb << 20
 
     def apply(self, others: int | None) -> None:
-        """To this process and those that it starts. `others`: processes of the same user that are no part of the program; None
-        if there are more than are known, and processes are counted otherwise."""
+        """Limits this process and those that it starts. `others`: processes of the same user that are no part of the program;
+        None if there are more than are known, and processes are counted otherwise."""
         processes = [] if others is None else [(resource.RLIMIT_NPROC, self.processes + others)]
         for kind, most in (
             *processes,
@@ -78,7 +78,7 @@ def new_place(as_nobody: bool) -> tuple[str, int]:
 
 
 def abandoned() -> list[str]:
-    """This user's folders whose processes have ended."""
+    """Returns this user's folders whose processes have ended."""
     found = []
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
@@ -132,7 +132,7 @@ def below(process: int) -> Iterator[int]:
 
 
 def _thread_of(process: int) -> str:
-    """Its folder in /proc, as its newest thread's: a first thread that has ended has nothing to say."""
+    """Returns its folder in /proc, as its newest thread's: a first thread that has ended has nothing to say."""
     with contextlib.suppress(OSError, IndexError):  # it is ending
         return f"/proc/{process}/task/{os.listdir(f'/proc/{process}/task')[-1]}"
     return f"/proc/{process}"
@@ -143,7 +143,7 @@ def _resident_kb(process: str) -> int:
 
 
 def _own_kb(process: str) -> int:
-    """Without what it shares with others, where that may be read."""
+    """Returns its own memory, without shared parts where they may be read."""
     return _sum_of(f"{process}/smaps_rollup", ("Pss:", "SwapPss:")) or _resident_kb(process)
 
 
