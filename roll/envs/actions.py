@@ -85,7 +85,7 @@ class Names:
 
 
 class _Drawn:
-    """An action space whose members cannot be counted out."""
+    """An action space whose members cannot be counted."""
 
     def __init__(self, space: Any) -> None:
         self._space = space

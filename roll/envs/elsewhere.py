@@ -75,7 +75,7 @@ def prompts(env_type: str, env_config: Mapping[str, object], seeds: Sequence[int
 
 
 _PLAYED: dict[str, Any] = {}
-"""Environments by what they are made of."""
+"""Environments by type and configuration."""
 
 
 def answered(task: tuple[str, dict[str, object], str, str]) -> float:

@@ -26,7 +26,7 @@ MODULUS = 2**32
 
 
 def env_ids() -> list[str]:
-    """Those that can be made here: others fetch their questions from a hub."""
+    """Returns the ids that can be made here: others fetch their questions from a hub."""
     import gem
 
     found = []
@@ -96,8 +96,8 @@ class GemEnv:
             self._random_state = kept  # a sample is no part of the game
 
     def _with_key(self, info: Info, observation: Observation) -> Info:
-        """The observation with a `state_key`: what the agent sees, because GEM reports no state; many games draw their board in
-        the suffix. Messages are their own key."""
+        """Adds a `state_key`: the text that the agent sees, because GEM reports no state; many games draw their board in the
+        suffix. Messages are their own key."""
         return {"state_key": f"{observation}\n{info['suffix']}", **info} if isinstance(observation, str) else info
 
     @contextlib.contextmanager

@@ -49,7 +49,7 @@ class Subject:
     settings: Mapping[str, object]
     """All that the configuration says of it."""
     made_of: Callable[[int], Mapping[str, str]]
-    """By name, with so many tasks."""
+    """From a number of tasks to its parts, by name."""
     refused: str = ""
     """The reason why it cannot be audited; empty if it can."""
 
@@ -59,7 +59,7 @@ class Subject:
 
 
 def subjects(config: RLVRConfig | AgenticConfig) -> dict[str, Subject]:
-    """By tag, or by domain."""
+    """Returns the subjects by tag, or by domain."""
     if isinstance(config, AgenticConfig):
         return {tag: _environment(config, tag) for tag in config.custom_envs}
     return {domain: _reward(config, domain) for domain in config.rewards}
@@ -94,7 +94,7 @@ def _reward(config: RLVRConfig, domain: str) -> Subject:
 
 
 def prompts(config: RLVRConfig, domain: str, tasks: int) -> list[Prompt]:
-    """So many of the domain, evenly spread. Raises `ConfigError`."""
+    """Returns so many prompts of the domain, evenly spread. Raises `ConfigError`."""
     return chosen_prompts(read_rows(config.actor_train.data_args, only_tag=domain), domain, derive(config).tag_to_domain, tasks)
 
 
@@ -170,13 +170,13 @@ class Kept:
     changed: Sequence[str]
     """Parts that have changed since the audit."""
     earned: Mapping[str, float]
-    """On average, by the kind of player."""
+    """Mean rewards by the kind of player."""
     exploits: Mapping[str, str]
     """Texts of players that earn too much, by kind."""
 
 
 def kept(subject: Subject) -> Kept | None:
-    """None: there is no audit that can be read. Raises `ConfigError`."""
+    """Returns None if there is no audit that can be read. Raises `ConfigError`."""
     try:
         told = json.loads(read_regular(subject.file, LARGEST))
         report, then = told["report"], dict(told["made_of"])

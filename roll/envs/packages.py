@@ -38,7 +38,7 @@ KNOWN = {
     "openenv-core": Package("openenv", "0.3.0"),
 }
 STAMP = "roll-env.json"
-"""Beside the interpreter: what was asked for, and, once all of it is there, what was installed."""
+"""File beside the interpreter: requirements, and, once all of them are there, the packages installed."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _PIP = {"find-links": "UV_FIND_LINKS", "index-url": "UV_DEFAULT_INDEX", "cert": "SSL_CERT_FILE"}
 """Option of pip's for places, which uv does not read -> the variable that uv does."""
@@ -76,7 +76,7 @@ def interpreter(env_type: str, named: str | None, key: str = "--python") -> str 
 
 
 def folders() -> list[Path]:
-    """Those that `roll env add` made, where it is asked and beside this package; of one name the first."""
+    """Returns the folders that `roll env add` made, here and beside this package; of one name the first."""
     there = [stamp.parent for place in (Path.cwd(), Path(__file__).parents[2]) for stamp in place.glob(f".venv-*/{STAMP}")]
     return list({folder.name: folder for folder in reversed(there)}.values())[::-1]
 

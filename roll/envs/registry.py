@@ -61,7 +61,7 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
 
 
 def _played_by_text(found: Any) -> type[Any]:
-    """The class itself, or what plays it by text. Gymnasium is imported where one of its environments is named."""
+    """Returns the class itself, or its player by text. Gymnasium is imported where one of its environments is named."""
     if _derives(found, "gem.core"):
         from roll.envs.gem import of_class
 

@@ -95,7 +95,7 @@ class TextGame:
         return type(game.inner if isinstance(game, VectorOfOne) else game)
 
     def _own(self, name: str) -> Any:
-        """The environment's attribute, or that of what it is wrapped in."""
+        """Returns an attribute of the environment or its wrappers, or None."""
         return self.env.get_wrapper_attr(name) if self.env.has_wrapper_attr(name) else None
 
     def reset(self, seed: int) -> Reset:
@@ -125,7 +125,7 @@ class TextGame:
         return self._observation, float(reward), bool(terminated), truncated, told
 
     def _look(self, observation: Any, info: Info) -> Info:
-        """Takes in what the environment shows and says; returns what is passed on of the latter."""
+        """Takes in the observation and the info; returns the part of the latter that is passed on."""
         space = self.env.observation_space
         drawing = _COLOUR.sub("", str(self.env.render())) if self._draws else ""
         written = shown(space, observation, ALL_DIGITS) if self._in_text else drawing
@@ -189,7 +189,7 @@ def _name(env: gymnasium.Env[Any, Any]) -> str:
 
 
 def _check_spaces(env: gymnasium.Env[Any, Any], name: str, draws: bool) -> None:
-    """Raises `ConfigError`. An empty key: it is about the environment, whatever key names it."""
+    """Raises `ConfigError`. An empty key: the fault is the environment's, whatever key names it."""
     for kind, space, is_shown in (("action", env.action_space, False), ("observation", env.observation_space, True)):
         found = "" if is_shown and draws else flaw(space, is_shown)
         if found:
@@ -235,7 +235,7 @@ class MadeGame(TextGame):
 
     maker: ClassVar[Callable[..., Any]]
     keys: ClassVar[frozenset[str]]
-    """Those that are not the maker's."""
+    """Keys that are not the maker's."""
 
     def __init__(self, **env_config: Any) -> None:
         made = type(self).maker(**{name: value for name, value in env_config.items() if name not in self.keys})

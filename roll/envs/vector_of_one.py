@@ -74,7 +74,7 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
         return True
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """The attribute of the vector, of what it wraps, or of the sub-environment, if that is in this process."""
+        """Returns the attribute of the vector, of its wrapped one, or of the sub-environment, if that is in this process."""
         held: Any = self.vector
         while not hasattr(held, name) and isinstance(held, VectorWrapper):
             held = held.env

@@ -65,8 +65,8 @@ class Programs:
         exchanges: bool = True,
         show: Show | None = None,
     ) -> None:
-        """`context`: most tokens of a sample. `answer_tokens`: tag -> most tokens of an answer. `exchanges`: whether samples say
-        what programs sent and were sent. `show`: stores the images that they send; None: the policy reads text."""
+        """`context`: most tokens of a sample. `answer_tokens`: tag -> most tokens of an answer. `exchanges`: whether samples have
+        the programs' requests and answers. `show`: stores the images that they send; None: the policy reads text."""
         self._envs = {tag: env for tag, env in envs.items() if env.program is not None}
         self._dialogue, self._context, self._answer_tokens = dialogue, context, answer_tokens
         self._exchanges, self._show = exchanges, show
@@ -79,7 +79,7 @@ class Programs:
         }
 
     async def play(self, task: EpisodeTask, ask: Ask) -> list[Sample]:
-        """Raises `EpisodeFailed`, and what `ask` raises."""
+        """Raises `EpisodeFailed`, and the errors of `ask`."""
         env = self._envs[task.tag]
         limits = Limits(self._context, self._answer_tokens(task.tag), env.max_steps)
         began = time.perf_counter()
@@ -135,8 +135,8 @@ class Programs:
         return episode_samples(session.forest, task, outcome)
 
     def _unanswered(self, session: Session, failure: EpisodeFailed) -> EpisodeFailed:
-        """The failure of a program that had no answer, with what the gateway knows of it. What will not change from group to
-        group becomes `Unanswered`."""
+        """Returns the failure of a program that had no answer, with the gateway's reasons. A reason that will not change from
+        group to group becomes `Unanswered`."""
         if session.refused and failure.kind in ("exit", "no_calls"):
             return Unanswered(REFUSED, session.refused)
         silence = self._gateway.silence_of(session)

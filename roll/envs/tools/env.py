@@ -144,7 +144,7 @@ class EnvWithTools:
         return Results(messages)
 
     def _info(self, asked: Sequence[Asked], used: Sequence[Used], texts: Sequence[str]) -> Info:
-        """The state is that of the environment, and what the tools have told since."""
+        """Returns the info, whose state is that of the environment, and the tools' texts since."""
         if self._state:
             self._state = hashlib.sha256("\n".join((self._state, *texts)).encode()).hexdigest()
         return {

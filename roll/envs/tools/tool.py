@@ -19,11 +19,11 @@ from roll.core.errors import ToolFailed
 class Tool(ABC):
     name: str
     description: str
-    """For the model: what the tool does."""
+    """The tool's purpose, for the model."""
     parameters: Mapping[str, Any]
     """JSON schema of the arguments, an object."""
     patterns: Sequence[str] = ()
-    """Regular expressions whose first group is what a text hands to the tool; none: <name>...</name>."""
+    """Regular expressions whose first group is the text for the tool; none: <name>...</name>."""
     stands_alone = False
     """True if its result is said as it is, without its name."""
 
@@ -39,16 +39,16 @@ class Tool(ABC):
         cancelled at the time limit of a step."""
 
     async def close(self) -> None:  # noqa: B027
-        """Gives back what it holds."""
+        """Gives back its resources."""
 
     def look_around(self) -> Sequence[str]:
-        """Before any worker starts: what of this machine makes it weaker than it should be. Raises `ValueError` if it cannot work
+        """Returns conditions of this machine that make it weaker, before any worker starts. Raises `ValueError` if it cannot work
         here."""
         return ()
 
     @property
     def schema(self) -> Message:
-        """As chat templates show it."""
+        """The form that chat templates show."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
