@@ -37,7 +37,7 @@ def read_answer(text: str, thinks: bool, reads_calls: bool) -> Said:
 
 
 def _apart(text: str, thinks: bool) -> tuple[str, str]:
-    """Thinking, and what follows it. One that was cut off is all there is."""
+    """Returns thinking, and the text behind it. If it was cut off, there is no more."""
     begins = text.lstrip().startswith(THINK)
     if not begins and not thinks:
         return "", text

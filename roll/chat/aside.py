@@ -43,7 +43,7 @@ class Aside:
 
 
 def size_of(messages: Sequence[Message]) -> int:
-    """In characters, a few for each message as such."""
+    """Returns the number of characters, a few for each message as such."""
     return sum(16 + len(str(message["content"])) for message in messages)
 
 

@@ -39,7 +39,7 @@ class Asked:
     messages: list[Message]
     tools: list[Message] = field(default_factory=list)
     model: str = "policy"
-    """As the program names it; answers repeat it."""
+    """Name that the program gives it; answers repeat it."""
     most: int | None = None
     """Tokens of the answer, if the program limits them."""
     stop: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ def _plain(value: object) -> object:
 
 
 def shown(messages: Sequence[Message]) -> str:
-    """For people."""
+    """Returns the messages as text for people."""
     return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
 
 

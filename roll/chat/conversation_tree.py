@@ -42,7 +42,7 @@ class Answer:
     branches: int = 0
     """Answers that hang on it."""
     reward: float = 0.0
-    """For this answer alone."""
+    """Reward for this answer alone."""
     exchange: Exchange | None = None
     """The request of a program that asked over HTTP."""
     times: tuple[float, float] | tuple[()] = ()
@@ -56,7 +56,7 @@ class Answer:
         self.place = len(self.news) + (0 if self.parent is None else self.parent.place + 1)
 
     def path(self) -> list[Answer]:
-        """From the root to this one."""
+        """Returns the answers from the root to this one."""
         return [*up(self)][::-1]
 
     @property
@@ -72,7 +72,7 @@ class ConversationTree:
     def __init__(self, dialogue: Dialogue) -> None:
         self._dialogue = dialogue
         self.answers: list[Answer] = []
-        """As they were recorded."""
+        """Answers in the order of their recording."""
         self._after: dict[bytes, list[Answer]] = {}
         """Digest of a conversation that ends with an answer -> the answers that end it so."""
         self._behind: dict[bytes, list[Answer]] = {}
@@ -109,15 +109,15 @@ class ConversationTree:
         return answer
 
     def find(self, call_id: object) -> Answer | None:
-        """By the id of its call."""
+        """Finds an answer by the id of its call."""
         return next((answer for answer in self.answers if answer.reply.call_id == call_id), None)
 
     def leaves(self) -> list[Answer]:
-        """As they were recorded."""
+        """Returns leaves as they were recorded."""
         return [answer for answer in self.answers if not answer.branches]
 
     def _match(self, asked: Asked) -> tuple[Answer | None, str]:
-        """The answer in the history with the longest history of its own that is the request's, and what the program has written
+        """Returns the answer in the history with the longest history of its own that is the request's, and the program's text
         behind it."""
         histories, messages = digests(asked.tools, asked.messages), asked.messages
         for place in range(len(histories) - 2, -1, -1):

@@ -56,7 +56,7 @@ class Exchange:
             told["repeats"] = {"of": earlier.call_id, **repeated}
         told |= {"request": _bounded(_news(sent.body, repeated), keys), "answer": _bounded(answer, keys)}
         self.text = json.dumps(told, ensure_ascii=False)
-        """JSON: path, repeats (of which call, and how many items of each field), request, answer. What is too long is a text."""
+        """JSON: path, repeats (of which call, and how many items of each field), request, answer. Values too long are texts."""
 
     def repeated_by(self, later: Exchange) -> dict[str, int]:
         """Returns, for each field, the number of first items of a later request that repeat those of this one."""

@@ -76,7 +76,7 @@ class OwnRollouts:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def play(self, prompt: Prompt, index: int, ask: Ask) -> list[Sample]:
-        """One rollout; a reward of None is the domain's to give. Raises `EpisodeFailed`, and what `ask` raises."""
+        """Plays one rollout; a reward of None is the domain's to give. Raises `EpisodeFailed`, and the errors of `ask`."""
         session = Session(f"{prompt.uid}/{index}", self._dialogue, ask, self._limits)
         chat = Chat(session, asyncio.get_running_loop())
         work = asyncio.run_coroutine_threadsafe(self._called(chat, prompt), self._running())
