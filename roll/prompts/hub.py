@@ -94,7 +94,7 @@ def _with_folders(reward: RewardConfig, folders: dict[str, str]) -> RewardConfig
 
 
 def fetch(name: str) -> Path:
-    """The folder in the cache that holds the model; fetches what is not there yet, and shows the progress. Raises `ValueError` if
+    """Returns the folder in the cache that holds the model; fetches missing files, and shows the progress. Raises `ValueError` if
     ModelScope is asked for and its package is not installed."""
     repo, revision = _parts(name)
     if asks_modelscope():
@@ -191,7 +191,7 @@ def refusal(error: BaseException) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Without a line for each try of a hub that cannot be reached."""
+    """Silences the line for each try of a hub that cannot be reached."""
     logger = logging.getLogger("huggingface_hub.utils._http")
     level = logger.level
     logger.setLevel(logging.ERROR)

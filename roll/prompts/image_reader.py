@@ -35,7 +35,7 @@ _BASE64 = re.compile(r"(iVBORw0KGgo|/9j/|R0lGOD|UklGR|Qk[0-9A-Za-z]|SUkq|TU0A)[A
 """A text that is an image: it begins as one of a format does."""
 _DATA_URL = re.compile(r"data:(?P<kind>[\w/+.-]*)(;[\w=-]+)*?(?P<encoded>;base64)?,(?P<content>.*)", re.DOTALL)
 _EVERY_BIT = {"I;16": 256, "I;16L": 256, "I;16B": 256, "I;16N": 256, "I": 256}
-"""Modes of gray images with 16 bits: what their values are divided by."""
+"""Modes of gray images with 16 bits, and the divisor of their values."""
 
 
 class StoredImage(NamedTuple):
@@ -65,7 +65,7 @@ class ImageReader:
             return StoredImage(number, name, *image.size)
 
     def _within(self, image: Image.Image) -> tuple[Image.Image, bool]:
-        """At most `max_pixels`, in the same shape."""
+        """Shrinks it to `max_pixels`, in the same shape; returns whether it did."""
         most, (width, height) = self.args.max_pixels, image.size
         if most is None or width * height <= most:
             return image, False

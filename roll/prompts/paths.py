@@ -46,8 +46,8 @@ def _made(config: C, makers: Mapping[str, Callable[[Any], Any]]) -> C:
 
 
 def as_written(settled: Any, resolved: Any, written: Any) -> Any:
-    """Plain values of a configuration in the form that the user gave them: what `absolute` made of `written` is `resolved`, and
-    `settled` is what the run made of that."""
+    """Returns plain values of a configuration in the form that the user gave them: `resolved` is `written` made absolute, and
+    `settled` is the run's version of that."""
     if isinstance(settled, dict) and isinstance(resolved, dict) and isinstance(written, dict):
         same = resolved.keys() & written.keys()
         return {key: as_written(v, resolved[key], written[key]) if key in same else v for key, v in settled.items()}
@@ -91,4 +91,4 @@ ABSOLUTE: dict[str, Callable[[Any], Any]] = {
     "interpreter": _interpreter,
     "options of an engine": _engine,
 }
-"""Kind of a field -> what makes its value absolute."""
+"""Kind of a field -> the function that makes its value absolute."""

@@ -29,7 +29,7 @@ from roll.prompts.stored_rows import Identities, digest
 
 T = TypeVar("T")
 EVERY_S = 10.0
-"""Between two lines about a long reading."""
+"""Time between two lines about a long reading."""
 A_ROW_A_LINE = "one object a line, as `jq -c '.[]' FILE` makes them of a list"
 _ITS_TAG = "say which column it is, e.g. data_args: {tag: source}, or data_args.default_tag for all rows"
 MOST_LISTED = 5
@@ -54,7 +54,7 @@ class PromptRow:
     extra: dict[str, Any] = field(default_factory=dict)
     """The other columns (difficulty, test cases, ...)."""
     images: tuple[StoredImage, ...] = ()
-    """In the order of their marks in `messages`."""
+    """Images in the order of their marks in `messages`."""
 
 
 def read_rows(

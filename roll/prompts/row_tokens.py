@@ -114,7 +114,7 @@ class RowTokenizer:
             raise PromptFileError(message, "model.resize_token_embeddings(len(tokenizer)) before the folder is saved")
 
     def _tokens(self, rows: Sequence[TrainingRow]) -> Iterator[list[Tokens] | None]:
-        """Those of each row's conversations; None if its template does not show an answer as it was given."""
+        """Yields tokens of each row's conversations; None if its template does not show an answer as it was given."""
         if self._template != "native":
             yield from ([self._plain(row, messages) for messages in row.conversations] for row in rows)
             return

@@ -112,7 +112,7 @@ class _Reader:
         return messages if has_one else [{"role": "system", "content": system}, *messages]
 
     def _messages(self, column: str, speaker: str = "") -> list[Message] | None:
-        """Those of a column; a text is what the `speaker` says, and the JSON of messages where nobody is named."""
+        """Returns the messages of a column; a text is the `speaker`'s, and the JSON of messages where nobody is named."""
         value = self._content.get(column)
         if speaker and isinstance(value, str):
             return [{"role": speaker, "content": value}]
