@@ -38,7 +38,7 @@ class Chain:
         self._count = self._whole_bytes = 0
 
     def link(self, version: int) -> Link | None:
-        """For the next version; None if all are whole and nobody has to remember them."""
+        """Returns the next version's link; None if all are whole and nobody has to remember them."""
         if self.every == 1:
             return None
         place = self._count % self.every
@@ -83,8 +83,8 @@ def changes(before: Mapping[str, Tensor], bucket: Bucket) -> Bucket:
 
 
 def changed(before: Mapping[str, Tensor], bucket: Bucket) -> dict[str, Tensor]:
-    """The tensors that a link's bucket makes of those before, which stay as they are. `ValueError` unless each is, bit by bit,
-    what the trainer has."""
+    """Returns the tensors that a link's bucket makes of those before, which stay as they are. `ValueError` unless each is, bit by
+    bit, the trainer's."""
     tensors = {}
     for part in bucket.names:
         if part.startswith(HASH):

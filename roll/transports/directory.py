@@ -35,9 +35,9 @@ class _Published(TypedDict):
     version: int
     run: str
     served: bool
-    """By the trainer; else the buckets are files."""
+    """True if the trainer serves the buckets; else they are files."""
     chained: bool
-    """With others (`roll.transports.delta`); who wants the next one has to remember this one."""
+    """True if it is part of a chain (`roll.transports.delta`); a reader of the next one has to remember this one."""
     base: int | None
     """The version that this one is the changes of; None: it is whole."""
     buckets: list[tuple[str, list[str], int, int]]
@@ -45,7 +45,7 @@ class _Published(TypedDict):
 
 
 class WeightFolder:
-    """The versions in a folder, `version-<number>` each, for a process that reads what another one publishes."""
+    """The versions in a folder, `version-<number>` each, for a process that reads those another one publishes."""
 
     def __init__(self, folder: Path, run_id: str = "") -> None:
         """`run_id`: of the run whose versions they are."""
@@ -68,7 +68,7 @@ class WeightFolder:
         return _manifest(self._read(version))
 
     async def retain(self, versions: Collection[int]) -> None:
-        """The publisher deletes what is not needed."""
+        """Leaves the deletion of versions to the publisher."""
 
     def is_chained(self, version: int) -> bool:
         return self._read(version).get("chained", False)
@@ -124,8 +124,8 @@ class DirectoryWeightStore(WeightFolder):
     """A `WeightStore` whose versions are files; those that are needed no more are deleted."""
 
     def __init__(self, folder: Path, newest: int = -1, run_id: str = "", anchor_every: int = 1) -> None:
-        """Takes the folder over: what an earlier run left there is deleted, but for this run's versions up to `newest`.
-        `anchor_every`: versions of which one is whole, and the others what has changed."""
+        """Takes the folder over: an earlier run's files there are deleted, but for this run's versions up to `newest`.
+        `anchor_every`: versions of which one is whole, and the others are changes."""
         super().__init__(folder, run_id)
         self._chain = Chain(anchor_every)
         self._bases: dict[int, int | None] = {}
@@ -170,7 +170,7 @@ class DirectoryWeightStore(WeightFolder):
         return self._bases[version]
 
     def _with_bases(self, versions: Collection[int]) -> set[int]:
-        """Those of the versions that are there, and what they are put together from."""
+        """Returns those of the versions that are there, and the versions they are put together from."""
         return {link.version for version in self._published().intersection(versions) for link in self.links(version)}
 
     def _announce(self, manifest: WeightManifest, names: list[str], buckets: Sequence[BucketRef], served: bool) -> None:
@@ -199,7 +199,7 @@ class DirectoryWeightStore(WeightFolder):
 
 class ServedWeightStore(DirectoryWeightStore):
     """A `WeightStore` whose manifests are files; the buckets stay where the trainer's ranks made them, and are served from there
-    to engines of other processes. What an earlier process of the run had is gone with it."""
+    to engines of other processes. Those of an earlier process of the run are gone with it."""
 
     def __init__(
         self, folder: Path, newest: int, host: str, backend: Backend, run_id: str = "", anchor_every: int = 1, port: int = 0
@@ -233,7 +233,7 @@ class ServedWeightStore(DirectoryWeightStore):
         await super().retain(self._held)
 
     def _find(self, version: int, number: int) -> Bucket | None:
-        """For the server's threads."""
+        """Finds a bucket for the server's threads."""
         held = self._held.get(version, ())
         if not 0 <= number < len(held):
             return None
