@@ -65,7 +65,7 @@ class ImageReader:
             return StoredImage(number, name, *image.size)
 
     def _within(self, image: Image.Image) -> tuple[Image.Image, bool]:
-        """Shrinks it to `max_pixels`, in the same shape; returns whether it did."""
+        """Returns it with at most `max_pixels`, in the same shape; True if it was made smaller."""
         most, (width, height) = self.args.max_pixels, image.size
         if most is None or width * height <= most:
             return image, False
