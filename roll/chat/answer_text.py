@@ -1,8 +1,8 @@
-"""What the policy wrote, read as thinking, text and calls of tools.
+"""The policy's text, read as thinking, text and calls of tools.
 
 Calls have the form that Hermes began and Qwen, among others, writes: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
 An answer with a call that cannot be read has none: all of it is text, as it was written, and so is one that was cut inside a
-call. Nothing is repaired, as what the program hears is what the policy is rewarded for."""
+call. Nothing is repaired: the policy is rewarded for the text that the program hears."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_answer(text: str, thinks: bool, reads_calls: bool) -> Said:
 
 
 def _apart(text: str, thinks: bool) -> tuple[str, str]:
-    """Thinking, and what follows it. One that was cut off is all there is."""
+    """Returns thinking, and the text behind it. If it was cut off, there is no more."""
     begins = text.lstrip().startswith(THINK)
     if not begins and not thinks:
         return "", text

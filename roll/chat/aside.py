@@ -43,13 +43,13 @@ class Aside:
 
 
 def size_of(messages: Sequence[Message]) -> int:
-    """In characters, a few for each message as such."""
+    """Returns the number of characters, a few for each message as such."""
     return sum(16 + len(str(message["content"])) for message in messages)
 
 
 def too_long(messages: Sequence[Message], context: int) -> str:
-    """Why so many tokens cannot hold the messages, without rendering them; empty if they may. What the assistant said is not
-    counted: templates leave thinking out."""
+    """Returns why so many tokens cannot hold the messages, without rendering them; empty if they may. The assistant's words are
+    not counted: templates leave thinking out."""
     if len(messages) > context:
         return f"the conversation has {len(messages):,} messages"
     characters = sum(len(str(message["content"])) for message in messages if message["role"] != "assistant")

@@ -1,4 +1,4 @@
-"""What an agent says to a model and hears from it, in the one form that all dialects are read into: that of chat templates.
+"""Conversations of an agent with a model, in the one form that all dialects are read into: that of chat templates.
 
 Two messages are the same here if they differ only in what clients change on the way: the order of the keys of a tool's
 arguments and the spaces between them, 1 for 1.0, ids of calls, white space around an answer, and thinking that is left out."""
@@ -39,7 +39,7 @@ class Asked:
     messages: list[Message]
     tools: list[Message] = field(default_factory=list)
     model: str = "policy"
-    """As the program names it; answers repeat it."""
+    """Name that the program gives it; answers repeat it."""
     most: int | None = None
     """Tokens of the answer, if the program limits them."""
     stop: tuple[str, ...] = ()
@@ -137,7 +137,7 @@ def _plain(value: object) -> object:
 
 
 def shown(messages: Sequence[Message]) -> str:
-    """For people."""
+    """Returns the messages as text for people."""
     return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
 
 

@@ -20,7 +20,7 @@ from roll.core.data.episode import PolicyAnswer
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an answer is asked to, and where it will hang."""
+    """The context of an answer, and its place in the tree."""
 
     parent: Answer | None
     told: list[int]
@@ -35,28 +35,28 @@ class Answer:
     parent: Answer | None
     told: list[int]
     news: list[Message]
-    """What was told behind the parent's answer, or all of it; kept once, as histories are sent whole with each request."""
+    """Messages behind the parent's answer, or all; kept once, as histories are sent whole with each request."""
     tools: list[Message]
     sampled: PolicyAnswer
     reply: Reply
     branches: int = 0
     """Answers that hang on it."""
     reward: float = 0.0
-    """For this answer alone."""
+    """Reward for this answer alone."""
     exchange: Exchange | None = None
-    """Of a program that asked over HTTP."""
+    """The request of a program that asked over HTTP."""
     times: tuple[float, float] | tuple[()] = ()
     """Seconds of the day: it was asked for, and was there."""
     message: Message = field(init=False)
     place: int = field(init=False)
-    """Of its message in its conversation."""
+    """Place of its message in its conversation."""
 
     def __post_init__(self) -> None:
         self.message = self.reply.message
         self.place = len(self.news) + (0 if self.parent is None else self.parent.place + 1)
 
     def path(self) -> list[Answer]:
-        """From the root to this one."""
+        """Returns the answers from the root to this one."""
         return [*up(self)][::-1]
 
     @property
@@ -72,7 +72,7 @@ class ConversationTree:
     def __init__(self, dialogue: Dialogue) -> None:
         self._dialogue = dialogue
         self.answers: list[Answer] = []
-        """As they were recorded."""
+        """Answers in the order of their recording."""
         self._after: dict[bytes, list[Answer]] = {}
         """Digest of a conversation that ends with an answer -> the answers that end it so."""
         self._behind: dict[bytes, list[Answer]] = {}
@@ -109,15 +109,15 @@ class ConversationTree:
         return answer
 
     def find(self, call_id: object) -> Answer | None:
-        """By the id of its call."""
+        """Finds an answer by the id of its call."""
         return next((answer for answer in self.answers if answer.reply.call_id == call_id), None)
 
     def leaves(self) -> list[Answer]:
-        """As they were recorded."""
+        """Returns leaves as they were recorded."""
         return [answer for answer in self.answers if not answer.branches]
 
     def _match(self, asked: Asked) -> tuple[Answer | None, str]:
-        """The answer in the history with the longest history of its own that is the request's, and what the program has written
+        """Returns the answer in the history with the longest history of its own that is the request's, and the program's text
         behind it."""
         histories, messages = digests(asked.tools, asked.messages), asked.messages
         for place in range(len(histories) - 2, -1, -1):
@@ -132,7 +132,7 @@ class ConversationTree:
         return None, ""
 
     def _added(self, answer: Answer, message: Message) -> str | None:
-        """What a message has behind the answer that it begins with, as it was sampled; None if it does not. Programs write
+        """Returns a message's text behind the answer that it begins with, as it was sampled; None if it does not. Programs write
         the text back that an answer was stopped at, and go on. An answer with an end of its own is over."""
         if message["role"] != "assistant" or message.get("tool_calls"):
             return None
@@ -141,7 +141,7 @@ class ConversationTree:
 
 
 def replied(asked: Asked, context: Context, sampled: PolicyAnswer, call_id: str = "") -> Reply:
-    """What was sampled, as an answer."""
+    """Returns the sampled text as an answer."""
     said = read_answer(sampled.text, context.thinks, asked.reads_calls and bool(asked.tools))
     return Reply(
         call_id=call_id,

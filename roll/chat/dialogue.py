@@ -22,10 +22,10 @@ THINK = "<think>"
 
 
 class Sees(Protocol):
-    """How a model that sees is shown images, by the names of their files."""
+    """Images for a model that sees, by the names of their files."""
 
     sign: str
-    """What its chat template writes for an image."""
+    """The chat template's text for an image."""
 
     def has(self, name: str) -> bool: ...
 
@@ -139,7 +139,7 @@ class Dialogue:
         return [{"role": "system", "content": text}] if text else []
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Message] = (), opens: bool = True) -> str:
-        """With a mark for each image. `opens`: up to where the next answer begins."""
+        """Renders messages with a mark for each image. `opens`: up to the beginning of the next answer."""
         names = list[str]()
         if self._sees is not None:
             messages = [self._showing(message, names) for message in messages]

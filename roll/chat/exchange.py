@@ -1,8 +1,8 @@
-"""What a program sent for an answer, and what it was sent: JSON, for people who look at its episode.
+"""A program's request for an answer, and the response: JSON, for people who look at its episode.
 
-Programs send the whole history with each request. Kept is what is new, and how much is repeated of the request whose answer it
-goes on from: so an episode's exchanges are about as long as its conversations. No header is kept, hence no key; those of the
-episode are hidden wherever they stand, and so are values beside the conversation under names like `api_key`."""
+Programs send the whole history with each request. Kept is the new part, and the length of the part that repeats the request
+whose answer it continues: so an episode's exchanges are about as long as its conversations. No header is kept, hence no key;
+those of the episode are hidden wherever they stand, and so are values beside the conversation under names like `api_key`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Sent:
     """A request, as it came."""
 
     path: str
-    """Of the address, without the episode."""
+    """Path of the address, without the episode."""
     body: Mapping[str, Any]
 
 
@@ -56,10 +56,10 @@ class Exchange:
             told["repeats"] = {"of": earlier.call_id, **repeated}
         told |= {"request": _bounded(_news(sent.body, repeated), keys), "answer": _bounded(answer, keys)}
         self.text = json.dumps(told, ensure_ascii=False)
-        """JSON: path, repeats (of which call, and how many items of each field), request, answer. What is too long is a text."""
+        """JSON: path, repeats (of which call, and how many items of each field), request, answer. Values too long are texts."""
 
     def repeated_by(self, later: Exchange) -> dict[str, int]:
-        """How many items a later request has at the beginning of each field that are those of this one."""
+        """Returns, for each field, the number of first items of a later request that repeat those of this one."""
         pairs = {name: zip(mine, later._seen.get(name, ()), strict=False) for name, mine in self._seen.items()}
         counts = {name: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], of_both)) for name, of_both in pairs.items()}
         return {name: count for name, count in counts.items() if count}

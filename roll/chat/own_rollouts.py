@@ -76,7 +76,7 @@ class OwnRollouts:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def play(self, prompt: Prompt, index: int, ask: Ask) -> list[Sample]:
-        """One rollout; a reward of None is the domain's to give. Raises `EpisodeFailed`, and what `ask` raises."""
+        """Plays one rollout; a reward of None is the domain's to give. Raises `EpisodeFailed`, and the errors of `ask`."""
         session = Session(f"{prompt.uid}/{index}", self._dialogue, ask, self._limits)
         chat = Chat(session, asyncio.get_running_loop())
         work = asyncio.run_coroutine_threadsafe(self._called(chat, prompt), self._running())
@@ -109,7 +109,7 @@ class OwnRollouts:
         return self._loop
 
     def _value(self, done: asyncio.Future[object], session: Session) -> object:
-        """What the coroutine returned; None if it did not mind a limit that it had met."""
+        """Returns the coroutine's value; None if it did not mind a limit that it had met."""
         with boundary(lambda why: EpisodeFailed("exception", why), f"{self._config.function} fails", (Refused, Unanswered)):
             try:
                 return done.result()

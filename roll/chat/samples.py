@@ -19,10 +19,10 @@ from roll.core.data.sample import EpisodeEnd, Prompt, Sample, Trajectory, Turn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an episode came to."""
+    """Result of an episode."""
 
     reward: float
-    """Of the whole episode, besides those of single answers."""
+    """Reward of the whole episode, besides those of single answers."""
     success: bool | None
     end: EpisodeEnd
     generation_s: float = 0.0
@@ -62,7 +62,7 @@ def episode_samples(forest: ConversationTree, task: EpisodeTask, outcome: Outcom
 
 
 def _sample(path: Sequence[Answer], own: Sequence[Answer], task: EpisodeTask, trajectory: Trajectory) -> Sample:
-    """What a path trains is its end: an answer that another leaf has trained, it has trained with all before it."""
+    """Trains a path's end alone: an answer that another leaf has trained, it has trained with all before it."""
     first = path.index(own[0])
     prompt_ids = [token for answer in path[:first] for token in (*answer.told, *answer.sampled.token_ids)] + own[0].told
     response = Response()

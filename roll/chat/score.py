@@ -1,4 +1,4 @@
-"""What a user's code says that an episode has earned."""
+"""The score of an episode, as a user's code tells it."""
 
 from __future__ import annotations
 

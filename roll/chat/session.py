@@ -45,14 +45,14 @@ class Call:
     """A request that was let in."""
 
     asked: Asked | None
-    """None, as the context, once the answer is recorded: histories are long."""
+    """The request. None, as the context, once the answer is recorded: histories are long."""
     context: Context | None
     work: asyncio.Task[PolicyAnswer]
     call_id: str
     begun: float
     """Seconds of the day."""
     sent: Sent | None = None
-    """Until the answer is recorded, too."""
+    """Kept until the answer is recorded, too."""
     reply: Reply | None = None
     over: float = 0.0
 
@@ -64,20 +64,20 @@ class Session:
     def __init__(
         self, name: str, dialogue: Dialogue, ask: Ask, limits: Limits, exchanges: bool = True, show: Show | None = None
     ) -> None:
-        """`name`: part of the address; no secret. `exchanges`: whether what was sent and told is kept. `show`: stores the images
+        """`name`: part of the address; no secret. `exchanges`: whether requests and answers are kept. `show`: stores the images
         that are sent; None: the policy reads text."""
         self.name, self.show = name, show
         self.model_key, self.reward_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self.forest = ConversationTree(dialogue)
         self.ended = False
         self.end: EpisodeEnd | None = None
-        """Which limit the episode has met, if one."""
+        """The limit that the episode has met, if one."""
         self.reward: float | None = None
         self.success: bool | None = None
         self.refused = ""
         """The chat template's last refusal."""
         self.refused_reward = ""
-        """Why the last reward that was posted was refused."""
+        """The reason why the last reward that was posted was refused."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the episode has ended; with the error if the policy could not answer for another reason than the request."""
         self.over.add_done_callback(_heard)
@@ -85,16 +85,16 @@ class Session:
         self._ask, self._limits, self._exchanges = ask, limits, exchanges
         self._begun = 0
         self._works: set[asyncio.Task[PolicyAnswer]] = set()
-        """What is being sampled, of equal requests, too."""
+        """Requests being sampled, equal ones too."""
         self._calls: dict[str, Call] = {}
-        """The newest call of each request, by what identifies it."""
+        """The newest call of each request, by the request's digest."""
         self._rendering: dict[str, asyncio.Future[None]] = {}
-        """Requests that are not let in yet, by what identifies them; done when that is decided."""
+        """Requests that are not let in yet, by digest; done when that is decided."""
         self._rewarded: dict[str, float] = {}
         self.aside = Aside()
 
     async def begin(self, asked: Asked, identity: bytes, repeated: bool, sent: Sent | None = None) -> Call:
-        """Lets a request in, or finds the one that it repeats. `sent`: what it was read from. Raises `Refused`."""
+        """Lets a request in, or finds the one that it repeats. `sent`: the request as it came. Raises `Refused`."""
         digest = hashlib.sha256(identity).hexdigest()
         while repeated and digest in self._rendering:
             await asyncio.wait([self._rendering[digest]])
@@ -196,16 +196,16 @@ class Session:
 
     @property
     def rewarded(self) -> bool:
-        """Whether the program has given a reward, of the episode or of a call."""
+        """True if the program has given a reward, of the episode or of a call."""
         return self.reward is not None or bool(self._rewarded)
 
     @property
     def cut_off(self) -> bool:
-        """Whether the newest answer was, at a limit: who gets half an answer may fail of it."""
+        """True if the newest answer was, at a limit: a program that gets half an answer may fail of it."""
         return bool(self.forest.answers) and not self.forest.answers[-1].reply.stopped
 
     def finish(self) -> None:
-        """Nothing is asked or earned from here on; what is being sampled is given up."""
+        """Ends the episode: nothing is asked or earned any more; sampling is given up."""
         self.ended = True
         if not self.over.done():
             self.over.set_result(None)

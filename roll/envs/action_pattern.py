@@ -1,4 +1,4 @@
-"""Where in an answer the action stands: a regular expression of the user's. Environments of other interpreters read it, too."""
+"""The action within an answer, found by a regular expression of the user's. Environments of other interpreters read it, too."""
 
 from __future__ import annotations
 

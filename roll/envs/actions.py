@@ -1,5 +1,5 @@
-"""How an action is read from the agent's text, and how the agent is told to write it: by one object, so that what is told is what
-is read. A text without a readable action is no error: what it costs is said where the turn is played (`text_game`).
+"""Actions read from the agent's text, and the instructions to write them: one object has both, so that instructions match
+the reading. A text without a readable action is no error: its cost is said where the turn is played (`text_game`).
 
 An action is the name of one of a few, a number, a text, or JSON, as the action space says (`space_text`)."""
 
@@ -24,7 +24,7 @@ MOST_TOLD = 20
 
 
 class Language(Protocol):
-    """What stands between the marks of the pattern, and the action that it means."""
+    """The text between the marks of the pattern, and the action that it means."""
 
     asked: str
 
@@ -49,7 +49,7 @@ class Names:
         self.names = numbers if names is None else _checked_names(names, count)
         self._lookup = {name.casefold(): i for i, name in enumerate(self.names)}
         self.words = list(self.names)
-        """What the agent may write."""
+        """Words that the agent may write."""
         if lookup is not None:
             unknown = [name for name in lookup.values() if name.casefold() not in self._lookup]
             if unknown or not lookup:
@@ -85,7 +85,7 @@ class Names:
 
 
 class _Drawn:
-    """An action space whose members cannot be counted out."""
+    """An action space whose members cannot be counted."""
 
     def __init__(self, space: Any) -> None:
         self._space = space
@@ -170,7 +170,7 @@ class ActionReader:
 
     @property
     def words(self) -> list[str]:
-        """What the agent may write, where actions have names."""
+        """Returns the words that the agent may write, where actions have names."""
         return list(getattr(self._language, "words", []))
 
     def read(self, text: str) -> Any:

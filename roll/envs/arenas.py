@@ -1,4 +1,4 @@
-"""Where a player is let at tasks: the episodes of an environment, or the prompts of a reward worker, which are answered once."""
+"""Arenas of players: the episodes of an environment, or the prompts of a reward worker, which are answered once."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ KNOWN_ANSWERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Earned:
-    """By one player, or by the references."""
+    """Rewards of one player, or of the references."""
 
     values: Sequence[float | None]
     """A reward a task; None: there was none."""
     failures: Sequence[str] = ()
     text: str = ""
-    """What the player wrote."""
+    """The player's text."""
     done: Sequence[bool] = ()
-    """Whether each task was solved, where an environment says it."""
+    """True for each task that was solved, where an environment says it."""
 
     @property
     def known(self) -> list[float]:
@@ -37,27 +37,27 @@ class Earned:
 
 
 class Arena(Protocol):
-    """Some tasks, and who pays for them."""
+    """Some tasks, and their rewards."""
 
     async def earned(self, player: Player) -> Earned: ...
 
     async def references(self) -> Earned | None:
-        """By the oracle, or by the reference answers; None: there are none."""
+        """Returns the rewards of oracle or reference answers; None: there are none."""
 
     async def repeats(self) -> bool:
-        """Whether the same tasks and answers earn the same again."""
+        """True if the same tasks and answers earn the same again."""
 
     advice: str
-    """What to do where nothing is paid too well."""
+    """Advice for the case that nothing is paid too well."""
     words: list[str]
-    """Of the rules, or of the prompts."""
+    """Words of the rules, or of the prompts."""
     takes_all: bool
-    """Whether there has to be a reward whatever is written."""
+    """True if there has to be a reward whatever is written."""
 
     known: list[str]
-    """Some answers as a good player writes them; none if what an answer is like is not known."""
+    """Some answers as a good player writes them; none if nobody knows the form of an answer."""
     seconds: list[float]
-    """That each step, or each judgement, has taken so far."""
+    """Seconds that each step, or each judgement, has taken so far."""
 
     def draw(self, rng: random.Random) -> str:
         """Any answer."""

@@ -21,7 +21,7 @@ from roll.graders.players import CHANCE, CLOCK, KINDS, SENSELESS, STOPPED, playe
 REFERENCE = "reference"
 CONSTANT_PAYS = "one answer for all tasks earns"
 SHARE, ERRORS = 0.1, 3.0
-"""Of what separates the reference from chance; standard errors."""
+"""Share of the distance from chance to the reference; standard errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class AuditReport:
     step_ms: float = 0.0
     slowest_ms: float = 0.0
     exploits: Mapping[str, str] = field(default_factory=dict)
-    """Kind of a player that earns more than it should, or of a constant that earns more than chance -> what it always writes."""
+    """Kind of a player that earns more than it should, or of a constant that earns more than chance -> its text."""
     kinds: Mapping[str, str] = field(default_factory=lambda: {REFERENCE: "the oracle, or the reference answer", **KINDS})
 
     @property
@@ -102,7 +102,7 @@ def _accepted(references: Earned | None, success_at: float | None) -> float | No
 
 
 def _is_above(earned: Earned, other: Earned, top: float, luck: float = 0.0) -> bool:
-    """Whether it earns more than the other, beyond what luck explains. `luck`: a standard error from elsewhere."""
+    """True if it earns more than the other, beyond luck. `luck`: a standard error from elsewhere."""
     pairs = zip(earned.values, other.values, strict=True)
     gained = [one - another for one, another in pairs if one is not None and another is not None]
     if len(gained) < 2:
@@ -112,7 +112,7 @@ def _is_above(earned: Earned, other: Earned, top: float, luck: float = 0.0) -> b
 
 
 def _is_judged(earned: Earned) -> bool:
-    """In half of the tasks or more."""
+    """True if half of the tasks have a reward."""
     return 2 * len(earned.known) >= len(earned.values)
 
 
@@ -154,7 +154,7 @@ def _constant(best: Mapping[str, Earned]) -> dict[str, Earned]:
 
 
 def _clock(tried: Mapping[str, Sequence[Earned]], best: Mapping[str, Earned]) -> Iterator[str]:
-    """All tasks are played within seconds, by the same draws: what they earn is luck, as much as with clocks that stand still."""
+    """Yields a problem if the clock pays: beyond luck, as all tasks are played within seconds, by the same draws."""
     means = [_mean(earned) for earned in tried[STOPPED] if earned.known]
     luck = stdev(means) if len(means) > 1 else 0.0
     others = (STOPPED, CHANCE, "constant", "empty")
@@ -209,7 +209,7 @@ def audit_env(
     success_at: float | None,
     python: str | None = None,
 ) -> AuditReport:
-    """In the interpreter `python`; None: in this one. Raises `ConfigError`."""
+    """Audits in the interpreter `python`; None: in this one. Raises `ConfigError`."""
     told = asked(python, _audit_env, target, env_type, dict(env_config), tasks, seed, most_turns, success_at)
     return AuditReport(**{**told, "players": {name: Line(**line) for name, line in told["players"].items()}})
 
@@ -227,7 +227,7 @@ async def _audit_env(
 async def audit_reward(
     target: str, worker: RewardWorker, prompts: Sequence[Prompt], seed: int, success_at: float | None
 ) -> AuditReport:
-    """Raises what `start` of the worker raises."""
+    """Raises the errors of the worker's `start`."""
     await worker.start()
     try:
         at = FULL_REWARD if success_at is None else success_at

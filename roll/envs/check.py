@@ -31,9 +31,9 @@ NONSENSE = "no action at all \u2603"
 MOST_TURNS = 1000
 """Most turns of an episode: an episode that neither terminates nor truncates itself is ended here, and reported."""
 SHOWN_TURNS = 20
-"""Of the episode that is shown."""
+"""Turns of the episode that is shown."""
 Policy = Callable[[str], str | None]
-"""What it sees -> what it writes; None: it gives up."""
+"""Text that it sees -> text that it writes; None: it gives up."""
 ENDINGS: dict[EpisodeEnd, str] = {
     "terminated": "terminated",
     "truncated": "truncated by the environment",
@@ -48,11 +48,11 @@ class Episode:
     turns: list[Turn]
     last_observation: str
     end: EpisodeEnd | None = None
-    """None: it broke off, the policy gave up, or it has `MOST_TURNS` turns."""
+    """None if it broke off, the policy gave up, or it has `MOST_TURNS` turns."""
     success: bool | None = False
-    """None: it came to its end, and the environment does not say."""
+    """None if it came to its end, and the environment does not say."""
     error: str = ""
-    """Why it broke off."""
+    """The reason why it broke off."""
     missing: frozenset[str] = frozenset()
     """Keys of `info` that every step has to have, and some did not."""
     unruled: bool = field(default=False, compare=False)
@@ -76,7 +76,7 @@ class AgentReport:
     max_return: float
     mean_turns: float
     success_share: float | None
-    """None: the environment does not say what a success is."""
+    """None if the environment does not say which episodes are successes."""
     invalid_share: float
     """Share of actions that are not valid."""
     effective_share: float
@@ -92,7 +92,7 @@ class EnvReport:
     errors: Sequence[str] = ()
     """Promises that are broken; an environment with one is not fit."""
     notes: Sequence[str] = ()
-    """What is unusual, but may be meant."""
+    """Unusual findings that may be meant."""
     example: str = field(default="", repr=False)
     """One episode, rendered: the oracle's, or else the random agent's; of a long one its beginning."""
     reset_ms: float = 0.0
@@ -315,8 +315,8 @@ def as_text(report: EnvReport) -> str:
 
 
 def render(turns: Sequence[Turn], end: EpisodeEnd | None, success: bool | None, last_observation: str = "") -> str:
-    """Lines for a terminal, which neither the model nor the environment can steer. `end`: None if the episode goes on.
-    `last_observation`: what the last action led to."""
+    """Returns lines for a terminal, which neither the model nor the environment can steer. `end`: None if the episode goes on.
+    `last_observation`: the one after the last action."""
     lines: list[str] = []
     for number, turn in enumerate(turns, 1):
         lines += [f"turn {number}", _block(turn.observation) or "  (nothing)"]

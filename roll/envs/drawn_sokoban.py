@@ -18,7 +18,7 @@ TILES: dict[str, Tile] = {
     "P": (_FLOOR, _PLAYER),
     "S": (_TARGET, _PLAYER),
 }
-"""How each symbol of the default vocabulary looks."""
+"""Pictures of the default vocabulary's symbols."""
 
 
 class DrawnSokoban(Sokoban):

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class Diverged(Exception):
-    """The environment does not do again what the record says. Caught where the episode is played, which restarts it."""
+    """A difference between the environment and the record. Caught where the episode is played, which restarts it."""
 
 
 class GroupTurns:
@@ -127,7 +127,7 @@ class _Turn:
     asked: str
     answer: PolicyAnswer
     step: Any = None
-    """What the environment answered; None if that is not known."""
+    """The environment's answer; None if that is not known."""
     is_begun: bool = False
     """True if the answer is on record, and the environment may have had it."""
 
@@ -234,7 +234,7 @@ def _plain(step: Any) -> Any:
 
 
 class ProgramTurns:
-    """The calls of an episode whose agent is a program. It may ask several things at once, so a call is known by what it asks."""
+    """The calls of an episode whose agent is a program. It may ask several at once, so a call is known by its request."""
 
     def __init__(self, group: GroupTurns, episode: str, ask: Ask) -> None:
         self._group, self._episode, self._ask = group, episode, ask
@@ -261,7 +261,7 @@ class ProgramTurns:
         return answer
 
     async def _differs(self, call: int) -> None:
-        """Ends the replay: what is on record beyond it belongs to another course of the episode."""
+        """Ends the replay: the rest of the record belongs to another course of the episode."""
         logger.warning(
             "%s, episode %s: call %d asks something else than before the interruption, so %d recorded answers are not used",
             *(self._group.name, self._episode, call + 1, self._left),
@@ -275,7 +275,7 @@ class ProgramTurns:
 
 async def going_on(group: GroupTurns, episode: str, play: Callable[[], Awaitable[T]]) -> T:
     """Plays an episode, and again from its record if its environment's process dies; from its beginning where the environment
-    does not do again what is on record. Raises `EnvFailure` as `play`, also where processes die without a turn between them."""
+    differs from the record. Raises `EnvFailure` as `play`, also where processes die without a turn between them."""
     idle = 0
     while True:
         before = group.turns(episode)

@@ -1,4 +1,4 @@
-"""What is asked of an environment as a whole, in this interpreter or in that where its package is: its rules, a check, an audit.
+"""Questions to an environment as a whole, in this interpreter or in that of its package: its rules, a check, an audit.
 
 Another interpreter answers by a child process (`platform/child.py`), which runs the same function there and ends."""
 
@@ -32,8 +32,8 @@ def rules(env_type: str, env_config: Mapping[str, object], key: str = "env_confi
 
 
 def asked(python: str | None, function: Callable[..., Any], *arguments: object) -> Any:
-    """What the function, plain or a coroutine function of this package, returns there; a dataclass becomes a dictionary. None is
-    this interpreter. Raises `ConfigError`."""
+    """Returns the value of the function, plain or a coroutine function of this package, there; a dataclass becomes a
+    dictionary. None is this interpreter. Raises `ConfigError`."""
     if python is None:
         return _plain(function, arguments)
 
@@ -58,7 +58,7 @@ def asked(python: str | None, function: Callable[..., Any], *arguments: object) 
 
 
 def prompts(env_type: str, env_config: Mapping[str, object], seeds: Sequence[int]) -> list[dict[str, str]]:
-    """What an environment asks first, as prompts, whose ground truth says which of its tasks it is and what its oracle answers.
+    """Returns an environment's first observations as prompts, whose ground truth holds its task and the answer of its oracle.
     Raises `ConfigError` where an answer does not end the episode."""
     env: Any = make_env(env_type, env_config)
     rows = []
@@ -75,13 +75,13 @@ def prompts(env_type: str, env_config: Mapping[str, object], seeds: Sequence[int
 
 
 _PLAYED: dict[str, Any] = {}
-"""Environments by what they are made of."""
+"""Environments by type and configuration."""
 
 
 def answered(task: tuple[str, dict[str, object], str, str]) -> float:
-    """What the environment (as in `roll env check`, with its `env_config`) pays for a response to the task of a ground truth of
-    `prompts`. Which environment it is the user says, not the data, whose text may be anyone's: among those that a package lists a
-    row may choose. Raises `ValueError`."""
+    """Returns the reward by the environment (as in `roll env check`, with its `env_config`) for a response to the task of a
+    ground truth of `prompts`. The user names the environment, not the data, whose text may be anyone's: a row may choose among
+    those that a package lists. Raises `ValueError`."""
     env_type, env_config = shorthand(task[0], task[1])
     truth, response = json.loads(task[2]), task[3]
     chosen = truth["env_id"]

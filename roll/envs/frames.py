@@ -1,4 +1,4 @@
-"""What an environment of gymnasium draws, as a picture: frames of rgb_array, and observations that are pictures themselves.
+"""Pictures of gymnasium's environments: frames of rgb_array, and observations that are pictures themselves.
 
 They are written without Pillow, which an environment's own interpreter need not have.
 """
@@ -17,7 +17,7 @@ from roll.envs.space_text import MOST_NUMBERS
 
 
 def is_picture(space: Any) -> bool:
-    """Whether its members are pictures: H x W x 3 or H x W (x 1) of uint8, with more numbers than text shows."""
+    """True if its members are pictures: H x W x 3 or H x W (x 1) of uint8, with more numbers than text shows."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or math.prod(space.shape) <= MOST_NUMBERS:
         return False
     return len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[2] in (1, 3))

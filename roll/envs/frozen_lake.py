@@ -30,7 +30,7 @@ TILES: dict[str, Tile] = {
     "X": (_HOLE, _PLAYER),
     "\u221a": (_GOAL, _PLAYER),
 }
-"""How each symbol of `VOCABULARY` looks in a picture."""
+"""Pictures of the symbols of `VOCABULARY`."""
 Observation = Literal["grid", "compact"]
 Place = tuple[int, int]
 """Row, column; from the upper left corner, from 0."""
@@ -168,7 +168,7 @@ def draw_map(rng: np.random.Generator, size: int, p: float, random_places: bool)
 
 
 def is_solvable(squares: np.ndarray, start: Place, goal: Place) -> bool:
-    """Whether the goal can be reached on squares that are no holes."""
+    """True if the goal can be reached on squares that are no holes."""
     seen, queue = {start}, deque([start])
     while queue:
         row, column = queue.popleft()

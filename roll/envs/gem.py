@@ -26,7 +26,7 @@ MODULUS = 2**32
 
 
 def env_ids() -> list[str]:
-    """Those that can be made here: others fetch their questions from a hub."""
+    """Returns the ids that can be made here: others fetch their questions from a hub."""
     import gem
 
     found = []
@@ -76,7 +76,7 @@ class GemEnv:
         return shown, float(reward), bool(terminated), bool(truncated), self._with_key(filled, shown)
 
     def _said(self, info: Info) -> Info:
-        """What the environment's own `info` says here."""
+        """Returns the facts that the environment's own `info` has here."""
         return info
 
     def close(self) -> None:
@@ -96,8 +96,8 @@ class GemEnv:
             self._random_state = kept  # a sample is no part of the game
 
     def _with_key(self, info: Info, observation: Observation) -> Info:
-        """The observation with a `state_key`: what the agent sees, because GEM reports no state; many games draw their board in
-        the suffix. Messages are their own key."""
+        """Adds a `state_key`: the text that the agent sees, because GEM reports no state; many games draw their board in the
+        suffix. Messages are their own key."""
         return {"state_key": f"{observation}\n{info['suffix']}", **info} if isinstance(observation, str) else info
 
     @contextlib.contextmanager

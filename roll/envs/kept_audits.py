@@ -49,9 +49,9 @@ class Subject:
     settings: Mapping[str, object]
     """All that the configuration says of it."""
     made_of: Callable[[int], Mapping[str, str]]
-    """By name, with so many tasks."""
+    """From a number of tasks to its parts, by name."""
     refused: str = ""
-    """Why it cannot be audited; empty if it can."""
+    """The reason why it cannot be audited; empty if it can."""
 
     @property
     def file(self) -> Path:
@@ -59,7 +59,7 @@ class Subject:
 
 
 def subjects(config: RLVRConfig | AgenticConfig) -> dict[str, Subject]:
-    """By tag, or by domain."""
+    """Returns the subjects by tag, or by domain."""
     if isinstance(config, AgenticConfig):
         return {tag: _environment(config, tag) for tag in config.custom_envs}
     return {domain: _reward(config, domain) for domain in config.rewards}
@@ -94,7 +94,7 @@ def _reward(config: RLVRConfig, domain: str) -> Subject:
 
 
 def prompts(config: RLVRConfig, domain: str, tasks: int) -> list[Prompt]:
-    """So many of the domain, evenly spread. Raises `ConfigError`."""
+    """Returns so many prompts of the domain, evenly spread. Raises `ConfigError`."""
     return chosen_prompts(read_rows(config.actor_train.data_args, only_tag=domain), domain, derive(config).tag_to_domain, tasks)
 
 
@@ -124,7 +124,7 @@ def _code(python: str | None, paths: Sequence[str]) -> Mapping[str, str]:
 
 
 def code_at(paths: Sequence[str]) -> dict[str, str]:
-    """What environments and rewards of these dotted paths are made of in this interpreter."""
+    """Returns versions and digests of the code behind these dotted paths of environments and rewards in this interpreter."""
     found = {}
     for package in ("gymnasium", *KNOWN):
         with suppress(PackageNotFoundError):
@@ -168,15 +168,15 @@ class Kept:
     problems: Sequence[str]
     notes: Sequence[str]
     changed: Sequence[str]
-    """What is not as it was audited."""
+    """Parts that have changed since the audit."""
     earned: Mapping[str, float]
-    """On average, by the kind of player."""
+    """Mean rewards by the kind of player."""
     exploits: Mapping[str, str]
     """Texts of players that earn too much, by kind."""
 
 
 def kept(subject: Subject) -> Kept | None:
-    """None: there is no audit that can be read. Raises `ConfigError`."""
+    """Returns None if there is no audit that can be read. Raises `ConfigError`."""
     try:
         told = json.loads(read_regular(subject.file, LARGEST))
         report, then = told["report"], dict(told["made_of"])
@@ -191,7 +191,7 @@ def kept(subject: Subject) -> Kept | None:
 
 
 def refusals(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
-    """What keeps a run from starting that requires audits. Raises `ConfigError`."""
+    """Yields problems for which a run that requires audits does not start. Raises `ConfigError`."""
     without = []
     for name, subject in subjects(config).items() if config.explores else ():
         found = None if subject.refused else kept(subject)
@@ -214,7 +214,7 @@ def shown(config: RLVRConfig | AgenticConfig) -> dict[str, Mapping[str, object]]
 
 
 def remarks(config: RLVRConfig | AgenticConfig) -> Iterator[str]:
-    """What audits that are kept have found. Raises `ConfigError`."""
+    """Yields the findings of kept audits. Raises `ConfigError`."""
     for name, subject in subjects(config).items() if Path(AUDITS).is_dir() else ():
         found: Any = None if subject.refused else kept(subject)
         if found is not None and found.changed:

@@ -23,11 +23,11 @@ from roll.platform.interpreters import environment, found, usual
 @dataclass(frozen=True, slots=True)
 class Package:
     env_type: str
-    """Which plays its environments."""
+    """The type that plays its environments."""
     version: str
-    """That the tests run against."""
+    """The version that the tests run against."""
     more: tuple[str, ...] = ()
-    """What it needs besides, and does not ask for."""
+    """Packages that it needs besides, and does not ask for."""
 
 
 KNOWN = {
@@ -38,10 +38,10 @@ KNOWN = {
     "openenv-core": Package("openenv", "0.3.0"),
 }
 STAMP = "roll-env.json"
-"""Beside the interpreter: what was asked for, and, once all of it is there, what was installed."""
+"""File beside the interpreter: requirements, and, once all of them are there, the packages installed."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _PIP = {"find-links": "UV_FIND_LINKS", "index-url": "UV_DEFAULT_INDEX", "cert": "SSL_CERT_FILE"}
-"""What pip is told of places, which uv does not read: -> the variable that uv does."""
+"""Option of pip's for places, which uv does not read -> the variable that uv does."""
 
 
 def package_of(env_type: str) -> str | None:
@@ -63,8 +63,8 @@ def shorthand(target: str, env_config: Mapping[str, object]) -> tuple[str, dict[
 
 
 def interpreter(env_type: str, named: str | None, key: str = "--python") -> str | None:
-    """Where environments of this type are played; None: in this interpreter. `named`: the path of one, or the name that `roll
-    env add` made it by; None: the one of the type's own package, where there is one. Raises `ConfigError`."""
+    """Returns the interpreter that plays environments of this type; None: this one. `named`: its path, or the name that `roll env
+    add` made it by; None: that of the type's own package, where there is one. Raises `ConfigError`."""
     if named is None:
         package = package_of(env_type)
         python = None if package is None else usual(package)
@@ -76,7 +76,7 @@ def interpreter(env_type: str, named: str | None, key: str = "--python") -> str 
 
 
 def folders() -> list[Path]:
-    """Those that `roll env add` made, where it is asked and beside this package; of one name the first."""
+    """Returns the folders that `roll env add` made, here and beside this package; of one name the first."""
     there = [stamp.parent for place in (Path.cwd(), Path(__file__).parents[2]) for stamp in place.glob(f".venv-*/{STAMP}")]
     return list({folder.name: folder for folder in reversed(there)}.values())[::-1]
 
@@ -129,7 +129,7 @@ def _pinned(requirement: str) -> list[str]:
 
 
 def _run(command: Sequence[str], wanted: Sequence[str]) -> str:
-    """What uv prints to its standard output; its messages are the user's to read."""
+    """Returns uv's standard output; its messages are the user's to read."""
     done = subprocess.run(command, env=environment() | _places(), stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise ConfigError(
@@ -139,7 +139,7 @@ def _run(command: Sequence[str], wanted: Sequence[str]) -> str:
 
 
 def _places() -> dict[str, str]:
-    """What pip knows of indices, wheels and certificates, for uv, unless uv is told itself."""
+    """Returns pip's indices, wheels and certificates, for uv, unless uv has its own."""
     said = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
     places = {}
     for line in sorted(said.splitlines(), reverse=True):  # `:env:` is the last, and counts
@@ -151,7 +151,7 @@ def _places() -> dict[str, str]:
 
 
 def offered() -> dict[str, dict[str, object]]:
-    """Of each known package in this interpreter, its version and the ids of its environments, or why they cannot be told."""
+    """Returns, for each known package here, its version and the ids of its environments, or why they cannot be told."""
     here: dict[str, dict[str, object]] = {}
     for name, known in KNOWN.items():
         try:
@@ -164,7 +164,7 @@ def offered() -> dict[str, dict[str, object]]:
 
 
 def stamped(folder: Path) -> list[str]:
-    """What was asked for, as it was installed; nothing if that was interrupted."""
+    """Returns the requirements as they were installed; nothing if that was interrupted."""
     stamp = _stamped(folder)
     names = {_name(each) for each in stamp["requirements"]}
     return [each for each in stamp["installed"] if _name(each) in names]

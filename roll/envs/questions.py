@@ -120,7 +120,7 @@ def plain(text: str) -> str:
 
 
 def in_box(text: str) -> str | None:
-    """What the last box behind the thinking holds."""
+    """Returns the content of the last box behind the thinking."""
     answer = answer_text(text)
     start = answer.rfind(BOX)
     inside = answer[start + len(BOX) :] if start >= 0 else ""
@@ -169,7 +169,7 @@ def _answer(value: object, key: str, where: str) -> str:
 
 
 _graders: dict[asyncio.AbstractEventLoop, tuple[MathRuleRewardWorker, AsyncGenerator[MathRuleRewardWorker]]] = {}
-"""Of each event loop one, whatever the number of environments: each of its processes holds SymPy."""
+"""A grader for each event loop, whatever the number of environments: each of its processes holds SymPy."""
 
 
 async def grader() -> MathRuleRewardWorker:

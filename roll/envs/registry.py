@@ -61,7 +61,7 @@ def env_class(env_type: str, key: str = "env_type") -> type[Any]:
 
 
 def _played_by_text(found: Any) -> type[Any]:
-    """The class itself, or what plays it by text. Gymnasium is imported where one of its environments is named."""
+    """Returns the class itself, or its player by text. Gymnasium is imported where one of its environments is named."""
     if _derives(found, "gem.core"):
         from roll.envs.gem import of_class
 
@@ -75,7 +75,7 @@ def _played_by_text(found: Any) -> type[Any]:
 
 
 def _derives(cls: Any, *modules: str) -> bool:
-    """Whether it derives from the class `Env` or `VectorEnv` of these modules, which need not be installed."""
+    """True if it derives from the class `Env` or `VectorEnv` of these modules, which need not be installed."""
     return any(base.__name__ in ("Env", "VectorEnv") and base.__module__ in modules for base in getattr(cls, "__mro__", ()))
 
 
@@ -139,7 +139,7 @@ def _mistyped(cls: type[Any], env_config: Mapping[str, object], key: str) -> Ite
 
 
 def _flaw(cls: object) -> str:
-    """What keeps a class, or a function that makes one of gymnasium's, from being an environment."""
+    """Returns why a class, or a function that makes one of gymnasium's, is no environment; empty if it is."""
     if inspect.isfunction(cls):
         return "it is a coroutine function" if inspect.iscoroutinefunction(cls) else ""
     if not isinstance(cls, type):

@@ -46,7 +46,7 @@ def shown(space: Any, value: Any, digits: int) -> str:
 
 
 def outside(space: Any, value: Any) -> str:
-    """Why a text in an observation is not of its space; empty if that is not why."""
+    """Returns why a text in an observation is not of its space; empty if the texts are."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = [(part, value[name]) for name, part in _parts(space).items() if name in value or isinstance(value, tuple)]
         return next((found for part, each in parts if (found := outside(part, each))), "")
@@ -64,7 +64,7 @@ def outside(space: Any, value: Any) -> str:
 
 
 def described(space: Any) -> str:
-    """What its members are, as far as the space says it."""
+    """Describes its members, as far as the space says it."""
     if isinstance(space, spaces.Dict):
         return "; ".join(f"{name}: {described(part)}" for name, part in space.spaces.items())
     if isinstance(space, spaces.Tuple):
@@ -90,7 +90,7 @@ def _bounds(space: Any) -> list[tuple[float, float]]:
 
 
 def text_wanted(space: spaces.Text) -> str:
-    """What a text has to be to be in the space."""
+    """Describes the texts that are in the space."""
     characters = "".join(sorted(space.character_set))
     length = f"{space.min_length} to {space.max_length}" if space.min_length != space.max_length else f"{space.max_length}"
     if characters.isascii() and characters.isalnum() and len(characters) == len(spaces.Text(1).character_set):
@@ -131,7 +131,7 @@ def _converted(space: Any, value: Any) -> Any:
 
 
 def _whole(value: object) -> bool:
-    """Whether it is a list of whole numbers, or of such lists: else numpy would round, and count True as 1."""
+    """True for a list of whole numbers, or of such lists: else numpy would round, and count True as 1."""
     return isinstance(value, list) and all(type(each) is int or _whole(each) for each in value)
 
 

@@ -37,7 +37,7 @@ from roll.envs.vector_of_one import VectorOfOne
 from roll.prompts.image_marks import image_part
 
 MOST_TURNS = 200
-"""Of an episode where gymnasium knows no limit."""
+"""Turns of an episode where gymnasium knows no limit."""
 ALL_DIGITS = 17
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _WARNED = re.compile(r"^(?:\x1b\[[0-9;]*m)*WARN: |(?:\x1b\[[0-9;]*m)+")
@@ -95,7 +95,7 @@ class TextGame:
         return type(game.inner if isinstance(game, VectorOfOne) else game)
 
     def _own(self, name: str) -> Any:
-        """The environment's attribute, or that of what it is wrapped in."""
+        """Returns an attribute of the environment or its wrappers, or None."""
         return self.env.get_wrapper_attr(name) if self.env.has_wrapper_attr(name) else None
 
     def reset(self, seed: int) -> Reset:
@@ -125,7 +125,7 @@ class TextGame:
         return self._observation, float(reward), bool(terminated), truncated, told
 
     def _look(self, observation: Any, info: Info) -> Info:
-        """Takes in what the environment shows and says; returns what is passed on of the latter."""
+        """Takes in the observation and the info; returns the part of the latter that is passed on."""
         space = self.env.observation_space
         drawing = _COLOUR.sub("", str(self.env.render())) if self._draws else ""
         written = shown(space, observation, ALL_DIGITS) if self._in_text else drawing
@@ -147,7 +147,7 @@ class TextGame:
         return {"suffix": self._suffix, **info, "state_key": self._key}
 
     def _verdict(self) -> Info:
-        """What the environment said last, else gymnasium's threshold; else nothing, and the tag's `success_at` has to say it."""
+        """Returns the environment's verdict, else that of gymnasium's threshold; else {}: the tag's `success_at` must say it."""
         success = self._success
         if success is None and self._threshold is not None:
             success = self._total >= self._threshold
@@ -169,7 +169,7 @@ class TextGame:
         return None if best is None else self.reader.write(best)
 
     def checked(self) -> tuple[list[str], list[str]]:
-        """What gymnasium's own checker refuses, and what it warns of. Not in an episode, which it would end."""
+        """Returns the errors of gymnasium's own checker, and its warnings. Not in an episode, which it would end."""
         game, refused = self.env.unwrapped, []
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -189,7 +189,7 @@ def _name(env: gymnasium.Env[Any, Any]) -> str:
 
 
 def _check_spaces(env: gymnasium.Env[Any, Any], name: str, draws: bool) -> None:
-    """Raises `ConfigError`. An empty key: it is about the environment, whatever key names it."""
+    """Raises `ConfigError`. An empty key: the fault is the environment's, whatever key names it."""
     for kind, space, is_shown in (("action", env.action_space, False), ("observation", env.observation_space, True)):
         found = "" if is_shown and draws else flaw(space, is_shown)
         if found:
@@ -235,7 +235,7 @@ class MadeGame(TextGame):
 
     maker: ClassVar[Callable[..., Any]]
     keys: ClassVar[frozenset[str]]
-    """Those that are not the maker's."""
+    """Keys that are not the maker's."""
 
     def __init__(self, **env_config: Any) -> None:
         made = type(self).maker(**{name: value for name, value in env_config.items() if name not in self.keys})

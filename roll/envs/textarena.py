@@ -20,7 +20,7 @@ from roll.envs.gem import GemEnv
 from roll.envs.packages import needs
 
 GAME = -1
-"""Who says what the game says."""
+"""The speaker of the game's own words."""
 MOST_PLAYERS = 6
 TRIES = 12
 """Moves that another player tries until the game takes one."""
@@ -39,7 +39,7 @@ def _package() -> Any:
 
 
 def _game(env_id: str, **game_args: object) -> Any:
-    """The game without what the package wraps around it, which would repeat all that was said each time."""
+    """Returns the game without the package's wrappers, which would repeat all that was said each time."""
     game = _package().make(env_id, **game_args)
     while (inner := vars(game).get("env")) is not None:
         game = inner
@@ -47,7 +47,7 @@ def _game(env_id: str, **game_args: object) -> Any:
 
 
 def env_ids() -> list[str]:
-    """Those that can begin here: others need word lists that nltk downloads, or a model that judges."""
+    """Returns the ids that can begin here: others need word lists that nltk downloads, or a model that judges."""
     found = []
     for env_id in _package().ENV_REGISTRY:
         if not env_id.endswith(_VERSIONS):
@@ -117,7 +117,7 @@ class Table:
         return observation, reward, bool(state.done), False, {**info, "action_is_valid": valid, "action_is_effective": valid}
 
     def _others_move(self) -> None:
-        """Raises `ValueError` where the game refuses what it has named: then nobody plays against the agent, who would win."""
+        """Raises `ValueError` where the game refuses its own moves: then nobody plays against the agent, who would win."""
         while not self._game.state.done and (player := self._game.state.current_player_id) != 0:
             said = " ".join(message for sender, message, *_ in self._game.get_observation()[1] if sender == GAME)
             moves = list(dict.fromkeys(_MOVE.findall(said))) or ["[pass]"]
@@ -147,7 +147,7 @@ def _refused(game: Any, player: int) -> bool:
 
 
 def _lines(messages: Any, state: Any) -> Iterator[str]:
-    """Without what the agent itself wrote. Some games mix up sender and message."""
+    """Yields lines of others than the agent. Some games mix up sender and message."""
     for sender, message, *_ in messages:
         if sender != 0 and isinstance(message, str):
             yield f"{state.role_mapping.get(sender, sender)}: {message.strip()}" if sender in range(1, 99) else message.strip()

@@ -74,7 +74,7 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
         return True
 
     def get_wrapper_attr(self, name: str) -> Any:
-        """The attribute of the vector, of what it wraps, or of the sub-environment, if that is in this process."""
+        """Returns the attribute of the vector, of its wrapped one, or of the sub-environment, if that is in this process."""
         held: Any = self.vector
         while not hasattr(held, name) and isinstance(held, VectorWrapper):
             held = held.env
@@ -84,7 +84,7 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
 
 
 def _flaw(vector: VectorEnv[Any, Any, Any]) -> tuple[str, str] | None:
-    """What keeps it from being played, and the fix."""
+    """Returns the flaw for which it cannot be played, and the fix."""
     inner = vector.unwrapped
     if vector.num_envs != 1:
         what = (
@@ -106,7 +106,7 @@ def _has_text(space: Any) -> bool:
 
 
 def _only_info(infos: Any) -> dict[str, Any]:
-    """Of a vector's info, where `_key` says whether the sub-environment has said `key`; or of a list of infos."""
+    """Returns the one info of a vector's, where `_key` is true if the sub-environment said `key`; or of a list of infos."""
     if isinstance(infos, list):
         return dict(infos[0])
     said = {}

@@ -1,4 +1,4 @@
-"""Which part of a response is its answer: what follows the thinking, a program, the letter of a choice. Pure."""
+"""The answer within a response: the text behind the thinking, a program, the letter of a choice. Pure."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LONGEST_BOX = 1000
 
 
 def answer_text(response: str, prompt: str = "") -> str:
-    """What follows the last `</think>`; the whole response if there is none."""
+    """Returns the text behind the last `</think>`; without one, the whole response."""
     return response.rpartition(END_OF_THINKING)[2]
 
 
 def conclusion(response: str, prompt: str) -> str:
-    """What follows `</think>`, or the last of several paragraphs; empty if there is neither. Empty, too, if the thinking is not
-    marked as it has to be: it begins once, at the end of the prompt or at the start of the response, and ends at most once."""
+    """Returns the text behind `</think>`, or the last of several paragraphs; empty without either. Empty, too, if the thinking is
+    not marked properly: it begins once, at the end of the prompt or at the start of the response, and ends at most once."""
     begun = prompt.rstrip("\n").endswith(BEGIN_OF_THINKING)
     misplaced = BEGIN_OF_THINKING in response and (begun or not response.startswith(BEGIN_OF_THINKING))
     if misplaced or response.count(END_OF_THINKING) > 1:
@@ -43,7 +43,7 @@ ANSWER_PARTS: Mapping[str, Callable[[str, str], str]] = {"response": answer_text
 
 
 def reference(ground_truth: str) -> str:
-    """What follows the last `####`, as in GSM8K, whose ground truth is a worked solution; the whole text if there is none."""
+    """Returns the text behind the last `####` (GSM8K's ground truth is a worked solution); without one, the whole text."""
     return ground_truth.rpartition(END_OF_SOLUTION)[2].strip()
 
 
@@ -76,7 +76,7 @@ class Choice:
 
 
 def choice_of(response: str) -> Choice:
-    """What the last box behind the thinking has; without a box, what follows the last "answer is"."""
+    """Returns the choice in the last box behind the thinking; without a box, that behind "answer is"."""
     answer = answer_text(response)
     if (start := answer.rfind("\\boxed{")) >= 0:
         box = answer[start + len("\\boxed{") :][:LONGEST_BOX]
@@ -97,7 +97,7 @@ def right_choice(ground_truth: str) -> str:
 
 
 def boxed_choice(ground_truth: str) -> str:
-    """A response that says what the reference answer says."""
+    """Returns a response with the reference answer's choice."""
     return f"\\boxed{{{right_choice(ground_truth)}}}"
 
 
@@ -107,7 +107,7 @@ def _letter(text: str) -> str:
 
 
 def _only_letter(text: str) -> str:
-    """Of a box: "A, B" and "A or B" are no choice."""
+    """Returns a box's letter; "A, B" and "A or B" are no choice."""
     letter = _letter(text)
     named = set(_ANOTHER.findall(_WRAPPED.sub(r"\1", text).split(".")[0]))
     return letter if named <= {letter} else ""

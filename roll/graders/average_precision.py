@@ -10,7 +10,7 @@ from typing import Any
 from roll.graders.boxes import Labelled
 
 PRECISIONS = {"map": slice(None), "map50": slice(0, 1), "map75": slice(5, 6)}
-"""Of COCO's ten thresholds, 0.5 to 0.95."""
+"""Score -> its part of COCO's ten thresholds, 0.5 to 0.95."""
 
 
 def check_installed() -> None:
@@ -32,7 +32,7 @@ def precisions(found: Sequence[Labelled], true: Sequence[Labelled]) -> dict[str,
 
 @cache
 def _pycocotools() -> tuple[Any, Any]:
-    """Its evaluation, and what makes the annotations that it compares."""
+    """Returns its evaluation, and the maker of the annotations that it compares."""
     from pycocotools import coco, cocoeval
 
     for module in (coco, cocoeval):  # they say on stdout what they are about to do, for each answer

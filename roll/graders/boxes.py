@@ -88,13 +88,13 @@ def box_of(value: object) -> Box | None:
 
 
 def _answer(response: str) -> tuple[str, bool]:
-    """The end of the response, or of it what is tagged, and whether it is."""
+    """Returns the last tagged answer, else the end of the response; and whether it is tagged."""
     tagged = _TAGGED.findall(response[-READ:])
     return (tagged[-1], True) if tagged else (response[-READ:], False)
 
 
 def json_of(text: str) -> Any:
-    """None for what is no JSON."""
+    """Returns None for a text that is no JSON."""
     fenced = _FENCE.match(text)
     try:
         return json.loads(fenced[1] if fenced else text, parse_constant=_no_number)
@@ -107,8 +107,8 @@ def _no_number(name: str) -> NoReturn:
 
 
 class BoxIoURewardWorker(RewardWorker):
-    """Of the overlaps (IoU) of the boxes found with those of the ground truth, paired greedily (`paired`): their sum, divided by
-    the larger number of boxes, `sum(IoU) / max(found, true)`; so one box earns its IoU, and boxes too many or too few cost.
+    """Reward for overlaps (IoU) of the boxes found with those of the ground truth, paired greedily (`paired`): their sum, divided
+    by the larger number of boxes, `sum(IoU) / max(found, true)`; so one box earns its IoU, and boxes too many or too few cost.
 
     `reward_args`: `threshold`, above 0 and at most 1: then a pair counts from this overlap on, and the reward is
     `2 * pairs / (found + true)` (F1). Both are 1 where there is nothing to be found, and `[]` is said."""

@@ -74,7 +74,7 @@ def _end(sandbox: Sandbox) -> None:
 
 
 def state_here(isolation: Isolation = BUILT_IN) -> dict[str, list[str]]:
-    """What is in force on this machine, and what is missing. Raises `SandboxFailed`."""
+    """Returns the protections in force on this machine, and those missing. Raises `SandboxFailed`."""
     sandbox = Sandbox(isolation)
     try:
         return _state(sandbox)
@@ -88,7 +88,7 @@ def _sandbox(isolation: Isolation) -> Sandbox:
 
 
 def _libraries(item: dict[str, Any]) -> set[str]:
-    """Those that a solution or its tests import, which takes seconds."""
+    """Returns the libraries that a solution or its tests import, which takes seconds."""
     texts = "\n".join([item["source"], *item["tests"].get("tests", ())])
     return {*re.findall(r"^\s*(?:import|from)\s+(\w+)", texts, re.MULTILINE)} & LIBRARIES
 
@@ -129,7 +129,7 @@ def _passed(sandbox: Sandbox, item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_output(sandbox: Sandbox, source: str, stdin: str, expected: str, limits: Limits) -> str:
-    """Why a program fails a case; empty if it passes."""
+    """Returns why a program fails a case; empty if it passes."""
     ending = _run_program(sandbox, {"source": source}, stdin.encode(), limits)
     if failure := _failure(sandbox, ending):
         return failure

@@ -27,7 +27,7 @@ from roll.graders.sandbox.usage import Limits
 from roll.graders.service import JsonService
 
 MARGIN_S = 5.0
-"""For the service itself, besides the program's time."""
+"""Time for the service itself, besides the program's."""
 
 
 class CodeService:
@@ -51,7 +51,7 @@ class CodeService:
         return {"passed": passed, "of": len(programs)}
 
     async def _printed(self, program: str, stdin: str) -> str | None:
-        """None if the program failed."""
+        """Returns the program's output; None if it failed."""
         body = {"code": program, "language": "python", "stdin": stdin, "compile_timeout": 10, "run_timeout": self._limit_s}
         printed: str | None = await self._service.ask_until(body, _printed)
         return printed
@@ -66,7 +66,7 @@ def _printed(answer: dict[str, Any]) -> str | None:
 
 
 Case = tuple[str, str, Callable[[str], bool]]
-"""A program, its input, and whether what it printed is right."""
+"""A program, its input, and a check of its output."""
 
 
 def _trials(source: str, tests: dict[str, Any]) -> Iterator[Case]:
@@ -107,7 +107,7 @@ def _ends_with(word: str, printed: str) -> bool:
 
 
 COLUMNS = ("test_cases", "tests", "test_list", "input_output", "test")
-"""Where a row may have its tests; else its ground truth does."""
+"""Columns that may hold a row's tests; without them, its ground truth does."""
 _INPUTS, _OUTPUTS = ("stdin", "input"), ("expected_stdout", "expected_output", "output")
 
 
@@ -157,7 +157,7 @@ def _one_of(case: Mapping[str, object], names: tuple[str, ...]) -> object:
 
 
 def _code(tests: list[str], calls: str, row: Mapping[str, object]) -> dict[str, object]:
-    """Lines among the tests that test nothing are left out: whatever the solution, they would pass."""
+    """Leaves out lines among the tests that test nothing: whatever the solution, they would pass."""
     if kept := [_with_helpers(test, calls, row) for test in tests if tests_something(test, calls)]:
         functions, classes = named_in(_told(row))
         return {"kind": "code", "tests": kept, "calls": calls, "named": [*functions], "classes": [*(classes - functions)]}
@@ -188,7 +188,7 @@ def _programs(pairs: list[tuple[object, object]]) -> dict[str, object]:
 
 
 def _text(value: object) -> str:
-    """Of the lines of an input, or of an output."""
+    """Joins the lines of an input or of an output."""
     return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

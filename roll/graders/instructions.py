@@ -29,11 +29,11 @@ _UNSEEN = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U000e0000-\U000e0fff\\s]+"
 )
-"""What is not white space and cannot be seen either, and white space."""
+"""White space, and the other characters that nobody can see."""
 
 
 def _shows(text: str) -> bool:
-    """Whether anything can be seen of it."""
+    """True if some character of it can be seen."""
     return _UNSEEN.fullmatch(text) is None and bool(text)
 
 
@@ -88,7 +88,7 @@ def _highlights(text: str) -> int:
 
 
 def _filled(pattern: re.Pattern[str], text: str) -> int:
-    """How many matches show something between their marks, or behind them."""
+    """Counts the matches that show something between their marks, or behind them."""
     return sum(map(_shows, pattern.findall(text)))
 
 
@@ -129,7 +129,7 @@ def _capital_words(text: str) -> int:
 
 
 def _language(text: str, language: str) -> bool:
-    """By langdetect, as in the paper's code. A text without letters is in no language."""
+    """Asks langdetect, as the paper's code does. A text without letters is in no language."""
     from langdetect import DetectorFactory, LangDetectException, detect
 
     DetectorFactory.seed = 0
@@ -261,7 +261,7 @@ class GeneralRuleRewardWorker(RewardWorker):
 
 
 def instructions_of(row: Mapping[str, object], ground_truth: str) -> list[Instruction]:
-    """From the columns instruction_id_list and kwargs, as IFEval has them, in the row or as JSON in the ground truth; or from a
+    """Reads the columns instruction_id_list and kwargs, as IFEval has them, in the row or as JSON in the ground truth; or a
     ground truth {"func_name": ..., arguments}. Raises `ValueError` if there is none."""
     given = row if row.get("instruction_id_list") else _parsed(ground_truth)
     for each in given if isinstance(given, list) else [given]:

@@ -1,8 +1,8 @@
-"""Which part of a response is its final answer, and why an answer that math-verify takes for equal to the ground truth is not.
+"""The final answer within a response, and objections to an answer that math-verify takes for equal to the ground truth.
 
-The search is math-verify's own, which here also says what text it took. Its reading takes words for products of letters, and
+The search is math-verify's own; here it also returns the text that it took. Its reading takes words for products of letters, and
 drops the base of a numeral, the left side of an equation, the text behind a value, an outer box and repeated members of a list.
-Each objection looks for one of these, and spares what the ground truth has too. It can only take a reward away.
+Each objection looks for one of these, and spares those that the ground truth has too. It can only take a reward away.
 
 Imported in grader processes only, as math-verify and SymPy are."""
 
@@ -33,13 +33,13 @@ _ENVELOPE = re.compile(r"^[^$\\]*(?:\$\$?|\\\[|\\\()(.*?)(?:\$\$?|\\\]|\\\))\s*$
 @dataclass(frozen=True, slots=True)
 class FinalAnswer:
     values: list[Any]
-    """What math-verify compares: a SymPy expression and its text, or the text alone where it has no meaning. May be empty."""
+    """Values that math-verify compares: a SymPy expression and its text, or the text alone if it has no meaning. May be empty."""
     text: str
     """The answer's text in the response, without box or dollar signs."""
     before: str = ""
-    """What precedes it in the response."""
+    """The text before it in the response."""
     after: str = ""
-    """What follows it in the response."""
+    """The text behind it in the response."""
     in_box: bool = False
 
     @property
@@ -122,7 +122,7 @@ _MORE_WORDS = {"minus", "plus", "times"}
 _UNDOING = re.compile(
     r"\\(?:not|neg|lnot|sim|h?phantom|vphantom|[bx]?cancel|sout)(?![a-z])|(?<!\\)%\s*(?:[-(\d]|\\[a-z](?!ext|box|ath))"
 )
-"""What strikes out or hides what follows it; after a percent sign TeX reads nothing."""
+"""Commands that strike out or hide the text behind them; after a percent sign TeX reads nothing."""
 _BASE = re.compile(r"(?<=[0-9A-Fa-f}])\s*_\s*(?:\{\s*(?:\\text\w*\s*\{|\\mathrm\s*\{)?\s*([A-Za-z]+|\d+)|([A-Za-z]+|\d+))")
 _BASE_WORDS = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10}
 _BASE_WORDS |= {"eleven": 11, "twelve": 12, "sixteen": 16}
@@ -165,7 +165,7 @@ def _other_word(ground_truth: str, answer: FinalAnswer) -> bool:
 
 
 def _letters(text: str) -> str:
-    """The text in small letters if it has nothing else but what surrounds them; empty otherwise."""
+    """Returns the text in small letters, without marks around it, if it has only letters; empty otherwise."""
     inside = boxes(text)
     bare = _TEXT.sub(r"\1", inside[-1].content if inside else text)
     bare = re.sub(r"[\s$.(){}\\]+", "", bare)
@@ -173,7 +173,7 @@ def _letters(text: str) -> str:
 
 
 def _is_word(letters: str) -> bool:
-    """Whether the letters are a word, and no product as algebra writes it: abc, xyz, ab; m, n; AB."""
+    """True if the letters are a word, and no product as algebra writes it: abc, xyz, ab; m, n; AB."""
     if len(letters) < 3:
         return letters in _SHORT_WORDS
     codes = [ord(letter) for letter in letters]
@@ -257,7 +257,7 @@ def _words(text: str) -> set[str]:
 
 
 def _has_number(unit: str) -> bool:
-    """Whether the text has a number beyond exponents (cm2, m^2) and "base 10"."""
+    """True if the text has a number beyond exponents (cm2, m^2) and "base 10"."""
     return bool(re.search(r"(?<![A-Za-z^\d])\d", re.sub(r"base\s*\d+", "", unit)))
 
 

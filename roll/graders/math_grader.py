@@ -26,7 +26,7 @@ from roll.graders.math_answer import boxes, final_answer, joined, objection
 logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its own time limit is off: the pool has a hard one
 
 MARKED = re.compile(r"\$|\\\(|\\\[|\\boxed")
-"""How math-verify finds LaTeX inside a text."""
+"""Marks by which math-verify finds LaTeX inside a text."""
 PERCENT, PERCENT_OF_TRUTH = re.compile(r"(?<=[\d}])\s*\\%"), re.compile(r"(?<=[\d}])\s*\\?%")
 """A sign behind a number; without a backslash TeX reads nothing behind it."""
 LONGEST_RESPONSE = 200_000
@@ -90,7 +90,7 @@ def _is_right(gold: list[Any], ground_truth: str, response: str) -> bool:
 
 
 def _too_deep(response: str) -> bool:
-    """What no parser should see: brackets inside brackets inside brackets."""
+    """True if the response nests brackets too deeply for a parser."""
     for paragraph in response.split("\n\n"):
         depth = 0
         for character in paragraph:
@@ -124,7 +124,7 @@ def processor_time(limit_s: float | None) -> Iterator[None]:
 
 
 def is_too_large(value: object) -> bool:
-    """Whether some part of an expression has more digits, or terms, than a final answer ever needs; nothing is computed."""
+    """True if some part of an expression has more digits, or terms, than a final answer ever needs; nothing is computed."""
     try:
         return _digits(value) > MOST_DIGITS
     except OverflowError:
@@ -161,7 +161,7 @@ def _digits(value: object) -> float:
 
 
 def _magnitude(digits: float, value: object) -> float:
-    """The size of a number of so many digits; 1 for what has variables, and for fractions below."""
+    """Returns the size of a number of so many digits; 1 for a value with variables, and for fractions below."""
     if isinstance(value, Integer | Rational | Float):
         return max(abs(float(value)), 1.0) if digits < 300 else math.inf
     if getattr(value, "free_symbols", None):

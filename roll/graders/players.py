@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 Move = Callable[[str], str]
-"""What is seen -> what is written."""
+"""Text that is seen -> text that is written."""
 CHANCE = "random"
-"""Whose earnings are chance."""
+"""The player who earns chance."""
 CLOCK, STOPPED = "clock", "stopped clock"
 KINDS = {
     "empty": "writes nothing",
@@ -42,7 +42,7 @@ WORDS = (
 )
 """Answers to no question in particular."""
 MOST_WORDS = 4
-"""Of the rules, the shortest first: symbols are short."""
+"""Words from the rules, the shortest first: symbols are short."""
 MOST_CONSTANTS, MOST_FRAGMENTS, MOST_LISTED, STOPPED_CLOCKS = 8, 3, 100, 5
 FEWEST_LISTED = 3
 """References of other tasks in a text that has nothing but answers."""
@@ -54,14 +54,14 @@ _TO_THE_JUDGE = re.compile(
     re.IGNORECASE,
 )
 _CONTENT = re.compile(r"(?<=[>{])[^<>{}]+(?=[<}])")
-"""What stands between the marks of an answer, as in <answer>Left</answer> or \\boxed{42}."""
+"""The text between the marks of an answer, as in <answer>Left</answer> or \\boxed{42}."""
 
 
 @dataclass(frozen=True, slots=True)
 class Player:
     kind: str
     text: str
-    """What it writes, where that is always the same."""
+    """The text it writes, where that is always the same."""
     begin: Callable[[int], Move]
     """Number of the task -> how it is played."""
 

@@ -1,5 +1,5 @@
-"""What the reference answers of a domain earn as if they were responses, tried before any worker starts: a slip in the reward's
-code is found before groups are dropped for it, and it is known from which reward on a response is a success."""
+"""Earnings of a domain's reference answers as responses, tried before any worker starts: a slip in the reward's code is found
+before groups are dropped for it, and the reward from which a response is a success becomes known."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ WRONG, MOST_WRONG = "I do not know.", 3
 
 @dataclass(frozen=True, slots=True)
 class Earned:
-    """By some reference answers, one each, and by a response without a word."""
+    """Rewards of some reference answers, one each, and of a response without a word."""
 
     values: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    """Why the others have no reward."""
+    """Reasons why others have no reward."""
     empty: float | None = None
-    """None: that is not known."""
+    """None if that is not known."""
     empty_failure: str = ""
-    """Why not."""
+    """The reason."""
     wrong: int = 0
     """Responses to other prompts, or to none, that were judged."""
     wrong_failures: list[str] = field(default_factory=list)
-    """Why those among them have no reward that have none."""
+    """Reasons why some of them have no reward."""
     unread: Mapping[str, str] = field(default_factory=dict)
-    """The `reward_args` that nothing has looked at meanwhile, and what may have been meant."""
+    """The `reward_args` that nothing has looked at meanwhile, and a guess at the name that was meant."""
 
     @property
     def usual(self) -> float | None:
@@ -50,8 +50,8 @@ class Earned:
 
     @property
     def right(self) -> list[float]:
-        """What those earn that are no worse than the usual one by more than half of what sets it apart from no answer at all.
-        Empty if nothing does: then reference answers are no measure of a success."""
+        """Returns the rewards no worse than the usual one by more than half of its distance from that of an empty response. Empty
+        if the usual one is not above that: then reference answers are no measure of a success."""
         usual, nothing = self.usual, 0.0 if self.empty is None else self.empty
         if usual is None or usual <= nothing:
             return []
@@ -59,7 +59,7 @@ class Earned:
 
 
 def success_at(earned: Earned, chosen: float | None) -> float:
-    """From which reward on a response is a success. `chosen`: what the user says."""
+    """Returns the reward from which on a response is a success. `chosen`: the user's own."""
     if chosen is not None:
         return chosen
     least = min(earned.right, default=FULL_REWARD)
@@ -67,7 +67,7 @@ def success_at(earned: Earned, chosen: float | None) -> float:
 
 
 def remark(domain: str, earned: Earned, chosen: float | None) -> str:
-    """What is worth knowing although nothing is unusual; otherwise empty."""
+    """Returns a note on the reward of a success; empty if the user chose it, or if it is 1."""
     at = success_at(earned, chosen)
     if chosen is not None or at == FULL_REWARD:
         return ""
@@ -75,7 +75,7 @@ def remark(domain: str, earned: Earned, chosen: float | None) -> str:
 
 
 def oddities(domain: str, earned: Earned, chosen: float | None) -> Iterator[str]:
-    """Sentences; none if the reference answers earn what a success earns, and all arguments are read."""
+    """Yields sentences; none if the reference answers earn the reward of a success, and all arguments are read."""
     for name, meant in earned.unread.items():
         yield f"rewards.{domain}.reward_args.{name}: nothing reads it while reference answers are judged; {meant}"
     at, count = success_at(earned, chosen), len(earned.values) + len(earned.failures)
@@ -154,7 +154,7 @@ class Looked(dict[str, Any]):
 
     @property
     def unread(self) -> dict[str, str]:
-        """And what may have been meant."""
+        """Names that nobody has read, and a guess at the name that was meant."""
         wanted = sorted(self._asked - super().keys())
         return {name: did_you_mean(name, wanted, "is it spelt right?") for name in sorted(super().keys() - self._asked)}
 
@@ -179,16 +179,16 @@ class _Trial:
         self._prompts = prompts
         self._policy = policy
         self._found: dict[str, float | Exception] = {}
-        """By the prompt's uid."""
+        """Rewards by the prompt's uid."""
         self._empty: float | Exception | None = None
         self._wrong: dict[tuple[str, str], float | Exception] = {}
-        """By the prompt's uid, and the response."""
+        """Rewards by the prompt's uid, and the response."""
         self._late = f"its start() takes longer than {cls.starts_within_s:g} s"
-        """What has no reward by the end has none for this reason."""
+        """The reason why an answer has no reward by the end."""
         self._arguments = Looked(reward.reward_args)
 
     def earned(self) -> Earned:
-        """What is known so far."""
+        """Returns the earnings known so far."""
         values = [found for found in self._found.values() if isinstance(found, float)]
         failures = [_reason(found, self._late) for found in self._found.values() if isinstance(found, Exception)]
         unread = self._arguments.unread if values or isinstance(self._empty, float) else {}

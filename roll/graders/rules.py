@@ -120,11 +120,11 @@ class MathRuleRewardWorker(RewardWorker):
 
 
 class EnvironmentRewardWorker(RewardWorker):
-    """What an environment pays for the response as its only action; prompts and ground truths are those of `roll env prompts`.
+    """An environment's reward for the response as its only action; prompts and ground truths are those of `roll env prompts`.
 
-    `reward_args`: `env`, the environment, as `roll env check` takes it, or the `env_type` of a package, of whose environments
-    each row then says which; `env_config`; `python`, the interpreter that the environment is in, by the name that `roll env add`
-    gave it or by its path; without it this one."""
+    `reward_args`: `env`, the environment, as `roll env check` takes it, or the `env_type` of a package, among whose environments
+    each row then chooses; `env_config`; `python`, the environment's interpreter, by the name that `roll env add` gave it or by
+    its path; without it this one."""
 
     reads = frozenset({"env", "env_config", "python"})
     keeps_time_limit: ClassVar[bool] = True

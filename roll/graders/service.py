@@ -16,7 +16,7 @@ from roll.core.rewards.worker import Grade, RewardWorker
 
 ATTEMPTS = 4
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 8.0
-"""Between attempts; it doubles. A service may ask for a longer one (Retry-After)."""
+"""Pauses between attempts, which double. A service may ask for a longer one (Retry-After)."""
 
 
 class JsonService:
@@ -39,7 +39,7 @@ class JsonService:
         return answer
 
     async def ask_until(self, body: Mapping[str, object], read: Callable[[dict[str, object]], object]) -> Any:
-        """What `read` makes of the answer; the service is asked again while `read` raises `Busy`. Raises `ServiceFailed`."""
+        """Returns the answer as `read` reads it; asks the service again while `read` raises `Busy`. Raises `ServiceFailed`."""
         why, pause_s = "", FIRST_PAUSE_S
         for attempt in range(ATTEMPTS):
             if attempt:

@@ -106,14 +106,14 @@ def render(rows: Sequence[PromptRow], tokenizer: PreTrainedTokenizerBase, templa
 
 
 def set_variables(tokenizer: PreTrainedTokenizerBase, values: Mapping[str, object]) -> None:
-    """From here on the tokenizer's chat template has these variables for every caller: they are set at its head."""
+    """Sets these variables at the head of the tokenizer's chat template, for every caller from now on."""
     if values and tokenizer.chat_template:
         head = "".join(f"{{%- set {name} = {_literal(value)} -%}}" for name, value in values.items())
         tokenizer.chat_template = head + str(tokenizer.get_chat_template())
 
 
 def _literal(value: object) -> str:
-    """As Jinja writes it."""
+    """Writes a value as Jinja does."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_literal(str(name))}: {_literal(entry)}" for name, entry in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -122,13 +122,13 @@ def _literal(value: object) -> str:
 
 
 def conversation(row: PromptRow) -> list[dict[str, Any]]:
-    """Its messages, which may end with an answer that is begun."""
+    """Returns its messages, which may end with an answer that is begun."""
     return row.messages or [{"role": "user", "content": row.prompt}]
 
 
 def chatml(messages: Sequence[Mapping[str, object]], where: str) -> str:
-    """Each message between <|im_start|> with its role and <|im_end|>, then the beginning of the assistant's, or what is begun of
-    it: no system prompt is added, as the templates of some models do. Raises `PromptFileError`."""
+    """Writes each message between <|im_start|> with its role and <|im_end|>, then the beginning of the assistant's, or its begun
+    answer: no system prompt is added, as the templates of some models do. Raises `PromptFileError`."""
     if not all(isinstance(message.get("role"), str) and isinstance(message.get("content"), str) for message in messages):
         raise PromptFileError(f"{where}: template chatml needs a text as role and as content of each message")
     begun = begun_answer(messages)
@@ -139,7 +139,7 @@ def chatml(messages: Sequence[Mapping[str, object]], where: str) -> str:
 
 def try_template(tokenizer: PreTrainedTokenizerBase) -> None:
     """Raises `ValueError` if the tokenizer's chat template, should it have one, does not end for three short messages. One
-    that refuses them is not at fault: what a run gives it is tried elsewhere."""
+    that refuses them is not at fault: a run's own messages are tried elsewhere."""
     if tokenizer.chat_template:
         (answer,) = rendered_apart(tokenizer, [TRIAL])
         if answer.get("error", "").startswith(("takes", "writes")):
@@ -147,7 +147,7 @@ def try_template(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def rendered_apart(tokenizer: Any, conversations: Sequence[list[dict[str, Any]]]) -> list[dict[str, str]]:
-    """As `TemplateProcess.render`."""
+    """Renders as `TemplateProcess.render` does."""
     process = TemplateProcess(tokenizer)
     try:
         return process.render(conversations)
@@ -179,7 +179,7 @@ class TemplateProcess:
         self._errors.close()
 
     def render(self, conversations: Sequence[list[dict[str, Any]] | dict[str, Any]]) -> list[dict[str, str]]:
-        """Renders each of them, messages or what `template_process.render` is given: `{"text": ...}` or `{"error": ...}`; the
+        """Renders each of them, messages or arguments of `template_process.render`: `{"text": ...}` or `{"error": ...}`; the
         list ends early with the one that ended the process.
 
         Raises `ValueError`."""
@@ -207,7 +207,7 @@ class TemplateProcess:
         self._process.kill()
 
     def _ending(self, limit_s: float) -> str:
-        """What ended the process."""
+        """Returns the reason why the process ended."""
         code = self._process.wait()
         if self._late:
             raise ValueError(f"{self._name} takes more than {limit_s:.0f} s")

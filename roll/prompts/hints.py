@@ -1,4 +1,4 @@
-"""Hints: what a row knows and the policy is not told, in the prompt of the teacher that scores the policy's answers."""
+"""Hints: facts of a row that the policy is not told, in the prompt of the teacher that scores the policy's answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLACES = re.compile(r"\{(prompt|hint)\}")
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """How a teacher is told."""
+    """A hint for a teacher."""
 
     role: str
     column: str
@@ -63,7 +63,7 @@ def hints_of(config: PPOConfig, truth: str) -> Mapping[str, Hint]:
 
 
 def beyond_engines(config: PPOConfig, tokens: int) -> list[Problem]:
-    """Returns what is wrong where a teacher's engine takes shorter texts. `tokens`: as of `beyond_teachers`."""
+    """Returns the problems where a teacher's engine takes shorter texts. `tokens`: as of `beyond_teachers`."""
     roles, longest = config.roles(), config.lengths().sequence
     told = [name for name, teacher in config.teachers.items() if teacher.hint_key is not None]
     engines = [name for name in told if (role := roles.get(f"{TEACHERS}{name}")) and role.strategy_args.strategy_name in ENGINES]
@@ -74,8 +74,8 @@ def beyond_engines(config: PPOConfig, tokens: int) -> list[Problem]:
 
 
 def beyond_teachers(config: PPOConfig, tokens: int) -> list[str]:
-    """Returns what is to be said of teachers that were made for shorter texts. `tokens`: of the longest prompt with a hint and
-    the longest response."""
+    """Returns warnings about teachers that were made for shorter texts. `tokens`: of the longest prompt with a hint and the
+    longest response."""
     said = []
     for name, teacher in config.teachers.items():
         folder = Path(config.model_folder(config.actor_train if teacher.live else teacher)) / CONFIG

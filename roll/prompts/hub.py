@@ -29,7 +29,7 @@ C = TypeVar("C", bound=PPOConfig)
 R = TypeVar("R", bound=WorkerConfig)
 
 DATA_FILES = ("*.json", "*.jsonl", "*.csv", "*.tsv", "*.parquet", "*.arrow", "*.txt", "*.gz", "*.zst", "*.zip", "*.xz", "*.md")
-"""Of a data set: `README.md` says which of them are which subset and split."""
+"""Files of a data set: `README.md` says which of them are which subset and split."""
 FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja")
 _NAME = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]*/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 
@@ -53,7 +53,7 @@ def hub_names(config: PPOConfig) -> Iterator[tuple[str, str]]:
 
 
 def asks_the_hub(config: PPOConfig) -> bool:
-    """Whether the configuration names something that may have to be fetched."""
+    """True if the configuration names something that may have to be fetched."""
     data: list[DataArguments] = [config.actor_train.data_args]
     if isinstance(config, RLVRConfig):
         data += [each.data_args for each in config.validations.values()]
@@ -94,7 +94,7 @@ def _with_folders(reward: RewardConfig, folders: dict[str, str]) -> RewardConfig
 
 
 def fetch(name: str) -> Path:
-    """The folder in the cache that holds the model; fetches what is not there yet, and shows the progress. Raises `ValueError` if
+    """Returns the folder in the cache that holds the model; fetches missing files, and shows the progress. Raises `ValueError` if
     ModelScope is asked for and its package is not installed."""
     repo, revision = _parts(name)
     if asks_modelscope():
@@ -149,7 +149,7 @@ def cached(name: str) -> Path | None:
 
 
 def where_from(name: str) -> str:
-    """Where a model that is not in the cache would come from."""
+    """Names the place that a model would come from which is not in the cache."""
     if asks_modelscope():
         return f"{name} is not here: a run fetches it from ModelScope"
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
@@ -166,7 +166,7 @@ OUT_OF_REACH = "name a folder, set HF_ENDPOINT to a mirror, or bring the cache (
 
 
 def refusal(error: BaseException) -> tuple[str, str]:
-    """Why a model or a data set could not be fetched, and what to do: in our words where the reason is known."""
+    """Returns why a model or a data set could not be fetched, and the fix: in our words where the reason is known."""
     from huggingface_hub import constants
 
     hub, chain = constants.ENDPOINT, [error]
@@ -191,7 +191,7 @@ def refusal(error: BaseException) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Without a line for each try of a hub that cannot be reached."""
+    """Silences the line for each try of a hub that cannot be reached."""
     logger = logging.getLogger("huggingface_hub.utils._http")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -66,7 +66,7 @@ class ImageFolder:
         return (self.path / name).exists()
 
     def number_of(self, name: str) -> int:
-        """Of an image that is stored."""
+        """Returns the number of a stored image."""
         digest = name.partition(".")[0]
         place = int(digest[:8], 16) % NUMBERS
         while (owner := self._claim(place, name)) != name:

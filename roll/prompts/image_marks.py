@@ -36,7 +36,7 @@ def pieces(text: str, known: Callable[[str], bool]) -> Iterator[tuple[str, str]]
 
 
 def names_in(text: str) -> list[str]:
-    """Of the images that it marks, whether they are there or not."""
+    """Returns the names of the images that it marks, whether they are there or not."""
     return [piece[len("\u27e6image ") : -1] for piece in _MARK.findall(text)]
 
 

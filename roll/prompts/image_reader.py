@@ -28,20 +28,20 @@ from roll.prompts.image_folder import FORMATS, ImageFolder, file_name
 
 MOST_BYTES = 20 << 20
 MOST_PIXELS = 50_000_000
-"""Of an image as it comes."""
+"""Pixels of an image as it comes."""
 READ = (*FORMATS, "GIF", "BMP", "TIFF")
 """Formats that are read."""
 _BASE64 = re.compile(r"(iVBORw0KGgo|/9j/|R0lGOD|UklGR|Qk[0-9A-Za-z]|SUkq|TU0A)[A-Za-z0-9+/\s]{40,}={0,2}\s*")
 """A text that is an image: it begins as one of a format does."""
 _DATA_URL = re.compile(r"data:(?P<kind>[\w/+.-]*)(;[\w=-]+)*?(?P<encoded>;base64)?,(?P<content>.*)", re.DOTALL)
 _EVERY_BIT = {"I;16": 256, "I;16L": 256, "I;16B": 256, "I;16N": 256, "I": 256}
-"""Modes of gray images with 16 bits: what their values are divided by."""
+"""Modes of gray images with 16 bits, and the divisor of their values."""
 
 
 class StoredImage(NamedTuple):
     number: int
     name: str
-    """Of its file in the run's folder of images."""
+    """Name of its file in the run's folder of images."""
     width: int
     height: int
 
@@ -65,7 +65,7 @@ class ImageReader:
             return StoredImage(number, name, *image.size)
 
     def _within(self, image: Image.Image) -> tuple[Image.Image, bool]:
-        """At most `max_pixels`, in the same shape."""
+        """Returns it with at most `max_pixels`, in the same shape; True if it was made smaller."""
         most, (width, height) = self.args.max_pixels, image.size
         if most is None or width * height <= most:
             return image, False
@@ -101,7 +101,7 @@ def decoded(content: bytes, where: str) -> tuple[Image.Image, str | None]:
 
 
 def _rgb(image: Any) -> Image.Image:
-    """What is transparent shows white."""
+    """Converts it to RGB; transparent parts show white."""
     if (divisor := _EVERY_BIT.get(image.mode)) is not None:
         image = image.convert("I").point(lambda value: value / divisor).convert("L")
     if image.has_transparency_data:

@@ -1,7 +1,7 @@
-"""Where a configuration's relative paths lead: to the folder in which the run was started, for each process that opens them.
+"""Relative paths of a configuration: they begin in the folder in which the run was started, for each process that opens them.
 
-A field that names a file or a folder says of which kind it is, by a key of `ABSOLUTE`: `option(..., path="model")`. What a user's
-own code is given (`reward_args`, `env_config`) is not read here; its workers stand in the same folder.
+A field that names a file or a folder says of which kind it is, by a key of `ABSOLUTE`: `option(..., path="model")`. Arguments of
+a user's own code (`reward_args`, `env_config`) are not read here; its workers stand in the same folder.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def _made(config: C, makers: Mapping[str, Callable[[Any], Any]]) -> C:
 
 
 def as_written(settled: Any, resolved: Any, written: Any) -> Any:
-    """Plain values of a configuration in the form that the user gave them: what `absolute` made of `written` is `resolved`, and
-    `settled` is what the run made of that."""
+    """Returns plain values of a configuration in the form that the user gave them: `resolved` is `written` made absolute, and
+    `settled` is the run's version of that."""
     if isinstance(settled, dict) and isinstance(resolved, dict) and isinstance(written, dict):
         same = resolved.keys() & written.keys()
         return {key: as_written(v, resolved[key], written[key]) if key in same else v for key, v in settled.items()}
@@ -91,4 +91,4 @@ ABSOLUTE: dict[str, Callable[[Any], Any]] = {
     "interpreter": _interpreter,
     "options of an engine": _engine,
 }
-"""Kind of a field -> what makes its value absolute."""
+"""Kind of a field -> the function that makes its value absolute."""

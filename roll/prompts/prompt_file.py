@@ -29,7 +29,7 @@ from roll.prompts.stored_rows import Identities, digest
 
 T = TypeVar("T")
 EVERY_S = 10.0
-"""Between two lines about a long reading."""
+"""Time between two lines about a long reading."""
 A_ROW_A_LINE = "one object a line, as `jq -c '.[]' FILE` makes them of a list"
 _ITS_TAG = "say which column it is, e.g. data_args: {tag: source}, or data_args.default_tag for all rows"
 MOST_LISTED = 5
@@ -54,7 +54,7 @@ class PromptRow:
     extra: dict[str, Any] = field(default_factory=dict)
     """The other columns (difficulty, test cases, ...)."""
     images: tuple[StoredImage, ...] = ()
-    """In the order of their marks in `messages`."""
+    """Images in the order of their marks in `messages`."""
 
 
 def read_rows(
@@ -125,7 +125,7 @@ class _File:
 
     @property
     def folder(self) -> Path | None:
-        """Where paths in its rows begin."""
+        """The folder in which its rows' paths begin."""
         return self.path.parent
 
     def contents(self, with_bytes: Collection[str] = ()) -> Iterator[dict[str, object] | None]:
@@ -154,7 +154,7 @@ class _DataSet:
 
 
 def contents(data: DataArguments, key: str) -> Iterator[tuple[str, dict[str, object]]]:
-    """Where a row stands, and all that it has. Raises `PromptFileError`."""
+    """Yields each row's place, and its content. Raises `PromptFileError`."""
     for source in _sources(data):
         for number, content in _numbered(source, key):
             yield f"{source}:{number}", content
@@ -190,7 +190,7 @@ def _numbered(source: _File | _DataSet, key: str, with_bytes: Collection[str] = 
 
 
 def _lines(path: Path) -> Iterator[dict[str, object] | None]:
-    """What each line holds; None for a blank one."""
+    """Yields each line's content; None for a blank one."""
     with open_regular(path) as file:
         for number, line in enumerate(lines(file, LARGEST_ROW), start=1):
             where = f"{path}:{number}"

@@ -27,7 +27,7 @@ class RowImages:
         given = None if reader is None else content.get(reader.args.column)
         self._listed: list[object] = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
         self._inline: list[object | None] = []
-        """Of each mark the image that stands there; None: the next of the column."""
+        """The image of each mark; None: the next of the column."""
 
     def messages(self, listed: Sequence[object], where: str) -> list[object]:
         """The messages with marks in the place of their images."""

@@ -31,7 +31,7 @@ class Tokens(NamedTuple):
     ids: list[int]
     trained: list[bool]
     text: str
-    """Of the last answer."""
+    """Text of the last answer."""
     asked: int
     """Tokens before the last answer; with loss_on all they are not told apart."""
 
@@ -114,7 +114,7 @@ class RowTokenizer:
             raise PromptFileError(message, "model.resize_token_embeddings(len(tokenizer)) before the folder is saved")
 
     def _tokens(self, rows: Sequence[TrainingRow]) -> Iterator[list[Tokens] | None]:
-        """Those of each row's conversations; None if its template does not show an answer as it was given."""
+        """Yields tokens of each row's conversations; None if its template does not show an answer as it was given."""
         if self._template != "native":
             yield from ([self._plain(row, messages) for messages in row.conversations] for row in rows)
             return
@@ -160,7 +160,7 @@ class _Told:
     def __init__(self, row: TrainingRow, messages: list[Message], loss_on: LossOn) -> None:
         self._where = row.where
         self.spans: list[tuple[int, int]] | None = None
-        """Where its trained answers stand in its text; None if it does not show one as it was given."""
+        """Places of its trained answers in its text; None if it does not show one as it was given."""
         turns = [i for i, each in enumerate(messages) if is_trained(each)]
         self.answer = str(messages[turns[-1]]["content"])
         if loss_on == "all" and any(each.get("weight", 1) == 0 for each in messages):
@@ -168,7 +168,7 @@ class _Told:
         self._turns = {"all": [], "last": turns[-1:], "assistant": turns}[loss_on]
         shared: dict[str, Any] = {"tools": row.tools}
         self.asks: list[dict[str, Any]] = [{"messages": messages, "whole": True} | shared]
-        """What the template is asked to render, in this order."""
+        """Conversations for the template to render, in this order."""
         for i in self._turns:
             self.asks.append({"messages": messages[:i], "asks": True} | shared)
             if i < len(messages) - 1:

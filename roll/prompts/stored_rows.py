@@ -90,7 +90,7 @@ class RowFile:
         return StoredRows(self._file, self._all.starts, self._all.lengths)
 
     def by_domain(self) -> dict[str, StoredRows]:
-        """In the order in which the domains have come."""
+        """Returns rows by domain, in the order of the domains' first rows."""
         self._file.flush()
         return {domain: StoredRows(self._file, places.starts, places.lengths) for domain, places in self._of.items()}
 
@@ -134,7 +134,7 @@ class Identities:
 
 
 class Positions:
-    """Where texts stand in a sequence."""
+    """Places of texts in a sequence."""
 
     def __init__(self, digests: Iterable[int]) -> None:
         """`digests`: of the texts, in their order."""

@@ -21,7 +21,7 @@ from roll.prompts.hub import asks_modelscope, fetch_data_set, quietly, refusal
 
 Row = dict[str, Any]
 _LINES = (".jsonl", ".json", ".ndjson")
-"""What files of JSON lines are called."""
+"""Endings of files of JSON lines."""
 
 AT_ONCE = 256
 """Rows of a table that are in memory at a time."""
@@ -32,7 +32,7 @@ def is_table(path: Path) -> bool:
 
 
 def holds_rows(path: Path) -> bool:
-    """Whether it is a file of rows by its name, or is a file."""
+    """True if it is a file of rows by its name, or is a file."""
     return is_table(path) or path.suffix in _LINES or path.is_file()
 
 

@@ -25,7 +25,7 @@ Message = dict[str, Any]
 class TrainingRow:
     id: str
     name: str
-    """Of its set: its tag, or else the name of its file without the ending."""
+    """Name of its set: its tag, or else the name of its file without the ending."""
     where: str
     """ "file:line", for errors."""
     conversations: list[list[Message]]
@@ -34,7 +34,7 @@ class TrainingRow:
 
     @property
     def useless(self) -> str:
-        """Why nothing can be learnt from it; empty if something can."""
+        """Returns why nothing can be learnt from it; empty if something can."""
         for messages in self.conversations:
             if messages[-1]["role"] != "assistant":
                 return "without_last_answer"
@@ -112,7 +112,7 @@ class _Reader:
         return messages if has_one else [{"role": "system", "content": system}, *messages]
 
     def _messages(self, column: str, speaker: str = "") -> list[Message] | None:
-        """Those of a column; a text is what the `speaker` says, and the JSON of messages where nobody is named."""
+        """Returns the messages of a column; a text is the `speaker`'s, and the JSON of messages where nobody is named."""
         value = self._content.get(column)
         if speaker and isinstance(value, str):
             return [{"role": speaker, "content": value}]

@@ -1,4 +1,4 @@
-"""Whether the packages of the roles' training back ends and adapters are installed. Imports none of them."""
+"""Missing packages of the roles' training back ends and adapters. Imports none of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PACKAGES = {"deepspeed": "deepspeed", "megatron": "megatron-core"}
 
 
 def backend_problems(config: PPOConfig) -> Iterator[Problem]:
-    """Of the roles that a run starts."""
+    """Yields the problems of the roles that a run starts."""
     for name, role in config.roles().items():
         chosen, target = role.strategy_args.strategy_name, role.model_args.lora_target
         module = chosen.partition("_")[0]

@@ -116,7 +116,7 @@ def _loader(path: Path) -> Any:
 
 
 def set_text_attention(model: Any, name: str) -> None:
-    """Sets the attention of the layers that write; what sees keeps its own."""
+    """Sets the attention of the layers that write; modules that see keep their own."""
     inside = [key for key in model.config.sub_configs if getattr(model.config, key) is model.config.get_text_config()]
     model.set_attn_implementation({key: name for key in inside} or name)
 
@@ -244,7 +244,7 @@ def _layers(config: dict[str, Any]) -> int:
 
 
 def _quantisation(config: dict[str, Any]) -> Any:
-    """Of a configuration or any of its parts; None: it says nothing of the kind."""
+    """Returns the quantisation of a configuration, or of any of its parts; or None."""
     parts = [part for part in config.values() if isinstance(part, dict)]
     own = next((config[name] for name in ("quantization_config", "compression_config") if config.get(name)), None)
     return own or next((found for part in parts if (found := _quantisation(part)) is not None), None)
@@ -283,7 +283,7 @@ def _without_advice(error: BaseException) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What transformers reports of missing tensors is an error here, which says it in one line."""
+    """Silences transformers: missing tensors, which it reports, are an error here that takes one line."""
     with MAKING_MODELS:
         level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
         logging.set_verbosity_error()
@@ -303,7 +303,7 @@ def experts_kernel(weights: Iterable[Size]) -> Literal["grouped_mm", "eager"]:
 
 
 def choose_experts_kernel(model: PreTrainedModel) -> None:
-    """Without effect on a model without experts, and on architectures that know one way only."""
+    """Chooses the kernel, on a model with experts whose architecture knows more than one way."""
     weights = [weight.shape for name, weight in model.named_parameters() if ".experts." in name and weight.ndim == 3]
     if weights and model._can_set_experts_implementation():
         model.set_experts_implementation(experts_kernel(weights))

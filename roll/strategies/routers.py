@@ -27,14 +27,14 @@ def is_router(module: nn.Module) -> bool:
 
 
 class Routers:
-    """Of a model, in the order of its layers. They stay as they are until `record` or `replay`."""
+    """Routers of a model, in the order of its layers. They stay as they are until `record` or `replay`."""
 
     def __init__(self, model: nn.Module) -> None:
         self._routers = [_Router(module) for module in model.modules() if is_router(module)]
         self._model = type(model).__name__
 
     def record(self) -> None:
-        """From now on `taken` says what each forward chose. `ValueError` for a model whose routers are not known."""
+        """Makes `taken` say each forward's choice from now on. `ValueError` for a model whose routers are not known."""
         self.check_known()
         for router in self._routers:
             router.records = True
@@ -65,8 +65,8 @@ class Routers:
                 router.once_more.append(router.given)
 
     def changed(self) -> tuple[Tensor, Tensor] | None:
-        """After a forward with replay: how many experts were not those that the routers would have chosen, and of how many.
-        `ValueError` if a layer has chosen its experts all the same."""
+        """After a forward with replay, counts experts that the routers would not have chosen, and all. `ValueError` if a
+        layer has chosen its experts all the same."""
         told = [router for router in self._routers if router.given is not None]
         if not told:
             return None
@@ -75,7 +75,7 @@ class Routers:
         return changed, known
 
     def forward_made(self) -> Metrics:
-        """What `changed` says, as a metric. Where a router is asked from now on, its tokens are computed again."""
+        """Returns `changed` as a metric. Where a router is asked from now on, its tokens are computed again."""
         changed = self.changed()
         for router in self._routers:
             router.first = False
@@ -92,7 +92,7 @@ class Routers:
 
 
 def check_replayable(folder: Path) -> None:
-    """`ValueError` unless the folder's model is a mixture whose routing can be replayed."""
+    """Raises `ValueError` unless the folder's model is a mixture whose routing can be replayed."""
     with torch.device("meta"):
         Routers(AutoModelForCausalLM.from_config(load_config(folder))).check_known()
 
@@ -107,9 +107,9 @@ class _Router:
         self.records = False
         self.given: Tensor | None = None
         self.once_more: deque[Tensor] = deque()
-        """Of the forwards that may be computed again, in their order."""
+        """Choices of the forwards that may be computed again, in their order."""
         self.first = True
-        """Whether what is computed is not computed again."""
+        """False once tokens are computed again."""
         self.chosen: Tensor | None = None
         """[tokens, top_k] by the last forward that recorded or replayed."""
         self.changed = self.known = torch.zeros(())
@@ -128,7 +128,7 @@ class _Router:
         return said
 
     def forget(self) -> Tensor:
-        """What was chosen."""
+        """Returns the choice, and forgets it."""
         chosen, self.chosen = self.chosen, None
         assert chosen is not None
         return chosen

@@ -1,4 +1,4 @@
-"""What a trainer of another process publishes, for an explorer's engines.
+"""Versions that a trainer of another process publishes, for an explorer's engines.
 
 It may be away, and come back; and it may publish chains of versions (`roll.transports.delta`), which are put together here: each
 link comes once, however many engines there are, which get the whole buckets from this process.
@@ -24,7 +24,7 @@ from roll.transports.delta import changed
 from roll.transports.directory import WeightFolder
 
 RETRY_S = 0.5
-"""Between two attempts to reach a trainer that is away."""
+"""Time between two attempts to reach a trainer that is away."""
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class AssembledWeights(WeightFolder):
         self._whole = MemoryWeightStore()
         self._newest: int | None = None
         self._tensors: list[dict[str, Tensor]] = []
-        """Those of the newest version that was put together, bucket by bucket."""
+        """Tensors of the newest version that was put together, bucket by bucket."""
 
     async def pull(self, version: int, into: Receive) -> WeightManifest:
         began, warned = monotonic(), False
@@ -91,8 +91,8 @@ class AssembledWeights(WeightFolder):
         await self._whole.publish(manifest_of(version, kept), kept)
 
     async def _follow(self, version: int) -> None:
-        """Puts the version together. Who is interrupted goes on from the last link. `ValueError` if a bucket is damaged, or is no
-        change of what was put together before."""
+        """Puts the version together. After an interruption it goes on from the last link. `ValueError` if a bucket is damaged, or
+        is no change of the version before."""
         for link in self.links(version, self._newest):
             before = None if link.base is None else dict(ChainMap(*self._tensors))
             buckets: list[dict[str, Tensor]] = []

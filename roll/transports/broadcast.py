@@ -31,8 +31,8 @@ from roll.transports.packed import read_layout
 
 CHECKSUM = "checksum"
 UNLIMITED, ON_ERROR, LEAVE_IT = timedelta(days=1), "TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"
-"""When the time limit of torch's watchdog over NCCL is past, or NCCL reports an error, it ends the process: a trainer's, because
-of a dead engine."""
+"""By default torch's watchdog over NCCL ends the process when its time limit is past, or NCCL reports an error: a trainer's,
+because of a dead engine."""
 
 
 def join_group(member: Member, store: PrefixStore) -> DeviceGroup:
@@ -62,8 +62,8 @@ class Rendezvous:
         self._store = open_store(address, 0, timedelta(seconds=timeout_s))
 
     def members(self, group: str, devices: Sequence[str], sender: int = 0) -> list[Member]:
-        """The members of a new group, whose name no other group had; the sender is the first. `devices`: of each, as it counts
-        its own; none: host memory."""
+        """Returns the members of a new group, whose name no other group had; the sender is the first. `devices`: of each, as it
+        counts its own; none: host memory."""
         whose, size = (self._address, self._store.port, group, sender), len(devices)
         return [Member(*whose, rank, size, self._timeout_s, device) for rank, device in enumerate(devices)]
 
@@ -75,7 +75,7 @@ class JoinedGroup:
     member: Member
     exchanges: DeviceGroup
     updates: int = 0
-    """As far as this member has had them."""
+    """Updates that this member has had."""
 
     def finish(self, store: PrefixStore) -> None:
         """Returns when all members have everything of this update."""
@@ -95,7 +95,7 @@ class BroadcastGroups:
     def __init__(self) -> None:
         self._joined: dict[int, JoinedGroup] = {}
         self._connections: dict[tuple[str, int], TCPStore] = {}
-        """To a rendezvous, on which one call at a time can wait."""
+        """Connections to a rendezvous, on which one call at a time can wait."""
 
     def send(self, member: Member, buckets: Iterable[Bucket]) -> None:
         """Sends the buckets to all other members; returns when they have the last one. Blocks. Raises `BroadcastError`."""
@@ -152,7 +152,7 @@ class DeviceGroup:
         self._group, self._device, self._timeout_s = group, device, timeout_s
 
     def exchange(self, tensor: Tensor) -> Tensor:
-        """What the first member has, on the device. Raises `RuntimeError`."""
+        """Returns the first member's tensor, on the device. Raises `RuntimeError`."""
         arrived: list[Tensor | RuntimeError] = []
 
         def run() -> None:
@@ -170,7 +170,7 @@ class DeviceGroup:
         return result
 
     def abort(self) -> None:
-        """Ends what still runs on the device. Does not wait for that, which may block, too."""
+        """Ends the exchange on the device. Does not wait for that, which may block, too."""
         threading.Thread(target=self._group.abort, name="weights", daemon=True).start()
 
     def _broadcast(self, tensor: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ class DeviceGroup:
 
 
 def nccl_group(store: object, rank: int, size: int, device: torch.device, timeout_s: float) -> DeviceGroup:
-    """It is joined in the first exchange. Raises `RuntimeError` where torch has no NCCL."""
+    """Makes a group that is joined in the first exchange. Raises `RuntimeError` where torch has no NCCL."""
     import torch.distributed as dist
 
     if not dist.is_nccl_available():
@@ -211,7 +211,7 @@ def _own_stream(device: torch.device) -> AbstractContextManager[object]:
 
 
 def _pack(bucket: Bucket) -> tuple[Tensor, Tensor]:
-    """Bytes that say what the tensors are, and their own."""
+    """Returns bytes that describe the tensors, and their own."""
     layout = lay_out(bucket.tensors, {CHECKSUM: str(bucket.checksum)})
     payload, end = torch.empty(layout.nbytes, dtype=torch.uint8), 0
     for raw in map(as_bytes, layout.tensors):

@@ -27,18 +27,18 @@ WORTH = 0.5
 
 
 class Chain:
-    """Which versions are published whole: the first and every `every`-th, and while changes are too large to be worth it all but
-    one of as many, which is tried."""
+    """The versions that are published whole: the first and every `every`-th, and, while changes are too large to be worth it, all
+    but one of as many, which is tried."""
 
     def __init__(self, every: int) -> None:
         self.every = every
         self.share = 0.0
-        """What the last changes took of a whole version's bytes."""
+        """Share of a whole version's bytes that the last changes took."""
         self._newest: int | None = None
         self._count = self._whole_bytes = 0
 
     def link(self, version: int) -> Link | None:
-        """For the next version; None if all are whole and nobody has to remember them."""
+        """Returns the next version's link; None if all are whole and nobody has to remember them."""
         if self.every == 1:
             return None
         place = self._count % self.every
@@ -55,7 +55,7 @@ class Chain:
 
 
 class LastShare:
-    """What a rank of the trainer exported last, which it keeps in host memory to tell what has changed."""
+    """The last export of a trainer's rank, kept in host memory to find the changes."""
 
     def __init__(self) -> None:
         self._version: int | None = None
@@ -83,8 +83,8 @@ def changes(before: Mapping[str, Tensor], bucket: Bucket) -> Bucket:
 
 
 def changed(before: Mapping[str, Tensor], bucket: Bucket) -> dict[str, Tensor]:
-    """The tensors that a link's bucket makes of those before, which stay as they are. `ValueError` unless each is, bit by bit,
-    what the trainer has."""
+    """Returns the tensors that a link's bucket makes of those before, which stay as they are. `ValueError` unless each is, bit by
+    bit, the trainer's."""
     tensors = {}
     for part in bucket.names:
         if part.startswith(HASH):

@@ -24,7 +24,7 @@ from roll.transports.delta import WORTH, Chain
 
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
 SERVER = "server.json"
-"""Where the trainer's buckets are served, for its user alone to read."""
+"""File with the address of the trainer's buckets, for its user alone to read."""
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +35,9 @@ class _Published(TypedDict):
     version: int
     run: str
     served: bool
-    """By the trainer; else the buckets are files."""
+    """True if the trainer serves the buckets; else they are files."""
     chained: bool
-    """With others (`roll.transports.delta`); who wants the next one has to remember this one."""
+    """True if it is part of a chain (`roll.transports.delta`); a reader of the next one has to remember this one."""
     base: int | None
     """The version that this one is the changes of; None: it is whole."""
     buckets: list[tuple[str, list[str], int, int]]
@@ -45,7 +45,7 @@ class _Published(TypedDict):
 
 
 class WeightFolder:
-    """The versions in a folder, `version-<number>` each, for a process that reads what another one publishes."""
+    """The versions in a folder, `version-<number>` each, for a process that reads those another one publishes."""
 
     def __init__(self, folder: Path, run_id: str = "") -> None:
         """`run_id`: of the run whose versions they are."""
@@ -68,14 +68,14 @@ class WeightFolder:
         return _manifest(self._read(version))
 
     async def retain(self, versions: Collection[int]) -> None:
-        """The publisher deletes what is not needed."""
+        """Leaves the deletion of versions to the publisher."""
 
     def is_chained(self, version: int) -> bool:
         return self._read(version).get("chained", False)
 
     def links(self, version: int, have: int | None = None) -> list[Link]:
-        """What the version is put together from, beginning with a whole one, or with the changes of the version that the caller
-        has. Raises as `manifest` does."""
+        """Returns the links of the version, beginning with a whole one, or with the changes of the version that the caller has.
+        Raises as `manifest` does."""
         base: int | None = version
         found: list[Link] = []
         while base is not None and base != have:
@@ -124,19 +124,19 @@ class DirectoryWeightStore(WeightFolder):
     """A `WeightStore` whose versions are files; those that are needed no more are deleted."""
 
     def __init__(self, folder: Path, newest: int = -1, run_id: str = "", anchor_every: int = 1) -> None:
-        """Takes the folder over: what an earlier run left there is deleted, but for this run's versions up to `newest`.
-        `anchor_every`: versions of which one is whole, and the others what has changed."""
+        """Takes the folder over: an earlier run's files there are deleted, but for this run's versions up to `newest`.
+        `anchor_every`: versions of which one is whole, and the others are changes."""
         super().__init__(folder, run_id)
         self._chain = Chain(anchor_every)
         self._bases: dict[int, int | None] = {}
-        """Of versions, as far as they are known: a manifest may be large."""
+        """Bases of versions, as far as they are known: a manifest may be large."""
         folder.mkdir(parents=True, exist_ok=True)
         kept = {self._of(version) for version in self._published() if version <= newest and self._is_whole(version)}
         for old in {*folder.glob(f"{VERSION}*"), *folder.glob(f"{DOOMED}*")} - kept:
             shutil.rmtree(old)
 
     def _is_whole(self, version: int) -> bool:
-        """Whether it is this run's, and all is there that it is put together from."""
+        """True if it is this run's, and all its links are there."""
         try:
             return len(self.links(version)) > 0
         except (ValueError, Unreachable, VersionGone):
@@ -162,7 +162,7 @@ class DirectoryWeightStore(WeightFolder):
             await asyncio.to_thread(shutil.rmtree, folder)
 
     def close(self) -> None:
-        """What lies in the folder stays."""
+        """Leaves the folder's content."""
 
     def _base(self, version: int) -> int | None:
         if version not in self._bases:
@@ -170,7 +170,7 @@ class DirectoryWeightStore(WeightFolder):
         return self._bases[version]
 
     def _with_bases(self, versions: Collection[int]) -> set[int]:
-        """Those of the versions that are there, and what they are put together from."""
+        """Returns those of the versions that are there, and the versions they are put together from."""
         return {link.version for version in self._published().intersection(versions) for link in self.links(version)}
 
     def _announce(self, manifest: WeightManifest, names: list[str], buckets: Sequence[BucketRef], served: bool) -> None:
@@ -199,7 +199,7 @@ class DirectoryWeightStore(WeightFolder):
 
 class ServedWeightStore(DirectoryWeightStore):
     """A `WeightStore` whose manifests are files; the buckets stay where the trainer's ranks made them, and are served from there
-    to engines of other processes. What an earlier process of the run had is gone with it."""
+    to engines of other processes. Those of an earlier process of the run are gone with it."""
 
     def __init__(
         self, folder: Path, newest: int, host: str, backend: Backend, run_id: str = "", anchor_every: int = 1, port: int = 0
@@ -233,7 +233,7 @@ class ServedWeightStore(DirectoryWeightStore):
         await super().retain(self._held)
 
     def _find(self, version: int, number: int) -> Bucket | None:
-        """For the server's threads."""
+        """Finds a bucket for the server's threads."""
         held = self._held.get(version, ())
         if not 0 <= number < len(held):
             return None

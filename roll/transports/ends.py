@@ -58,7 +58,7 @@ class ReceivingEnd:
         self._receiving: int | None = None
         """The version whose broadcast has not been given up."""
         self._reads = ""
-        """Why a lent bucket was last read from its file."""
+        """The reason why a lent bucket was last read from its file."""
         self._shared: list[int] = []
         """Descriptors of the buckets that other engines may read."""
 

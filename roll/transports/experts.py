@@ -46,7 +46,7 @@ def published(model_type: str, name: str, tensor: Tensor) -> list[tuple[str, Ten
 
 
 def published_moments(model_type: str, moments: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`published` of an optimiser's `<parameter>.<moment>`; what is taken apart is copied."""
+    """Applies `published` to an optimiser's `<parameter>.<moment>`; parts of a whole are copied."""
     named: dict[str, Tensor] = {}
     for stored, tensor in moments.items():
         name, _, moment = stored.rpartition(".")
@@ -78,12 +78,12 @@ class Fused(Mapping[str, Tensor]):
     def __init__(
         self, named: Mapping[str, Tensor], model_type: str, shapes: Mapping[str, Size], moments: Sequence[str] = ()
     ) -> None:
-        """`shapes`: of the model's state. `moments`: what follows its names; none for the weights themselves."""
+        """`shapes`: of the model's state. `moments`: suffixes of its names; none for the weights themselves."""
         self._named = named
         suffixes = [f".{moment}" for moment in moments] or [""]
         experts = {name: shape for name, shape in shapes.items() if _of_experts(model_type, name)}
         self._parts: dict[str, tuple[Size, list[tuple[str, Tensor]]]] = {}
-        """Of each whole: its shape, and the names of its parts with views of an empty tensor, which say where they lie."""
+        """Whole -> its shape, and the names of its parts with views of an empty tensor, which say where they lie."""
         for name, shape in experts.items():
             parts = published(model_type, name, torch.empty(shape, device="meta"))
             for suffix in suffixes:
@@ -111,16 +111,16 @@ class Fused(Mapping[str, Tensor]):
 
     @property
     def experts(self) -> dict[str, Size]:
-        """What is put together."""
+        """Shapes of the assembled tensors."""
         return {name: shape for name, (shape, _) in self._parts.items()}
 
     @property
     def parts(self) -> set[str]:
-        """What it is put together of."""
+        """Names of their parts."""
         return {part for _, parts in self._parts.values() for part, _ in parts}
 
     def shape(self, name: str) -> Size | None:
-        """None for a tensor that is not there."""
+        """Returns None for a tensor that is not there."""
         return self._parts[name][0] if name in self._parts else _shape(self._named, name)
 
     def __contains__(self, name: object) -> bool:

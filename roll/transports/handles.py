@@ -98,7 +98,7 @@ class HandleStore(MemoryWeightStore):
 
 
 def _is_alone(file: int) -> bool:
-    """Whether no other process has the file open or mapped."""
+    """True if no other process has the file open or mapped."""
     try:
         fcntl.fcntl(file, fcntl.F_SETSIG, signal.SIGURG)  # where somebody opens it in between; by default that ends the process
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)

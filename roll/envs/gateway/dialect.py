@@ -19,12 +19,12 @@ TYPES = {
     404: "not_found_error",
     413: "request_too_large",
 }
-"""Of an error by its status, in the words that the dialects share."""
+"""Type of an error by its status, in the words that the dialects share."""
 
 
 class Dialect(Protocol):
     ping: bytes
-    """What keeps a stream alive while the answer is sampled."""
+    """Bytes that keep a stream alive while the answer is sampled."""
 
     def read(self, body: dict[str, Any], session: Session) -> Asked:
         """Raises `Refused`."""

@@ -26,7 +26,7 @@ from roll.prompts.messages import Show
 
 TEXTS = ("input_text", "output_text", "text", "refusal")
 ELSEWHERE = ("conversation", "prompt")
-"""Fields that name what only OpenAI's own servers have."""
+"""Fields that name things of OpenAI's own servers."""
 ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
 
 
@@ -95,7 +95,7 @@ class Responses(ChatCompletions):
 
 
 def _earlier(body: dict[str, Any], session: Session) -> list[Message]:
-    """What was said up to an earlier response. Its instructions stay unless the request has its own. Raises `Refused`."""
+    """Returns the messages up to an earlier response. Its instructions stay unless the request has its own. Raises `Refused`."""
     earlier = field_of(body, "previous_response_id", str)
     if earlier is None:
         return []
@@ -108,7 +108,7 @@ def _earlier(body: dict[str, Any], session: Session) -> list[Message]:
 
 
 def _add(messages: list[Message], item: dict[str, Any], show: Show | None) -> None:
-    """An item behind the messages: what the model has said in one turn, its calls and thinking too, is one message."""
+    """Adds an item behind the messages: the model's text, calls and thinking of one turn are one message."""
     kind = item.get("type", "message")
     if kind == "function_call_output":
         text = text_of(item.get("output"), TEXTS, show)

@@ -1,4 +1,4 @@
-"""What can be wrong with a program and is found before any worker starts: its commands, its folder, its reward."""
+"""Problems of a program that are found before any worker starts: its commands, its folder, its reward."""
 
 from __future__ import annotations
 

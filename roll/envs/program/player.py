@@ -38,7 +38,7 @@ from roll.prompts.messages import Show
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an episode is played."""
+    """The place where an episode is played."""
 
     above: Path
     folder: Path
@@ -53,7 +53,7 @@ class _Place:
 
 
 class Programs:
-    """Of one coordinator: all its tags that are programs."""
+    """All tags of one coordinator that are programs."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class Programs:
         exchanges: bool = True,
         show: Show | None = None,
     ) -> None:
-        """`context`: most tokens of a sample. `answer_tokens`: tag -> most tokens of an answer. `exchanges`: whether samples say
-        what programs sent and were sent. `show`: stores the images that they send; None: the policy reads text."""
+        """`context`: most tokens of a sample. `answer_tokens`: tag -> most tokens of an answer. `exchanges`: whether samples have
+        the programs' requests and answers. `show`: stores the images that they send; None: the policy reads text."""
         self._envs = {tag: env for tag, env in envs.items() if env.program is not None}
         self._dialogue, self._context, self._answer_tokens = dialogue, context, answer_tokens
         self._exchanges, self._show = exchanges, show
@@ -79,7 +79,7 @@ class Programs:
         }
 
     async def play(self, task: EpisodeTask, ask: Ask) -> list[Sample]:
-        """Raises `EpisodeFailed`, and what `ask` raises."""
+        """Raises `EpisodeFailed`, and the errors of `ask`."""
         env = self._envs[task.tag]
         limits = Limits(self._context, self._answer_tokens(task.tag), env.max_steps)
         began = time.perf_counter()
@@ -135,8 +135,8 @@ class Programs:
         return episode_samples(session.forest, task, outcome)
 
     def _unanswered(self, session: Session, failure: EpisodeFailed) -> EpisodeFailed:
-        """The failure of a program that had no answer, with what the gateway knows of it. What will not change from group to
-        group becomes `Unanswered`."""
+        """Returns the failure of a program that had no answer, with the gateway's reasons. A reason that will not change from
+        group to group becomes `Unanswered`."""
         if session.refused and failure.kind in ("exit", "no_calls"):
             return Unanswered(REFUSED, session.refused)
         silence = self._gateway.silence_of(session)
@@ -180,7 +180,7 @@ class Programs:
     async def _agent(
         self, program: ProgramConfig, session: Session, place: _Place, told: Mapping[str, str], starter: Starter
     ) -> EpisodeEnd:
-        """How the episode has ended. Raises `EpisodeFailed`, and what the policy could not answer for."""
+        """Returns the end of the episode. Raises `EpisodeFailed`, and the policy's own errors."""
         limit_s, command = program.agent_timeout_s, place.command(program, program.command, "agent", told)
         ending = await starter.run(command, limit_s, session.over, self._gateway if program.isolated else None)
         if session.ended:  # as the program has wished
@@ -193,7 +193,7 @@ class Programs:
         return session.end or "terminated"
 
     def _addresses(self, session: Session, program: ProgramConfig) -> dict[str, str]:
-        """What the agent is told, and neither set-up nor scoring."""
+        """Returns the variables for the agent alone, without set-up and scoring."""
         address = self._gateway.open(session, "127.0.0.1" if program.isolated else None)
         told = {
             "OPENAI_BASE_URL": f"{address}/v1",

@@ -27,13 +27,13 @@ from roll.platform.child import end_process, start_process
 PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "TZ")
 """Variables that programs need and that are no secrets."""
 SHOWN = ("/etc/alternatives", "/etc/ssl/certs")
-"""What a program that is shut in can read besides Python and the system's programs."""
+"""Paths that a program that is shut in can read besides Python and the system's programs."""
 TOLD = 800
 """Characters of a program's output that an error repeats, from its end."""
 START_S = 120.0
-"""For a starter to import what it is to import; for a command to be shut in."""
+"""Time for a starter's imports; for a command to be shut in."""
 PATIENCE_S, PASSES = 5.0, 6
-"""For a command that is to end."""
+"""Time for a command that is to end; number of attempts."""
 _START = """import sys
 from roll.envs.program.starter import main
 sys.path.remove(sys.argv[2])
@@ -47,7 +47,7 @@ class Command:
     folder: Path
     environment: Mapping[str, str]
     log: Path
-    """Takes what is printed."""
+    """File of its output."""
     is_agent: bool = False
 
 
@@ -56,7 +56,7 @@ class Ending:
     code: int | None
     """Exit code, or minus the signal; None if it was ended at its limit."""
     output: str
-    """The end of what it has printed."""
+    """The end of its output."""
 
     @property
     def how(self) -> str:
@@ -93,7 +93,7 @@ class Starter:
         return not self._gone and self._process.poll() is None
 
     async def close(self) -> None:
-        """Commands that run go on, until those who wait for them do no longer. What has lost its keeper ends first."""
+        """Lets running commands go on until nobody waits for them. A command that has lost its keeper ends first."""
         patience_s = PATIENCE_S if self._ready.done() else 0.0
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
@@ -135,7 +135,7 @@ class Starter:
         return StarterGone("setup", f"what starts programs has ended ({why}): {tail(self._log)}")
 
     async def _last_words(self, ending: asyncio.Future[bytes]) -> bytes | None:
-        """Of a keeper, which a program may have stopped; None if nobody has read what was asked for."""
+        """Returns the last words of a keeper, which a program may have stopped; None if nobody has read the request."""
         for _ in range(PASSES):
             with contextlib.suppress(TimeoutError):
                 try:

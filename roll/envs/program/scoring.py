@@ -1,4 +1,4 @@
-"""What an episode of a program has earned: said by a function, by a command, or by the program itself."""
+"""The reward of a program's episode: said by a function, by a command, or by the program itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from roll.envs.program.process import Command, Starter
 
 
 class Scorer:
-    """Of one tag."""
+    """Scorer of one tag."""
 
     def __init__(self, program: ProgramConfig) -> None:
         """Raises `ValueError` if the function cannot be imported."""

@@ -40,9 +40,9 @@ HEARD = b"heard"
 FAILED = 1
 MOST_DESCRIPTORS = 1 << 16
 STRAYS_S = 4.0
-"""For what is killed to have ended, before this process ends."""
+"""Time for killed processes to end, before this process does."""
 TMP_BYTES = 64 << 20
-"""Of the /tmp of a program that is shut in, besides TMPDIR."""
+"""Size of the /tmp of a program that is shut in, besides TMPDIR."""
 
 
 def main(descriptor: int, preload: Sequence[str]) -> None:
@@ -77,7 +77,7 @@ def main(descriptor: int, preload: Sequence[str]) -> None:
 
 
 def _make_ready() -> None:
-    """Does once what each script would do in its own fork. They may have another package of this project's name, or none."""
+    """Does once the common work of all scripts' forks. They may have another package of this project's name, or none."""
     importlib.import_module("pkgutil")  # at the start of a script
     importlib.import_module("encodings.idna")  # at its first connection
     platform.platform()  # clients tell it, and it starts a process
@@ -161,7 +161,7 @@ def _kept(asker: socket.socket, log: int, request: dict[str, Any]) -> int:
 
 
 def _end_all(command: int) -> None:
-    """What is killed may have started another meanwhile."""
+    """Kills again and again: a killed process may have started another meanwhile."""
     for end in (os.kill, os.killpg):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             end(command, signal.SIGKILL)
@@ -184,7 +184,7 @@ def _shut_in(asker: socket.socket, given: Mapping[str, Any]) -> None:
 
 
 def _begin_alone(log: int, request: dict[str, Any]) -> NoReturn:
-    """The first of a process namespace, which ends with it: it reaps what programs leave."""
+    """Becomes the first of a process namespace, which ends with it: it reaps the programs' leftovers."""
     namespaces.end_with_parent(signal.SIGKILL)
     if (command := os.fork()) == 0:
         _become(log, request)
@@ -233,7 +233,7 @@ def _execute(words: list[str], environment: Mapping[str, str]) -> NoReturn:
 
 
 def _run_script(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """As an interpreter of its own would, but for what was imported before."""
+    """Runs a script as an interpreter of its own would, but for earlier imports."""
     os.environ.clear()
     os.environ.update(environment)
     if numpy := sys.modules.get("numpy"):  # as Python's own random numbers are, which differ in every fork
@@ -248,7 +248,7 @@ def _run_script(words: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """As an interpreter ends, but that modules are not freed one by one, which would first copy their memory."""
+    """Ends as an interpreter does, but without freeing modules one by one, which would first copy their memory."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()

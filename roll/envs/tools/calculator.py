@@ -14,7 +14,7 @@ from roll.envs.tools.tool import Tool, text_argument, text_parameter
 LONGEST = 1000
 """Characters of an expression."""
 LARGEST_BITS = 4096
-"""Of a whole number, on the way to the result or as the result."""
+"""Bits of a whole number, on the way to the result or as the result."""
 DIGITS = 12
 """Significant ones of a result that is no whole number."""
 OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {

@@ -32,11 +32,11 @@ class Asked:
     arguments: Mapping[str, Any]
     id: str = ""
     wrong: str = ""
-    """Why it cannot be made."""
+    """The reason why it cannot be made."""
 
 
 class EnvWithTools:
-    """Of one episode."""
+    """An environment with tools, for one episode."""
 
     def __init__(self, env: EnvHandle, toolbox: Toolbox, as_messages: bool) -> None:
         """`as_messages`: what tools tell are messages of their own; else observations as any."""
@@ -144,7 +144,7 @@ class EnvWithTools:
         return Results(messages)
 
     def _info(self, asked: Sequence[Asked], used: Sequence[Used], texts: Sequence[str]) -> Info:
-        """The state is that of the environment, and what the tools have told since."""
+        """Returns the info, whose state is that of the environment, and the tools' texts since."""
         if self._state:
             self._state = hashlib.sha256("\n".join((self._state, *texts)).encode()).hexdigest()
         return {

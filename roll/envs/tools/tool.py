@@ -19,17 +19,17 @@ from roll.core.errors import ToolFailed
 class Tool(ABC):
     name: str
     description: str
-    """For the model: what the tool does."""
+    """The tool's purpose, for the model."""
     parameters: Mapping[str, Any]
     """JSON schema of the arguments, an object."""
     patterns: Sequence[str] = ()
-    """Regular expressions whose first group is what a text hands to the tool; none: <name>...</name>."""
+    """Regular expressions whose first group is the text for the tool; none: <name>...</name>."""
     stands_alone = False
-    """Whether its result is said as it is, without its name."""
+    """True if its result is said as it is, without its name."""
 
     @property
     def instructions(self) -> str:
-        """How a text calls it, for the first observation."""
+        """Returns instructions to call it by text, for the first observation."""
         handed = self._only_text or f"JSON of {json.dumps(dict(self.parameters.get('properties', {})))}"
         return f"{self.description} Write <{self.name}>{handed}</{self.name}> to use it."
 
@@ -39,28 +39,28 @@ class Tool(ABC):
         cancelled at the time limit of a step."""
 
     async def close(self) -> None:  # noqa: B027
-        """Gives back what it holds."""
+        """Gives back its resources."""
 
     def look_around(self) -> Sequence[str]:
-        """Before any worker starts: what of this machine makes it weaker than it should be. Raises `ValueError` if it cannot work
+        """Returns conditions of this machine that make it weaker, before any worker starts. Raises `ValueError` if it cannot work
         here."""
         return ()
 
     @property
     def schema(self) -> Message:
-        """As chat templates show it."""
+        """The form that chat templates show."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
         return {"type": "function", "function": function}
 
     def read(self, text: str) -> tuple[int, str] | None:
-        """Where the first call of a text begins, and what is handed over; None without a call."""
+        """Returns the place of a text's first call, and the text handed over; None without a call."""
         marks = self.patterns or (f"<{re.escape(self.name)}>(.*?)</{re.escape(self.name)}>",)
         found = [match for mark in marks if (match := re.search(mark, text, re.DOTALL))]
         first = min(found, key=lambda match: match.end(), default=None)
         return None if first is None else (first.start(), (first.group(1) or "").strip())
 
     def arguments_of(self, handed: str) -> Mapping[str, Any]:
-        """Of what a text hands over: the text itself, if the tool takes one text, else JSON. Raises `ToolFailed`."""
+        """Returns the arguments handed over by a text: itself, if the tool takes a text, else JSON. Raises `ToolFailed`."""
         if name := self._only_text:
             return {name: handed}
         try:

@@ -30,7 +30,7 @@ BUILT_IN = {
 TOLD = "\u27e6told\u27e7"
 _OTHER = {True: "call_format: text", False: "call_format: template, or another model's template"}
 LONGEST = 16_000
-"""Characters of a result; what is longer is cut."""
+"""Most characters of a result; longer ones are cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Used:
     """A call that was made."""
 
     text: str
-    """What the policy is told."""
+    """The text for the policy."""
     failed: bool
 
 
@@ -61,7 +61,7 @@ class Toolbox:
 
     @property
     def tools(self) -> list[Tool]:
-        """Those of a server are known when it has started."""
+        """Tools, including a server's once it has started."""
         return [*(part for part in self._parts if isinstance(part, Tool)), *self._of_sets]
 
     async def start(self) -> None:
@@ -89,7 +89,7 @@ class Toolbox:
         )
 
     def look_around(self, key: str, collect: Collector) -> list[str]:
-        """What of this machine makes tools weaker than they should be; what keeps one from working is collected."""
+        """Returns conditions of this machine that make tools weaker; those that keep one from working are collected."""
         found: list[str] = []
         for i, tool in enumerate(self._parts):
             if isinstance(tool, Toolset):
@@ -98,7 +98,7 @@ class Toolbox:
         return found
 
     def unshown(self, dialogue: Dialogue, key: str) -> list[Problem]:
-        """What the run's chat template does not show: the tools, their calls, or what they tell."""
+        """Returns problems of a chat template that does not show the tools, their calls, or their results."""
         begin: list[Message] = [{"role": "user", "content": "."}]
         by_template = self.wrapper.call_format == "template"
         calls = [ToolCall("1", tool.name, {"x": 1}) for tool in self.tools] if by_template else []
@@ -114,7 +114,7 @@ class Toolbox:
         return []
 
     async def run(self, tool: Tool, arguments: Mapping[str, Any]) -> Used:
-        """Whatever a tool does, it costs its call at most."""
+        """Runs a tool. A fault of it costs its call at most."""
         try:
             async with asyncio.timeout(self._limit_s):
                 with boundary(ToolFailed, tool.name, (ToolFailed, TimeoutError), reason):
@@ -170,6 +170,6 @@ def _known() -> str:
 
 
 def explained(tools: Sequence[Tool]) -> str:
-    """For the first observation: how texts call them."""
+    """Explains calls by text, for the first observation."""
     each = "\n".join(tool.instructions for tool in tools)
     return f"Available tools:\n{each}" if len(tools) > 1 else each

@@ -24,16 +24,16 @@ from roll.graders.sandbox.usage import PREFIX, Limits
 IN_FORCE = "control group: the kernel bounds what all processes of a sample have in memory together"
 WATCHED = "watched memory: what all processes of a sample have in memory together is looked at 20 times a second"
 END_S = 2.0
-"""For what is ended to leave its group."""
+"""Time for ended processes to leave their group."""
 TASKS = 24
-"""Of forkers, and room besides: no program meets the group's bound on tasks before its own."""
+"""Tasks of forkers, and room besides: no program meets the group's bound on tasks before its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
     most: str
     swap: str
-    """With 0 in it, none is used."""
+    """With 0 in it, no swap is used."""
     events: str
     counts: str
     """The word of `events` before the number of times that the bound was met and nothing could be given back."""
@@ -52,8 +52,8 @@ class ControlGroup:
         self._write_if_there(files.swap, 0)
 
     def bound(self, limits: Limits, loaded: int = 0) -> None:
-        """Beside `memory_mb` there is room for the files in /tmp of both programs, which are in memory, too. What the forker has
-        is not counted: it had it before it came here, or has `loaded` so much for programs that use libraries."""
+        """Sets the bound: beside `memory_mb`, room for the files in /tmp of both programs, which are in memory, too. The forker's
+        own is not counted: it had it before it came here, or has `loaded` so much for programs that use libraries."""
         self._before = self._count()
         if (most := (limits.memory_mb << 20) + 2 * limits.tmp_bytes + loaded) == self._most:
             return
@@ -65,7 +65,7 @@ class ControlGroup:
         self._most = most
 
     def met(self) -> bool:
-        """Whether the bound was met since it was asked for, and more was wanted than could be given back."""
+        """True if the bound was met since the last `bound`, and more was wanted than could be given back."""
         return self._count() > self._before
 
     def _count(self) -> int:
@@ -79,8 +79,8 @@ class ControlGroup:
             (self._folder / name).write_text(str(value))
 
     def remove(self) -> None:
-        """With all that is still in it, as a forker may have ended before what it started. What is left after `END_S` is removed
-        at the next start."""
+        """Removes the group with all that is still in it, as a forker may have ended before its children. Leftovers after `END_S`
+        are removed at the next start."""
         _remove(self._folder, time.monotonic() + END_S, signal.SIGKILL)
 
 
@@ -98,7 +98,7 @@ def new(processes: Sequence[int]) -> ControlGroup | None:
 
 
 def remove_abandoned(limit_s: float = END_S) -> None:
-    """Those whose makers have ended. Waits at most that long for what is being ended there."""
+    """Removes groups whose makers have ended. Waits at most that long for processes that are ending there."""
     deadline = time.monotonic() + limit_s
     for folder in (folder for place, _ in _places() for folder in place.glob(f"{PREFIX}*-*")):
         if not Path("/proc", folder.name.removeprefix(PREFIX).partition("-")[0]).exists():
@@ -115,7 +115,7 @@ def _remove(folder: Path, deadline: float, by: int) -> None:
 
 
 def _places() -> Iterator[tuple[Path, Files]]:
-    """Where groups of this process's own may be made, if it has the rights."""
+    """Yields places for groups of this process's own, if it has the rights."""
     with contextlib.suppress(OSError):
         groups = [line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines()]
         mounts = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if " - cgroup" in line]

@@ -48,7 +48,7 @@ WITHOUT = {
     NAMESPACES: "a program can tell which files exist, and its own are counted 20 times a second, not bounded",
     LANDLOCK: "a program reads what this user can, and writes where this user can",
 }
-"""What the rest does not hold against."""
+"""Dangers that remain without a protection."""
 
 
 def main(descriptor: int, place: str) -> None:
@@ -96,7 +96,7 @@ class Forker:
         self._users: dict[int, int] = {}
         """Process id -> its user."""
         self._asking: dict[int, tuple[int, int]] = {}
-        """What a program's forks ask -> its process id, and the most processes and threads that it may have."""
+        """Descriptor on which a program's forks ask -> its process id, and the most processes and threads that it may have."""
         self._waiting = select.poll()
         self._counts = not isolated and len({*users}) < len(users)
         self._wake, wakes = os.pipe()
@@ -158,7 +158,7 @@ class Forker:
         return self._loaded_kb[1]
 
     def _memory_kb(self) -> list[int]:
-        """Address space, and what is in memory."""
+        """Returns the sizes of address space and resident memory."""
         with open(os.open("self/statm", os.O_RDONLY, dir_fd=self._processes)) as file:
             return [int(pages) * PAGE_KB for pages in file.read().split()[:2]]
 
@@ -201,7 +201,7 @@ class Forker:
             self._say(ended=message["start"], failed=answer)
 
     def _end_first(self) -> None:
-        """When memory is short, in this process and those that it starts."""
+        """Has this process, and those that it starts, killed first when memory is short."""
         with contextlib.suppress(OSError):
             os.write(os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=self._processes), str(MORE_OOM).encode())
 
@@ -216,7 +216,7 @@ class Forker:
             self._waiting.register(each, select.POLLIN)
 
     def _kill(self, pid: int) -> None:
-        """Its group too, which where it matters nothing can leave: together, so that nothing that forks outruns it."""
+        """Kills its group too, which where it matters nothing can leave: together, so that nothing that forks outruns it."""
         for end in (os.kill, os.killpg):
             with contextlib.suppress(ProcessLookupError):
                 end(pid, signal.SIGKILL)
@@ -248,14 +248,14 @@ class Forker:
             self._connection.send(json.dumps(message).encode())
 
     def _reap_group(self, pid: int) -> None:
-        """Where there is no process namespace, what a program leaves behind becomes a child of this process."""
+        """Reaps a program's leftovers, which become children of this process where there is no process namespace."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 os.waitpid(-pid, 0)
 
 
 def _keep_only(descriptors: list[int]) -> None:
-    """They become 0, 1, 3, 4, ...; 2 leads nowhere."""
+    """Makes them the descriptors 0, 1, 3, 4, ...; 2 leads nowhere."""
     null = os.open("/dev/null", os.O_RDWR)
     kept = [os.dup2(each, 100 + i) for i, each in enumerate((*descriptors[:2], null, *descriptors[2:]))]
     for i, each in enumerate(kept):
@@ -282,7 +282,7 @@ def _become(
     isolated: bool,
     asks: socket.socket | None = None,
 ) -> None:
-    """The program, from its first moment to its end. `asks`: takes what its forks ask, where they are counted so."""
+    """Runs the program, from its first moment to its end. `asks`: gets its forks' descriptor, where they are counted so."""
     code = 1
     try:
         os.setsid()

@@ -18,13 +18,13 @@ from typing import Any
 _LIBRARY = sysconfig.get_paths()["stdlib"]
 _IMPORTING = "<frozen importlib._bootstrap"
 _WRITERS = tuple(f"{_LIBRARY}/{name}" for name in ("collections/__init__.py", "dataclasses.py", "unittest/mock.py"))
-"""They run text that they make of names."""
+"""Modules that make text of names, and run it."""
 _PACKAGES = (
     "/site-packages/attr/_make.py",
     "/site-packages/networkx/utils/decorators.py",
     "/site-packages/torch/_dynamo/guards.py",
 )
-"""So do these, of others."""
+"""Modules of others that do so."""
 _OWN = {
     ("/sympy/parsing/sympy_parser.py", "parse_expr"): "s",
     ("/jinja2/environment.py", "from_string"): "source",
@@ -40,11 +40,11 @@ _PICKLED = {
     "uuid": "UUID",
     "roll.graders.sandbox.proxies": "_read_again",
 }
-"""What a pickle may name: it does nothing but make a value. Names of the solution's are proxies."""
+"""Names that a pickle may contain: each only makes a value. Names of the solution's are proxies."""
 
 
 def stand_guard(cannot: Callable[[str], None], own: frozenset[str], evaluates: bool) -> None:
-    """For good. `cannot` raises; `own`: texts that stand in the tests; `evaluates`: whether they run some of them."""
+    """Guards for good. `cannot` raises; `own`: texts that stand in the tests; `evaluates`: whether they run some of them."""
 
     def heard(event: str, given: tuple[Any, ...]) -> None:
         if event == "pickle.find_class":

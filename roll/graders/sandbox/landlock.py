@@ -16,7 +16,7 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION, _PATH_BENEATH, _SIGNALS = 1, 1, 2
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
-"""How many rights over files a version knows."""
+"""Version -> number of its rights over files."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -43,7 +43,7 @@ def rules_for(own: Path, readable: Iterable[Path]) -> int:
 
 
 def enclose(rules: int) -> None:
-    """The rules hold from now on, for this process and what it starts, which must have given up new rights. Raises `OSError`."""
+    """Makes the rules hold for this process and its children, which must have given up new rights. Raises `OSError`."""
     _done(_libc.syscall(_RESTRICT_SELF, rules, 0))
     os.close(rules)
 

@@ -1,4 +1,4 @@
-"""What Linux offers to isolate a process: namespaces, a read-only root of its own, rights that are given up for good.
+"""Means of Linux to isolate a process: namespaces, a read-only root of its own, rights that are given up for good.
 
 Every function changes the calling process. Nothing here needs to be root; where user namespaces are forbidden, `isolate` raises.
 """
@@ -33,15 +33,15 @@ _CAPABILITIES_V3 = 0x20080522
 _SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/etc/ld.so.cache", "/etc/localtime")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 _OWN_TMP = "/own_tmp"
-"""Where a program's /tmp is prepared."""
+"""The folder in which a program's /tmp is prepared."""
 _MOUNT_POINT = "/sys"
-"""Where the new root is built: a folder that exists everywhere and that nothing is taken from."""
+"""The folder in which the new root is built: it exists everywhere, and nothing is taken from it."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def become(user: int) -> None:
-    """Only if this process is root."""
+    """Changes the user, if this process is root."""
     if os.getuid() == 0:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -81,7 +81,7 @@ def _users_of_processes() -> set[int]:
 
 
 def threads_of(session: int) -> int:
-    """That run now."""
+    """Counts the session's running threads."""
     found = 0
     for process in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -90,7 +90,7 @@ def threads_of(session: int) -> int:
 
 
 def closed_to_others(isolated: bool) -> str:
-    """Why a user without rights cannot start Python; empty if one can. In a root of their own, the folders above it are new."""
+    """Returns why a user without rights cannot start Python; empty if one can. In an own root, the folders above it are new."""
     for path in visible():
         for folder in (path,) if isolated else (*reversed(path.parents), path):
             if folder.is_dir() and not folder.stat().st_mode & stat.S_IXOTH:
@@ -127,7 +127,7 @@ def isolate(readable: Iterable[Path] = (), writable: Sequence[Path] = (), tmp_by
 
 
 def only_listener(port: int) -> socket.socket:
-    """Of this network namespace, which is new: what it hears is all that it reaches."""
+    """Returns the only listener of this network namespace, which is new: all else is out of reach."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_:
         fcntl.ioctl(any_, _SET_FLAGS, struct.pack("=16sH22x", b"lo", _UP))
     return socket.create_server(("127.0.0.1", port), backlog=128)
@@ -213,14 +213,14 @@ def _read_only(path: str, flags: int, on: int, off: int) -> None:
 
 
 def visible() -> list[Path]:
-    """What a program sees of this machine: Python and the libraries that it is linked to, in an order without repetition."""
+    """Returns the paths of this machine that a program sees: Python and the libraries it is linked to, in order, each once."""
     prefixes = (sys.prefix, sys.base_prefix)  # a link, too, is seen together with what it leads to
     interpreter = (*prefixes, *map(os.path.realpath, prefixes), str(Path(sys.executable).resolve().parent.parent))
     return _outermost(map(Path, (*_SYSTEM, *interpreter, *_DEVICES)))
 
 
 def _outermost(paths: Iterable[Path]) -> list[Path]:
-    """Those that exist, and do not lie in one before."""
+    """Returns the paths that exist, and do not lie in one before."""
     seen: list[Path] = []
     for path in paths:
         if path.exists() and not any(path == other or other in path.parents for other in seen):

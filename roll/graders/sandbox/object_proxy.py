@@ -33,26 +33,26 @@ LONGEST = 8 << 20
 """Bytes of a message."""
 MOST_SHARED, MOST_ITEMS = 64, 1000
 _CHANGING = frozenset({"call", "make", "method of", "subclass"})
-"""Questions with arguments that may be changed; what is compared may not."""
+"""Questions with arguments that may be changed; compared values may not."""
 _LENDING = ("getattr", "getitem", "value")
 _BAD = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, ArithmeticError, AssertionError)
 
 
 class Peer:
     def __init__(self, connection: socket.socket, root: object, may_ask: Callable[[object, str, list[Any]], bool]) -> None:
-        """`root` is the object with handle 0, `may_ask` what the other side may ask of an object."""
+        """`root` is the object with handle 0; `may_ask` decides which questions the other side may ask of an object."""
         self._connection = connection
         self._lines: BufferedReader = connection.makefile("rb")
         self._objects: list[Any] = [root]
         self._handles: dict[int, int] = {}
-        """Of the objects, by identity: an object has one."""
+        """Handles of the objects, by identity: an object has one."""
         self._told: set[int] = set()
         """Handles of objects that the other side has the description of."""
         self._proxies: dict[int, Any] = {}
         self._shared: deque[list[Any]] = deque(maxlen=MOST_SHARED)
-        """Handle, copy, and what it was when the other side last knew it."""
+        """Handle, copy, and its value when the other side last knew it."""
         self._lent: deque[list[Any]] = deque(maxlen=MOST_SHARED)
-        """Handle, original, and what it was: the other side of `_shared`."""
+        """Handle, original, and its last known value: the other side of `_shared`."""
         self._may_ask = may_ask
         self.printed: Callable[[], list[str]] = lambda: []
         """Text printed since the last question, and its stream."""
@@ -72,7 +72,7 @@ class Peer:
         self.keeps_types = False
         """True if Python's types stay there, as they say yes to whatever they are called with."""
         self.waiting: list[tuple[Any, Any, float | None]] = []
-        """Coroutines over there that are waited for here, with what gets their results, and for how many seconds."""
+        """Coroutines over there that are waited for here, with the receiver of their results, and for how many seconds."""
 
     def ask(self, handle: int, question: str, *arguments: object, **named: object) -> Any:
         """Raises what was raised over there, as far as Python knows the exception, and `PeerGone`. Lists, dicts and sets among

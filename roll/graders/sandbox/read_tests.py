@@ -1,4 +1,4 @@
-"""What a test's code asks of a solution, and whether it asks anything. Pure; the code is read, not run.
+"""Questions of a test's code to a solution, and whether it asks anything. Pure; the code is read, not run.
 
 A test takes its own tools from Python: were a solution's `abs` or `sorted` in its way, the solution would judge itself. Yet tasks
 ask for functions that have names of Python's, such as `sum` or `median`.
@@ -46,8 +46,8 @@ COMPARES = (
 
 
 def tests_something(test: str, calls: str) -> bool:
-    """Whether something is asserted, and something runs it. `calls`: what check() gets, if anything. Raises `ValueError` for what
-    is no Python, and for tests that only a framework would run."""
+    """True if something is asserted, and something runs it. `calls`: the argument of check(), if any. Raises `ValueError` for
+    a text that is no Python, and for tests that only a framework would run."""
     with boundary(ValueError, "a test is no Python"):
         tree = ast.parse(test)
     asserts = any(map(_asserts, ast.walk(tree)))
@@ -158,7 +158,7 @@ def _faces(taken: set[str], other: str, node: ast.AST, found: set[str], tree: as
 
 
 def _behind(names: set[str], tree: ast.AST) -> set[str]:
-    """With what the variables among them have been made of."""
+    """Adds the names that the variables among them have been made of."""
     made = [node for node in nodes_of(tree) if isinstance(node, ast.Assign | ast.AugAssign | ast.NamedExpr | ast.For)]
     known = set[str]()
     while names - known:
@@ -196,7 +196,7 @@ def classes_in(tests: Iterable[ast.Module]) -> frozenset[str]:
 
 
 def _changed(tree: ast.AST) -> Iterator[str]:
-    """Names that are called for an object of which a method is called for what it does."""
+    """Yields names that are called for an object, one of whose methods is called for its effect."""
     made = {
         target.id: node.value.func.id
         for node in nodes_of(tree)
@@ -211,7 +211,7 @@ def _changed(tree: ast.AST) -> Iterator[str]:
 
 
 def objects_in(tests: Iterable[ast.Module]) -> frozenset[str]:
-    """Names of which the tests ask something."""
+    """Returns names of which the tests ask something."""
     nodes = (node for test in tests for node in nodes_of(test))
     return frozenset(node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
 
@@ -240,8 +240,8 @@ def named_in(text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def helpers_in(test: str, calls: str, known: Iterable[str]) -> frozenset[str]:
-    """What a test takes from elsewhere besides the function that it gets as an argument: tools, which no solution may bring.
-    Classes are no tools: values have to be of one."""
+    """Returns names that a test takes from elsewhere besides the function that it gets as an argument: tools, which no solution
+    may bring. Classes are no tools: values have to be of one."""
     tree = ast.parse(test)
     bound = {*bound_in(tree), *known, calls}
     if "check" not in bound or not calls or _imports_solution(tree):
@@ -288,7 +288,7 @@ def bound_in(tree: ast.AST) -> Iterator[str]:
 
 
 def _imports_solution(tree: ast.AST) -> bool:
-    """By name, or as a whole: `from solution import *` leaves open what is meant."""
+    """True if it imports a name of the solution's, or the whole module; `from solution import *` leaves open which."""
     for node in nodes_of(tree):
         if isinstance(node, ast.Import) and any(alias.name == "solution" for alias in node.names):
             return True

@@ -53,7 +53,7 @@ _PROGRAMS = {"bubblewrap": "bwrap"}
 
 
 def checked(isolation: object) -> Isolation:
-    """Raises `ValueError` for what is no isolation, or is not installed."""
+    """Raises `ValueError` for a value that is no isolation, or one that is not installed."""
     own = isinstance(isolation, list) and bool(isolation) and all(isinstance(word, str) for word in isolation)
     if not own and isolation not in (BUILT_IN, *TOOLS):
         known = ", ".join((BUILT_IN, *TOOLS))
@@ -68,7 +68,7 @@ def checked(isolation: object) -> Isolation:
 
 
 def begin_of(isolation: Isolation, place: str) -> list[str]:
-    """The words before Python's; none for what is built in. `place`: the folder that may be written to."""
+    """Returns the words before Python's; none if it is built in. `place`: the folder that may be written to."""
     if isolation == BUILT_IN:
         return []
     return TOOLS[isolation[0]](isolation[1], place) if isolation[0] in TOOLS else list(isolation)
@@ -76,9 +76,9 @@ def begin_of(isolation: Isolation, place: str) -> list[str]:
 
 _FORKER = "from roll.graders.sandbox.forker import main; main(int(sys.argv[1]), sys.argv[2])"
 START_S, END_S = 60.0, 5.0
-"""For the forker to start, and for a killed program to be gone."""
+"""Times for the forker to start, and for a killed program to be gone."""
 LOOK_S = 0.05
-"""Between two looks at what programs use together."""
+"""Time between two looks at the programs' common use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Program:
     role: str
     """"module:function" that becomes the program."""
     descriptors: Sequence[int]
-    """What become its descriptors 0, 1, 3, 4, ...; 2 leads nowhere. They are closed here."""
+    """The program's descriptors 0, 1, 3, 4, ...; 2 leads nowhere. They are closed here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Sandbox:
         _refuse_other_systems()
         self._number, self._loaded, self._loaded_kb = 0, set[str](), 0
         self.stuck = False
-        """Whether killed programs are still there: what was found out holds, but the next run needs another sandbox."""
+        """True if killed programs are still there: results so far hold, but the next run needs another sandbox."""
         self._place, self._lock = usage.new_place(as_nobody=isolation != BUILT_IN)
         self._group: control_groups.ControlGroup | None = None
         self._deleting: list[subprocess.Popen[bytes]] = []

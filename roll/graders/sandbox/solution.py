@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def script() -> None:
-    """As `main`, of a program that is there for what it prints, its error included: all of it, or with "last_line" that alone."""
+    """Runs a program for its output, its error included: all of it, or with "last_line" that alone."""
     with open(3, "rb") as given:
         message = json.load(given)
     sys.stderr = sys.stdout
@@ -78,7 +78,7 @@ def _run(message: dict[str, Any]) -> None:
 
 
 class Loaded:
-    """What can be asked of a solution as a whole."""
+    """A loaded solution as a whole, and the questions about it."""
 
     def __init__(self, module: types.ModuleType, given: dict[str, object]) -> None:
         self._module, self._given = module, given
@@ -86,7 +86,7 @@ class Loaded:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def names(self) -> dict[str, Any]:
-        """Its functions, classes and values by name."""
+        """Returns its functions, classes and values by name."""
         names = {}
         for name, value in vars(self._module).items():
             if name.startswith("__") or self._given.get(name) is value or isinstance(value, types.ModuleType):

@@ -1,4 +1,4 @@
-"""What a test's code does that its solution, in another process, does not see; where it raises, and what it ignores. Pure."""
+"""Effects of a test's code that its solution, in another process, does not see; where it raises, and what it ignores. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def nodes_of(tree: ast.AST) -> list[ast.AST]:
-    """As `ast.walk`, without contexts; looked up once for a tree."""
+    """Walks like `ast.walk`, without contexts; looked up once for a tree."""
     known: list[ast.AST] | None = getattr(tree, "roll_nodes", None)
     if known is not None:
         return known
@@ -30,7 +30,7 @@ def raises_in(tree: ast.AST) -> frozenset[int]:
 
 
 def calls_results(tree: ast.AST) -> bool:
-    """True if it calls what a call has returned."""
+    """True if it calls the value of another call."""
     return any(isinstance(node, ast.Call) and isinstance(node.func, ast.Call) for node in nodes_of(tree))
 
 
@@ -41,14 +41,14 @@ def ignored_calls(tree: ast.AST) -> frozenset[tuple[int, int, int, int]]:
 
 
 def cuts_short(tree: ast.AST) -> bool:
-    """True if it gives up what it waits for at a moment: the tester cannot, while the solution computes."""
+    """True if it gives up an awaited value at a moment: the tester cannot, while the solution computes."""
     return any(
         (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")) == "timeout_at" for node in nodes_of(tree)
     )
 
 
 def asks_for_metaclass(tree: ast.AST, classes: Iterable[str]) -> bool:
-    """True if it asks what a class of the solution is an object of: its proxy is one of another."""
+    """True if it asks for the class of one of the solution's classes: a proxy has another."""
     known = {*classes}
     for node in nodes_of(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1:
@@ -91,13 +91,13 @@ def texts_in(trees: Iterable[ast.AST]) -> frozenset[str]:
 
 
 def modules_of(tree: ast.AST) -> set[str]:
-    """Those that it imports, or imports from."""
+    """Returns modules that it imports, or imports from."""
     plain = {alias.name for node in nodes_of(tree) if isinstance(node, ast.Import) for alias in node.names}
     return plain | {node.module or "" for node in nodes_of(tree) if isinstance(node, ast.ImportFrom)}
 
 
 def starts_processes(tree: ast.AST) -> bool:
-    """They have no solution."""
+    """True if it starts processes, which have no solution."""
     named = any("ProcessPoolExecutor" in (getattr(node, "attr", ""), getattr(node, "name", "")) for node in nodes_of(tree))
     return named or any(name.partition(".")[0] == "multiprocessing" for name in modules_of(tree))
 
@@ -118,7 +118,7 @@ def evaluates(trees: Iterable[ast.AST]) -> bool:
 
 
 def _lets_run(node: ast.AST, imported: set[str]) -> bool:
-    """Readers of YAML that call what it names, and expressions of pandas that a test does not write."""
+    """True for readers of YAML that call functions it names, and for expressions of pandas that a test does not write."""
     names = [getattr(node, "attr", ""), getattr(node, "id", ""), getattr(node, "name", "")]
     if "yaml" in imported and any(name in _LOADERS for name in names):
         return True

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""What a machine calls itself -> AUDIT_ARCH_..., of linux/audit.h: a call of another architecture's table ends the program."""
+"""Name of a machine -> AUDIT_ARCH_..., of linux/audit.h: a call of another architecture's table ends the program."""
 Numbers = tuple[int, int | None]
 ALLOWED: dict[str, dict[str, Numbers]] = {
     # Who needs a call -> its numbers on x86_64 and aarch64, of arch/x86/entry/syscalls/syscall_64.tbl and
@@ -117,7 +117,7 @@ CONDITIONS: dict[str, list[tuple[int, str, tuple[int, ...]]]] = {
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SET_FILTER, _NEW_LISTENER = 1, 8
 _RECEIVE, _SEND, _QUESTION_BYTES = 0xC0502100, 0xC0182101, 80
-"""linux/seccomp.h: SECCOMP_IOCTL_NOTIF_RECV and _SEND, and what the first fills, which begins with a number of 8 bytes."""
+"""linux/seccomp.h: SECCOMP_IOCTL_NOTIF_RECV and _SEND, and bytes that the first fills, which begin with a number of 8 bytes."""
 _LOAD, _EQUAL, _ABOVE, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
 _KILL, _ALLOW, _ERRNO, _ASK = 0x80000000, 0x7FFF0000, 0x00050000, 0x7FC00000
 _EPERM, _ENOSYS = 1, 38
@@ -128,8 +128,8 @@ _CLONE3, _NEWEST = 435, 462
 
 
 def forbid(signals_of: int | None = None, *, leaves_group: bool = True, agent: bool = False) -> None:
-    """From now on, for this process. It must have given up new rights before. `signals_of`: the process that alone may be sent
-    signals, where nothing else keeps them in. `leaves_group`: not where its process group is what ends all that it has started.
+    """Installs the filter in this process, which must have given up new rights before. `signals_of`: the only process that may be
+    sent signals, where nothing else keeps them in. `leaves_group`: false where its process group has to end them all.
     `agent`: `ALLOWED_AGENTS` is allowed, too. Raises `OSError`."""
     machine = os.uname().machine
     if machine not in MACHINES:
@@ -138,15 +138,15 @@ def forbid(signals_of: int | None = None, *, leaves_group: bool = True, agent: b
 
 
 def ask_before_forks() -> int:
-    """From now on what would be a new process or thread waits for the answer of who has the descriptor that is returned. This
-    process must have given up new rights before. Raises `OSError`."""
+    """Makes each new process or thread wait, from now on, for an answer by the owner of the returned descriptor. This process
+    must have given up new rights before. Raises `OSError`."""
     numbers = [number for name, number in numbers_of(os.uname().machine).items() if name in ("fork", "vfork", "clone")]
     equal = [(_EQUAL, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]
     return _install([(_LOAD, 0, 0, _NUMBER_AT), *equal, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ASK)], _NEW_LISTENER)
 
 
 def answer_fork(asked: int, may: bool) -> None:
-    """`asked`: what `ask_before_forks` has returned, when it is ready to be read. Who asks may have ended in the meantime."""
+    """Answers a fork. `asked`: the descriptor of `ask_before_forks`, ready to be read. The process may have ended meanwhile."""
     question = bytearray(_QUESTION_BYTES)
     with contextlib.suppress(OSError):
         fcntl.ioctl(asked, _RECEIVE, question)

@@ -93,7 +93,7 @@ def _called(peer: Peer, message: dict[str, Any]) -> tuple[int, str]:
 
 
 def same(given: Any, expected: Any) -> bool:
-    """Whether what a function has returned is what JSON says; a tuple is a list there, and keys are text."""
+    """True if the value that a function has returned equals the JSON; a tuple is a list there, and keys are text."""
     if isinstance(given, Remote):
         given = given.roll_plain
     if type(given).__name__ in ("ndarray", "Tensor"):
@@ -221,7 +221,7 @@ def _run(
 
 
 def _refuse(tree: ast.Module, names: dict[str, Any]) -> None:
-    """Raises `ValueError` for what no test of another process can do."""
+    """Raises `ValueError` for code that no test of another process can run."""
     if uses_files(tree):
         raise ValueError("a test works with files, which a solution does not share")
     if starts_processes(tree):

@@ -1,7 +1,7 @@
-"""What programs in the sandbox may use, and what they use together, which limits of one process do not bound: memory, and files
-where they have no /tmp of their own.
+"""Limits of programs in the sandbox, and their common use of what limits of one process do not bound: memory, and files where
+they have no /tmp of their own.
 
-Both are read from outside, while they run. What they leave is deleted by a process of its own: that takes as long as it takes.
+Both are read from outside, while they run. A process of its own deletes the files they leave: that takes as long as it takes.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _DELETE = 'chmod -R u+rwx -- "$@"; exec rm -rf -- "$@"'
 @dataclass(frozen=True, slots=True)
 class Limits:
     wall_s: float = 6.0
-    """From its start to its end."""
+    """Time from its start to its end."""
     cpu_s: int = 4
     """Processor time of one process."""
     memory_mb: int = 1024
-    """Address space of one process, and what all of a solution's processes and its tests' may have in memory."""
+    """Address space of one process, and memory of all of a solution's processes and its tests' together."""
     processes: int = 4
     """Processes and threads at a time, in addition to the first."""
     files: int = 32
     """Open at a time."""
     file_mb: int = 8
-    """Of one file; all files together may have eight times as much, and be `most_files`."""
+    """Size of one file; all files together may have eight times as much, and be `most_files`."""
     output_kb: int = 1024
-    """Of what it prints."""
+    """Size of its output."""
 
     @property
     def most_files(self) -> int:
@@ -54,8 +54,8 @@ class Limits:
         return 8 * self.file_mb << 20
 
     def apply(self, others: int | None) -> None:
-        """To this process and those that it starts. `others`: processes of the same user that are no part of the program; None
-        if there are more than are known, and processes are counted otherwise."""
+        """Limits this process and those that it starts. `others`: processes of the same user that are no part of the program;
+        None if there are more than are known, and processes are counted otherwise."""
         processes = [] if others is None else [(resource.RLIMIT_NPROC, self.processes + others)]
         for kind, most in (
             *processes,
@@ -78,7 +78,7 @@ def new_place(as_nobody: bool) -> tuple[str, int]:
 
 
 def abandoned() -> list[str]:
-    """This user's folders whose processes have ended."""
+    """Returns this user's folders whose processes have ended."""
     found = []
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
@@ -132,7 +132,7 @@ def below(process: int) -> Iterator[int]:
 
 
 def _thread_of(process: int) -> str:
-    """Its folder in /proc, as its newest thread's: a first thread that has ended has nothing to say."""
+    """Returns its folder in /proc, as its newest thread's: a first thread that has ended has nothing to say."""
     with contextlib.suppress(OSError, IndexError):  # it is ending
         return f"/proc/{process}/task/{os.listdir(f'/proc/{process}/task')[-1]}"
     return f"/proc/{process}"
@@ -143,7 +143,7 @@ def _resident_kb(process: str) -> int:
 
 
 def _own_kb(process: str) -> int:
-    """Without what it shares with others, where that may be read."""
+    """Returns its own memory, without shared parts where they may be read."""
     return _sum_of(f"{process}/smaps_rollup", ("Pss:", "SwapPss:")) or _resident_kb(process)
 
 

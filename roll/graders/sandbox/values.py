@@ -20,12 +20,12 @@ from uuid import UUID
 from roll.graders.sandbox.library_values import LIBRARIES, NAMES, from_library, to_library
 
 Export = Callable[[Any], Any]
-"""From an object to its handle, in JSON."""
+"""Object -> its handle, in JSON."""
 Import = Callable[[Any], Any]
-"""From a handle to what stands for the object here."""
+"""Handle -> the stand-in for the object here."""
 
 BASES: tuple[Any, ...] = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
-"""What an object is compared by whose class derives from one of them: a named tuple, a numeral of an enumeration."""
+"""Bases by which an object of a derived class is compared: a named tuple, a numeral of an enumeration."""
 KINDS = (*BASES, bytearray, deque, OrderedDict, Counter, Decimal, Fraction, datetime, date, time, timedelta, range)
 _HOMES = ("builtins", "decimal", "fractions", "datetime", "uuid", "pathlib", "re")
 _SMALL = 1 << 53
@@ -106,7 +106,7 @@ def _of_library(value: Any, export: Export) -> Any:
 
 
 def from_json(value: Any, receive: Import) -> Any:
-    """Raises `ValueError`, `TypeError` or `RecursionError` for what `to_json` has not written."""
+    """Raises `ValueError`, `TypeError` or `RecursionError` for values that `to_json` has not written."""
     if isinstance(value, list):
         return [from_json(each, receive) for each in value]
     if not isinstance(value, dict):

@@ -40,11 +40,11 @@ class Heard:
 
 class Watch:
     def __init__(self, ignored: frozenset[tuple[int, int, int, int]]) -> None:
-        """`ignored`: where in the test's code stand calls whose values nobody uses."""
+        """`ignored`: places in the test's code of calls whose values nobody uses."""
         self.ignored = ignored
         self._heard: dict[tuple[str, str], Heard] = {}
         self.weighed: dict[int, Heard] = {}
-        """By the handle of an answer that is an object: whether it is true is its verdict."""
+        """Records by the handle of an answer that is an object: whether it is true is its verdict."""
 
     def heard(self, this: Any, question: str, repeat: Callable[..., Any] | None, given: tuple[Any, ...], value: Any) -> None:
         compares = question in ("eq", "contains") or (question in OPERATORS)
@@ -84,7 +84,7 @@ class Watch:
         return positions in self.ignored
 
     def verdict(self) -> tuple[str, str]:
-        """Why the tests are not passed, and why nobody can tell; both empty if what was said counts."""
+        """Returns why the tests are not passed, and why nobody can tell; both empty if the answers count."""
         doubtful = ""
         for heard in self._heard.values():
             if not heard.answers:  # objects, which are compared themselves

@@ -1,4 +1,4 @@
-"""Which of an engine's own arguments a user may give: the rule that all engines share."""
+"""The rule for an engine's own arguments that a user may give, which all engines share."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def declared(files: Iterable[Path], classes: Collection[str] | None = None) -> f
 def check_argument(
     name: str, value: object, known: Collection[str], keys: Collection[str], ours: Mapping[str, str], of: str
 ) -> None:
-    """`ValueError` with the reason if the user may not give this argument this value. `known`: what the engine takes. `keys`:
-    what is read here, and not by the engine. `ours`: what the project sets, with the reason. `of`: the engine, in words."""
+    """Raises `ValueError` with the reason if the user may not give this argument this value. `known`: the engine's arguments.
+    `keys`: those read here, not by the engine. `ours`: those the project sets, with the reason. `of`: the engine, in words."""
     if name in keys:
         return
     if name in ours:

@@ -58,17 +58,17 @@ def result_of(plain: dict[str, Any]) -> GenerateResult:
 
 
 CLOSING_S = 30.0
-"""For the process to end by itself when the engine is closed."""
+"""Time for the process to end by itself when the engine is closed."""
 
 
 class OtherInterpreterEngine:
     """All methods belong to one event loop."""
 
     host = "roll.strategies.infer.foreign:EngineHost"
-    """What the process there makes of a strategy's name and options."""
+    """The class there that is made from a strategy's name and options."""
 
     def __init__(self, python: str, strategy_name: str, options: Mapping[str, object]) -> None:
-        """Starts the engine and waits until it is ready. `options` as those of the strategy's class. What that raises is raised
+        """Starts the engine and waits until it is ready. `options` as those of the strategy's class, whose errors are raised
         here; `EngineError` if the process ends instead."""
         self._what = f"the {strategy_name} engine in {python}"
         self._closed = False

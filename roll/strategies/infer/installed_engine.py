@@ -37,11 +37,11 @@ class EnginePackage(Protocol):
         """Raises `ValueError` if the engine cannot run that model there, with these arguments and this type."""
 
     def remarks(self, key: str, given: Mapping[str, Any], accelerators: bool) -> Iterable[str]:
-        """What it takes in the place of what the `strategy_args` of that key say, or leave open."""
+        """Yields remarks on values taken in place of the `strategy_args` of that key, or of those left open."""
 
 
 def engine_package(strategy_name: str) -> EnginePackage | None:
-    """None: a training back end, or an engine of this project."""
+    """Returns None for a training back end, or an engine of this project."""
     path = engine_of(strategy_name).package
     return import_module(path) if path else None
 

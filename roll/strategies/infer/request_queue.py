@@ -1,7 +1,8 @@
-"""What stands in front of every engine: which requests can be run, which enters next, and how long the engine has been busy.
+"""The front of every engine: which requests can be run, which enters next, and how long the engine has been busy.
 
 `hf_infer`, which admits between two token steps on a thread of its own, takes the parts; the engines that are other processes
-have a `RequestQueue`. They never queue themselves, so what waits has no policy version yet, and validation overtakes training.
+have a `RequestQueue`. They never queue themselves, so a waiting request has no policy version yet, and validation overtakes
+training.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from roll.prompts.image_folder import is_image
 
 @dataclass(frozen=True, slots=True)
 class RequestBounds:
-    """What an engine can run."""
+    """Limits of an engine's requests."""
 
     vocab_size: int
     max_length: int
@@ -122,7 +123,7 @@ class RequestQueue:
         return [name for name in inside if self._inside[name] == "begun"]
 
     def hold(self) -> None:
-        """Nothing enters any more; what is inside goes on. Every `hold` needs its `release`."""
+        """Lets nothing enter any more; requests inside go on. Every `hold` needs its `release`."""
         self._holds += 1
 
     def release(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from roll.core.workers.response_text import Tokenizer
 
 UNFINISHED = "\ufffd"
-"""What decoding yields for a character whose bytes are not all there yet."""
+"""Decoded text of a character whose bytes are not all there yet."""
 
 
 class StopStringMatcher:

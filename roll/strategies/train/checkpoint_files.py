@@ -95,7 +95,7 @@ def write_model(
 
 
 def divisible(model: PreTrainedModel) -> bool:
-    """Whether ranks can write files of the tensors that they have: transformers' files of the architecture have the names and
+    """True if ranks can write files of the tensors that they have: transformers' files of the architecture have the names and
     tensors of the model's state, or experts one by one."""
     state = model.state_dict()
     if model._keys_to_ignore_on_save:
@@ -186,7 +186,7 @@ class Share:
 
 
 class AllOnFirst(Share):
-    """For tensors that have to be together."""
+    """A share for tensors that have to be together."""
 
     def _mine(self, name: str, tensor: Tensor) -> bool:
         return self._rank == 0

@@ -21,12 +21,12 @@ from roll.strategies.train.forest_attention import keep_out_of_graphs
 P = ParamSpec("P")
 R = TypeVar("R")
 RECOMPILATIONS = 64
-"""Of one function: with and without gradients, for training and for scoring, of several roles in a process."""
+"""Limit of one function: with and without gradients, for training and for scoring, of several roles in a process."""
 
 
 @functools.cache
 def prepare() -> type[Exception]:
-    """Once in a process, which loads the compiler then. Returns what a failing compilation raises."""
+    """Loads the compiler, once in a process. Returns the class of a failing compilation's errors."""
     import torch._dynamo
     import torch._functorch.config
     import torch._inductor.config

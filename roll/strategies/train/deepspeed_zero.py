@@ -148,7 +148,7 @@ class ZeroState:
 
 
 def is_divided(parameter: Tensor) -> bool:
-    """Whether the parameter is divided over the ranks (stage 3): no rank holds it whole, except while it is gathered."""
+    """True if the parameter is divided over the ranks (stage 3): no rank holds it whole, except while it is gathered."""
     return hasattr(parameter, "ds_id")
 
 

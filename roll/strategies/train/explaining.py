@@ -38,7 +38,7 @@ class _Explanation:
         self._strategy, self._loss, self._totals = strategy, loss, totals
         self._model: nn.Module = strategy._model
         self._faults: list[JsonObject] = []
-        """What was not finite in the model, in the order of computation."""
+        """The model's outputs that were not finite, in the order of computation."""
 
     def of(self, batch: TokenBatch) -> JsonObject:
         parameter = _first_unsound(self._model.named_parameters())

@@ -56,10 +56,10 @@ class _Call:
 
 
 class Attention(Protocol):
-    """How the tokens of a row attend, in every layer."""
+    """Attention among a row's tokens, in every layer."""
 
     layers: int
-    """How many have attended."""
+    """Layers that have attended."""
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None) -> Tensor:
         """[1, N, heads, d] for query [1, heads, N, d], key and value [1, kv_heads, N, d]."""
@@ -85,7 +85,7 @@ class ForestAttention:
         self._outputs = torch.cat(said)[torch.cat(placed).argsort()]
         self._masks: dict[tuple[int, torch.dtype, int | None], Tensor] = {}
         self.layers = 0
-        """How many have attended."""
+        """Layers that have attended."""
 
     def each(self, move: Move) -> ForestAttention:
         self._outputs = move(self._outputs)
@@ -208,7 +208,7 @@ ATTENTION = {"full_attention", "sliding_attention"}
 
 
 def check_attended(model: PreTrainedModel, forest: Attention) -> None:
-    """After a forward pass. `ValueError` if some layer mixed tokens in another way than by the forest."""
+    """Checks a forward pass: `ValueError` if some layer mixed tokens in another way than by the forest."""
     config: Any = model.config.get_text_config()
     if forest.layers < config.num_hidden_layers:
         raise ValueError(
@@ -218,7 +218,7 @@ def check_attended(model: PreTrainedModel, forest: Attention) -> None:
 
 
 def attends_by_forest(model: PreTrainedModel) -> bool:
-    """Whether every layer of the model mixes tokens by attention alone, which asks the interface and knows positions from
+    """True if every layer of the model mixes tokens by attention alone, which asks the interface and knows positions from
     `position_ids`."""
     config: Any = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())

@@ -43,10 +43,10 @@ class FSDP2Strategy(HFTrainStrategy):
         self._optimizer = self._make_optimizer(map(self._masters.of, self._model.parameters()))
         self._offloaded = StorageOffload()
         self._parts: list[Metrics] = []
-        """Of the gradients that have been added and not been stepped on."""
+        """Metrics of the gradients added since the last step."""
 
     def add_gradients(self, batch: TokenBatch, loss: LossSpec) -> None:
-        """Gradients of the sum of all losses: what they are divided by is not known yet."""
+        """Adds gradients of the sum of all losses: their divisor is not known yet."""
         self._parts += self._gradients(batch, self._policy_loss(loss, BatchTotals(tokens=1, sequences=1, rollouts=1)))
 
     def step_on_gradients(self, loss: LossSpec, totals: BatchTotals) -> dict[str, float]:

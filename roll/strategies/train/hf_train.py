@@ -1,4 +1,4 @@
-"""What the back ends that train a transformers causal LM have in common; each adds how its ranks divide the model.
+"""The common part of the back ends that train a transformers causal LM; each adds how its ranks divide the model.
 
 Invariant: an optimiser step is a function of the whole batch. How it is cut into micro-batches and ranks changes the sums' order
 of addition, nothing else: every loss is normalised by the batch's totals, gradients are summed, and ranks run equally many
@@ -141,7 +141,7 @@ class HFTrainStrategy(ABC):
     @property
     @abstractmethod
     def _callable(self) -> Call:
-        """The model, or what calls it."""
+        """The model, or its wrapper."""
 
     @abstractmethod
     def _backward(self, loss: Tensor, last: bool) -> None:
@@ -170,7 +170,7 @@ class HFTrainStrategy(ABC):
 
     @abstractmethod
     def _free_device(self) -> None:
-        """Moves to the host's memory what it can of this rank's share."""
+        """Moves to the host's memory as much as it can of this rank's share."""
 
     @abstractmethod
     def _fill_device(self) -> None:
@@ -181,7 +181,7 @@ class HFTrainStrategy(ABC):
         """Leaves the process group; the last call."""
 
     def _after_inference(self) -> None:  # noqa: B027
-        """Frees what a forward pass without a backward pass leaves gathered."""
+        """Frees the weights that a forward pass without a backward pass leaves gathered."""
 
     # The interface
     def log_probs(self, batch: TokenBatch) -> Tensor:
@@ -330,7 +330,7 @@ class HFTrainStrategy(ABC):
         return [name for name, _ in self._named_tensors(trained_only=True)]
 
     def _saved_weights(self, directory: Path) -> tuple[Fused, dict[str, torch.Size]]:
-        """What a checkpoint holds, and the names and shapes that this model takes from it."""
+        """Returns a checkpoint's tensors, and the names and shapes that this model takes from it."""
         if self._adapters:
             trained = {name: self._shapes[name] for name in self._trained_names()}
             return Fused(self._adapters.load(directory, trained), self._model_type, trained), trained

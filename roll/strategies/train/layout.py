@@ -68,9 +68,9 @@ class Layout:
     routes: Tensor | None = None
     """[R, W, layers, k] the experts of each token; None: the routers choose them."""
     arguments: dict[str, Any] = field(default_factory=dict)
-    """What else the model is called with."""
+    """Further arguments of the model."""
     scored: Scored | None = None
-    """Where the rows are a rank's part of the micro-batch's; None: they are all of it."""
+    """This rank's share, where the rows are a part of the micro-batch's; None: they are all of it."""
 
     def each(self, move: Move) -> Layout:
         row, column = self.trained
@@ -120,7 +120,7 @@ def forest_row(micro: Padded, packed: bool = False) -> Layout:
 
 
 def divided(layout: Layout, group: dist.ProcessGroup) -> Layout:
-    """What this rank of the group computes of a forest's row: its stretch of it, padded until all are equally long."""
+    """Returns this rank's part of a forest's row: its stretch of it, padded until all are equally long."""
     width, ranks = layout.tokens.shape[1], group.size()
     each = -(-width // ranks)
     stretch = slice(group.rank() * each, (group.rank() + 1) * each)
@@ -145,7 +145,7 @@ def divided(layout: Layout, group: dist.ProcessGroup) -> Layout:
 
 
 def own_tokens(micro: Padded) -> Tensor:
-    """[B, T] those that stand in a forest's row: all but what a sample shares with its predecessor."""
+    """Returns [B, T], true where a token stands in a forest's row: where it is not shared with the sample's predecessor."""
     return micro.attention_mask & (torch.arange(micro.tokens.shape[1]) >= _shared(micro)[:, None])
 
 

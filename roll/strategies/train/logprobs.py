@@ -34,7 +34,7 @@ ENTROPY_ROWS = 1024
 
 
 def divisors(temperature: Tensor) -> Tensor:
-    """What logits are divided by; float32."""
+    """Returns the divisors of logits; float32."""
     return torch.where(temperature == 0, torch.ones_like(temperature), temperature).float()
 
 

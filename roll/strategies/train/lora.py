@@ -23,7 +23,7 @@ from roll.strategies.train.saved_adapters import ADAPTER, BASE, WEIGHTS, target_
 
 _A, _B, _BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
 TOWERS = r"(.*\.)?(visual|vision_model)\..*"
-"""What sees, in models that do: it has no adapters."""
+"""Modules that see, in models that do: they have no adapters."""
 _PEFT_PREFIX = "base_model.model."
 
 
@@ -121,7 +121,7 @@ class Adapters:
 
 
 class _Share(Share):
-    """What is merged stays together; the first rank has all adapters besides, for they are one file."""
+    """Shares that keep merged tensors together; the first rank has all adapters besides, for they are one file."""
 
     def _mine(self, name: str, tensor: Tensor) -> bool:
         return super()._mine(name, tensor) or (self._rank == 0 and _is_adapter(name))

@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Tensor)
 
 class Masters:
     def __init__(self) -> None:
-        """Of no weights yet: each is its own master."""
+        """Begins without masters: each weight is its own."""
         self._masters: dict[Tensor, nn.Parameter] = {}
 
     def narrow(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -38,7 +38,7 @@ class Masters:
 
     @torch.no_grad()
     def round(self) -> None:
-        """After a step: the weights are their masters, rounded."""
+        """Sets the weights to their masters, rounded, after a step."""
         if self._masters:
             torch._foreach_copy_(list(self._masters), list(self._masters.values()))
 

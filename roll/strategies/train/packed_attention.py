@@ -16,12 +16,12 @@ from torch.nn.attention.varlen import varlen_attn
 from roll.core.data.transfer import Move
 
 WIDEST_HEAD = 256
-"""Of the kernel."""
+"""Limit of the kernel."""
 LEAST_CAPABILITY = (8, 0)
 
 
 def packs(device: torch.device, dtype: torch.dtype, config: Any) -> bool:
-    """Whether torch has such a kernel (FlashAttention) for layers that compute in `dtype` there."""
+    """True if torch has such a kernel (FlashAttention) for layers that compute in `dtype` there."""
     if device.type != "cuda" or torch.version.hip is not None or dtype not in (torch.bfloat16, torch.float16):
         return False
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -30,7 +30,7 @@ def packs(device: torch.device, dtype: torch.dtype, config: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Sequences:
-    """Where sequences end in the rows that hold them one after the other."""
+    """Ends of sequences in the rows that hold them one after the other."""
 
     ends: Tensor
     """[S + 1] int32, from 0 on."""
@@ -57,7 +57,7 @@ class PackedAttention:
         self._paths = paths if any(shared) else None
         """[K] the place in the row of each key; None: the row itself is the keys."""
         self.layers = 0
-        """How many have attended."""
+        """Layers that have attended."""
 
     def each(self, move: Move) -> PackedAttention:
         self._queries, self._keys = self._queries.each(move), self._keys.each(move)

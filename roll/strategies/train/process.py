@@ -1,5 +1,5 @@
-"""What a training process sets once, before its model is built: device, cores, seeds, determinism, number type, and torch's
-default process group of the role's ranks."""
+"""Settings that a training process makes once, before its model is built: device, cores, seeds, determinism, number type, and
+torch's default process group of the role's ranks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def prepare_process(context: RankContext, device: torch.device) -> Cores:
 
 
 def follow_cores(model: nn.Module, cores: Cores) -> None:
-    """From layer to layer, forwards and backwards, the number of threads is what it should be by then."""
+    """Updates the number of threads from layer to layer, forwards and backwards."""
 
     def after(layer: nn.Module, given: object, output: object) -> None:
         cores.follow()

@@ -14,7 +14,7 @@ ADAPTER = "adapter"
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
 BASE = "base.json"
-"""What the adapters were trained upon."""
+"""The file that identifies the adapters' base model."""
 
 
 def target_names(target: str) -> list[str]:

@@ -32,11 +32,11 @@ from roll.strategies.train.ulysses import check_model
 from roll.strategies.vision.sight import Sight
 
 AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling", "logits_soft_cap", "lm_head_multiplier")
-"""Keys of a model's config by which some families change what their head returns."""
+"""Keys of a model's config by which some families change their head's output."""
 
 
 def changed_after_the_head(model: PreTrainedModel) -> str | None:
-    """The key in the model's config by which it changes what its head returns."""
+    """Returns the key in the model's config by which it changes its head's output."""
     config = model.config.get_text_config()
     return next((name for name in AFTER_THE_HEAD if getattr(config, name, None) not in (None, 1)), None)
 
@@ -55,7 +55,7 @@ class Asked:
 
 
 class ScoringHead:
-    """Raises `ValueError` while it scores if the model changes what its head returns in a way that no key in its config tells."""
+    """A head that scores. Raises `ValueError` meanwhile if the model changes its output, and no key in its config tells it."""
 
     def __init__(self, model: PreTrainedModel, head: nn.Linear, fast: bool) -> None:
         self._head, self._model_type, self._fast = head, model.config.model_type, fast
@@ -68,13 +68,13 @@ class ScoringHead:
 
     @classmethod
     def of(cls, model: PreTrainedModel, fast: bool) -> ScoringHead | None:
-        """None where it would not be right: logits are changed after the head, or the head is more than a linear layer (LoRA)."""
+        """Returns None where it would be wrong: logits are changed after the head, or it is more than a linear layer (LoRA)."""
         head = model.get_output_embeddings()
         plain = type(head) is nn.Linear and changed_after_the_head(model) is None
         return cls(model, head, fast) if plain else None
 
     def scores(self, asked: Asked, call: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
-        """`row_logprobs` of what is asked. `call`: runs the model, and returns what its head says."""
+        """Returns `row_logprobs` of the tokens asked for. `call`: runs the model, and returns its head's output."""
         self._asked = asked
         try:
             said = call()
@@ -111,7 +111,7 @@ class ScoringHead:
 
 
 Call = Callable[..., Any]
-"""The model, or what a back end calls it by."""
+"""The model, or a back end's wrapper that calls it."""
 
 
 class Scorer:
@@ -130,7 +130,7 @@ class Scorer:
         self._rows: int = model.get_input_embeddings().weight.shape[0]
         """Tokens that the model has, before its weights are divided."""
         self.metrics: Metrics = {}
-        """Of the last forward."""
+        """Metrics of the last forward."""
         if group is not None:
             check_model(model, group.size())
             assert sight is None, "refused before the start"
@@ -200,7 +200,7 @@ class Scorer:
         )
 
     def said(self, call: Call, layout: Layout) -> Tensor:
-        """[R, C, V] what the model's head says where it is asked: logits unless it is made to say something else."""
+        """Returns [R, C, V], the head's output where it is asked for: logits unless the head is made to say something else."""
         self._routers.replay(None if layout.routes is None else layout.routes.flatten(0, 1))
         arguments = {"use_cache": False, "logits_to_keep": layout.columns, **layout.arguments}
         with looking(self._sight, arguments.pop(IMAGES, None)) as images:

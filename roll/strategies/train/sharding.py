@@ -79,7 +79,7 @@ class Ranks:
             values /= self.of_batch.size()
 
     def sum_of_parts(self, own: Tensor) -> Tensor:
-        """Of what the ranks' parts of the weights have; each part counts once, however many ranks have it."""
+        """Returns the sum over all parts of the weights; each part counts once, however many ranks have it."""
         self.all_reduce(own, "sum")
         return own / (self.size // self._shards)
 
@@ -95,7 +95,7 @@ class Ranks:
         return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def part(self, full: Fused, name: str, pattern: Tensor) -> Tensor:
-        """What this rank holds of one of these full tensors, divided as `pattern` is; no more of it is read."""
+        """Returns this rank's part of one of these full tensors, divided as `pattern` is; no more of it is read."""
         if not isinstance(pattern, DTensor):
             return full[name]
         length = pattern.shape[0]  # FSDP2 divides the first dimension, as `chunk` does
@@ -129,13 +129,13 @@ def reshard(model: nn.Module) -> None:
 
 
 def reduce_gradients(model: nn.Module, now: bool) -> None:
-    """Whether the next backward pass ends with the sum of all ranks' gradients, or adds to what each rank has of all weights."""
+    """Chooses whether the next backward pass ends with the sum of all ranks' gradients, or adds to each rank's of all weights."""
     for module in _sharded_modules(model):
         module.set_requires_gradient_sync(now, recurse=False)
 
 
 def reshard_after_backward(model: nn.Module, now: bool) -> None:
-    """Whether the next backward pass frees gathered weights, or leaves them to the next forward pass."""
+    """Chooses whether the next backward pass frees gathered weights, or leaves them to the next forward pass."""
     for module in _sharded_modules(model):
         module.set_reshard_after_backward(now, recurse=False)
 

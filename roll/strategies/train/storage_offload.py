@@ -25,7 +25,7 @@ class StorageOffload:
         """Emptied storages, each with its contents, or with its size alone."""
 
     def offload(self, kept: Iterable[Tensor], scratch: Iterable[Tensor] = ()) -> None:
-        """`scratch`: tensors whose contents are not needed again. No effect if already offloaded."""
+        """Moves tensors to the host. `scratch`: those whose contents are not needed again. No effect if already offloaded."""
         if self._waiting:
             return
         seen: set[int] = set()
@@ -42,7 +42,7 @@ class StorageOffload:
             storage.resize_(0)
 
     def reload(self) -> None:
-        """What uses the tensors afterwards is behind the copies in the device's stream."""
+        """Brings the tensors back. Later uses are behind the copies in the device's stream."""
         for storage, content in self._waiting:
             storage.resize_(content if isinstance(content, int) else content.numel())
             if not isinstance(content, int):
@@ -61,7 +61,7 @@ class StorageOffload:
 
 
 def _storages(tensors: Iterable[Tensor], seen: set[int]) -> list[UntypedStorage]:
-    """Those that have memory and were not seen before."""
+    """Returns the storages that have memory and were not seen before."""
     found = []
     for storage in (tensor.untyped_storage() for tensor in tensors):
         if storage.nbytes() and storage.data_ptr() not in seen:

@@ -21,7 +21,7 @@ STEM = WEIGHTS.removesuffix(".safetensors")
 
 
 class TensorFiles(Mapping[str, Tensor]):
-    """The tensors of files by name, each mapped from its file when it is asked for: what is not read of it takes no memory."""
+    """The tensors of files by name, each mapped from its file when it is asked for: unread parts take no memory."""
 
     def __init__(self, *paths: Path, only: Collection[str] | None = None) -> None:
         """`only`: of all tensors these. Raises `ValueError` for a damaged header."""
@@ -65,7 +65,7 @@ class TensorFiles(Mapping[str, Tensor]):
 
 @dataclass(frozen=True, slots=True)
 class FilesOf:
-    """Whose files some are: those of one of the ranks that write a folder together."""
+    """Owner of some files: one of the ranks that write a folder together."""
 
     rank: int = 0
     ranks: int = 1
@@ -124,7 +124,7 @@ class ModelFiles:
             raise ValueError(f"the experts of {lacking[0]} in '{folder}' are not all there, or differ in shape")
 
     def state(self, dtype: torch.dtype) -> dict[str, Tensor] | None:
-        """What a model is made of; its experts are memory that is untouched, and that is allocated when it is first touched.
+        """Returns the tensors to make a model of; its experts are untouched memory, which is allocated when it is first touched.
         None: it is made of the files alone."""
         if not self._fused.experts:
             return None
@@ -133,7 +133,7 @@ class ModelFiles:
         return state | {name: untouched(shape, dtype) for name, shape in self._fused.experts.items()}
 
     def later(self, wider: Collection[str] = ()) -> Fused:
-        """What the model lacks then: its experts, and the tensors of these names in the files."""
+        """Returns the tensors that the model lacks then: its experts, and those of these names in the files."""
         return self._put_together(TensorFiles.of_model(self._folder, only={*self._fused.parts, *wider}))
 
     @property
@@ -146,6 +146,6 @@ class ModelFiles:
 
 
 def untouched(shape: Size, dtype: torch.dtype) -> Tensor:
-    """Without contents. Unlike `torch.empty` it fills its memory not even in torch's deterministic mode."""
+    """Returns a tensor without contents. Unlike `torch.empty` it fills its memory not even in torch's deterministic mode."""
     storage = torch.UntypedStorage(shape.numel() * dtype.itemsize)
     return torch.empty(0, dtype=torch.uint8).set_(storage).view(dtype).reshape(shape)

@@ -43,7 +43,7 @@ class Scored:
         return Scored(self.group, move(self.own), self.count)
 
     def of(self, values: V) -> V:
-        """Of K tokens those that are this rank's."""
+        """Returns this rank's among K tokens."""
         return values[self.own]
 
     def whole(self, values: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ FAMILIES = {
 
 
 def sees(folder: Path) -> bool:
-    """Whether the folder's model is of a family."""
+    """True if the folder's model is of a family."""
     return read_json(folder / CONFIG).get("model_type") in FAMILIES
 
 
@@ -39,7 +39,7 @@ def check_sight(folder: Path, images: bool) -> None:
 
 
 def family_of(folder: Path) -> Family | None:
-    """None for a model that reads text. Raises `ValueError`."""
+    """Returns None for a model that reads text. Raises `ValueError`."""
     if not sees(folder):
         return None
     config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -22,7 +22,7 @@ PROCESSOR = "preprocessor_config.json"
 SIZES = ("do_resize", "size", "patch_size", "merge_size", "do_image_splitting", "max_image_size")
 """Options of a processor by which an image becomes so many features."""
 FEATURE = -1
-"""In the tokens of a view: a place that one feature of the image takes."""
+"""Place, among the tokens of a view, that one feature of the image takes."""
 
 
 def copy_processor(source: Path, target: Path) -> None:
@@ -51,7 +51,7 @@ class View:
 
 @dataclass(slots=True)
 class Focus:
-    """Of the forward under way: the places that features take, in the order of the tokens, and the feature of each."""
+    """Places that features take in the forward under way, in the order of the tokens, and the feature of each."""
 
     places: Tensor
     """[R, W] bool."""
@@ -88,7 +88,7 @@ class Family(ABC):
 
     @abstractmethod
     def attach(self, model: PreTrainedModel, focus: list[Focus]) -> None:
-        """From now on the model puts features where the last entry of `focus` says, each as often as it is asked for."""
+        """Makes the model put features where the last entry of `focus` says, each as often as it is asked for."""
 
     @abstractmethod
     def tower(self, model: PreTrainedModel) -> list[Any]:
@@ -103,7 +103,7 @@ class Family(ABC):
     @property
     @abstractmethod
     def apart(self) -> bool:
-        """Whether two images need a token between them."""
+        """True if two images need a token between them."""
 
     @property
     def blank(self) -> Image.Image:

@@ -24,12 +24,12 @@ from roll.strategies.vision.families import family_of
 from roll.strategies.vision.family import Family, Focus, View
 
 KEPT_BYTES = 256 << 20
-"""Of pixels that stay in memory between two forwards."""
+"""Size of the pixels that stay in memory between two forwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Rows of tokens, with what their images are."""
+    """Rows of tokens, with the places of their images."""
 
     tokens: Tensor
     """[R, W] int64, with the model's own token in the place of each feature."""
@@ -66,7 +66,7 @@ def showings(ids: Sequence[int], features: Callable[[int], int]) -> Iterator[tup
 
 
 class Views:
-    """The images of a run as a family sees them. What is asked for often is kept."""
+    """The images of a run as a family sees them. Those asked for often are kept."""
 
     def __init__(self, family: Family, folder: ImageFolder | None) -> None:
         self._family, self._folder = family, folder
@@ -95,12 +95,12 @@ class Sight:
 
     @classmethod
     def of(cls, model: Any, path: Path, images: str | None) -> Sight | None:
-        """None for a model that reads text. `path`: its folder. `images`: the folder of the run's."""
+        """Returns None for a model that reads text. `path`: its folder. `images`: the folder of the run's."""
         family = family_of(path)
         return None if family is None else cls(model, family, None if images is None else ImageFolder(Path(images)))
 
     def shown(self, rows: Tensor, lengths: Sequence[int]) -> Shown:
-        """Of rows [R, W] with so many tokens each, and padding on the right, whose positions are 0. On the host."""
+        """Returns the inputs for rows [R, W] of so many tokens, padded on the right, where positions are 0. On the host."""
         places, features = rows < 0, torch.zeros_like(rows)
         for number in rows[places].unique().tolist():
             here = rows == number
@@ -119,7 +119,7 @@ class Sight:
         return [number for number, _ in showings(row.tolist(), lambda number: self._views.of(number).features)]
 
     def images(self, shown: Shown, chosen: Callable[[Tensor], Tensor]) -> Images | None:
-        """Those of some places; None if there is no feature among them. `chosen`: picks the places of [R, W]."""
+        """Returns the images of some places; None if there is no feature among them. `chosen`: picks the places of [R, W]."""
         numbers, features = chosen(shown.numbers), chosen(shown.features)
         places, first = numbers < 0, 0
         distinct = numbers[places].unique().tolist()

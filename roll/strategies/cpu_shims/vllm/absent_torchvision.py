@@ -41,13 +41,13 @@ class AbsentTorchvision(MetaPathFinder, Loader):
 
 
 def _transformers_knows() -> bool:
-    """Whether transformers has looked for torchvision, which it does once."""
+    """True if transformers has looked for torchvision, which it does once."""
     module: Any = sys.modules.get("transformers.utils.import_utils")
     looks = getattr(module, "is_torchvision_available", None)
     return looks is not None and looks.cache_info().currsize > 0
 
 
 def stand_in() -> None:
-    """From now on in this process, unless torchvision is installed."""
+    """Installs the stand-in in this process, unless torchvision is installed."""
     if importlib.util.find_spec(NAME) is None and not any(isinstance(each, AbsentTorchvision) for each in sys.meta_path):
         sys.meta_path.append(AbsentTorchvision())

@@ -67,7 +67,7 @@ class BlockCache(SlotCache):
         self.pool = 0
         """Blocks that there is memory for."""
         self.rows: BlockRows | None = None
-        """Of the forward under way, if it holds one token of each row."""
+        """Rows of the forward under way, if it holds one token of each."""
         self._read = self._table[:0, 0]
         super().__init__(slots, max_length, num_layers, BlockLayer)
 

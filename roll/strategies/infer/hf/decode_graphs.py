@@ -22,8 +22,8 @@ from torch import Tensor
 from roll.plan.memory import padded
 
 TOLERANCE = 0.01
-"""Of the largest entry: by so much a replayed step may differ from the same without a graph. Bf16 has a step of 0.008; inputs or
-weights that a graph does not see change entries by their own size."""
+"""Share of the largest entry by which a replayed step may differ from the same without a graph. Bf16 has a step of 0.008; inputs
+or weights that a graph does not see change entries by their own size."""
 
 Step = Callable[[], Tensor]
 
@@ -39,7 +39,7 @@ class Capture(Protocol):
 
 
 class CudaCapture:
-    """By `torch.cuda.CUDAGraph`; all graphs share the memory of their intermediate results, for only one runs at a time."""
+    """Graphs by `torch.cuda.CUDAGraph`; all share the memory of their intermediate results, for only one runs at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,6 +1,6 @@
-"""What free slots still hold: rows that have ended, which later requests may begin with, the next turn of an episode above all.
+"""Contents of free slots: rows that have ended, which later requests may begin with, the next turn of an episode above all.
 
-Pure bookkeeping; who keeps a slot's states moves them.
+Pure bookkeeping; the owner of a slot's states moves them.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 Words = npt.NDArray[np.uint64]
-"""Of 32 bits each, so that a product fits."""
+"""Numbers of 32 bits each, so that a product fits."""
 
 _MULTIPLIER, _LOW, _HALF = np.uint64(0xD256D193), np.uint64(0xFFFFFFFF), np.uint64(32)
 _WEYL = (np.arange(10, dtype=np.uint64) * np.uint64(0x9E3779B9))[:, None]
-"""What each round adds to the key."""
+"""Each round's addition to the key."""
 
 
 def philox2x32(first: Words, second: Words, key: Words) -> tuple[Words, Words]:

@@ -65,7 +65,7 @@ class Sampled(NamedTuple):
     logprobs: Tensor
     """[n] float32."""
     kept: dict[int, Ints]
-    """By row: the tokens that top_p and top_k kept, of rows that ask for them."""
+    """Row -> the tokens that top_p and top_k kept, of rows that ask for them."""
 
 
 def sample(logits: Tensor, params: BatchSampling, uniforms: Tensor) -> Sampled:
@@ -93,7 +93,7 @@ def sample(logits: Tensor, params: BatchSampling, uniforms: Tensor) -> Sampled:
 
 
 def _places(weights: Tensor) -> list[Ints]:
-    """Of each row of `weights` [n, V], where it is not 0."""
+    """Returns the places in each row of `weights` [n, V] that are not 0."""
     rows, places = (found.cpu().numpy() for found in weights.nonzero(as_tuple=True))
     return np.split(places.astype(np.int32), np.searchsorted(rows, np.arange(1, len(weights))))
 
@@ -109,8 +109,8 @@ def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def running_sum(weights: Tensor, repeatable: bool) -> Tensor:
-    """[n, V] float64, of weights in [0, 1] whose sum is at most about 1. `repeatable`: an accelerator's float sums are not, and
-    torch's deterministic mode refuses them; whole multiples of 2^-48 have the same sum in any order."""
+    """[n, V] float64, of weights in [0, 1] whose sum is at most about 1. `repeatable`: an accelerator's float sums are not,
+    and torch's deterministic mode refuses them; whole multiples of 2^-48 have the same sum in any order."""
     if not repeatable:
         return weights.cumsum(-1, dtype=torch.float64)
     return (weights.double() * _WHOLE).long().cumsum(-1).double() / _WHOLE

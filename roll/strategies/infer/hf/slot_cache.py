@@ -23,11 +23,11 @@ from roll.strategies.infer.hf.kept_rows import Beginning
 Span = tuple[int, int, int]
 """A slot, and from which of its tokens to which."""
 Moves = Iterable[tuple[int, int, int]]
-"""From a slot, to a slot, so many tokens; one after the other."""
+"""Source slot, target slot, number of tokens; one after the other."""
 
 
 class SlotCache(Cache):  # type: ignore[misc]
-    """What the model sees as `past_key_values`. `begin_prefill` or `begin_continuation` says what the next forward will write."""
+    """The model's `past_key_values`. `begin_prefill` or `begin_continuation` announces the writes of the next forward."""
 
     def __init__(self, slots: int, max_length: int, num_layers: int, layer: type[SlotLayer] | None = None) -> None:
         self.slots = slots
@@ -39,7 +39,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.width = 0
         """Tokens of KV that attention reads."""
         self.write_index: tuple[Any, ...] = ()
-        """Where in [slots, kv_heads, capacity, head_dim] the new states go."""
+        """Places of the new states in [slots, kv_heads, capacity, head_dim]."""
         self.prefilling = False
         self.routes: Tensor | None = None
         """[slots, capacity, layers, top_k] the experts of each cached token; None while nobody asks for them."""
@@ -61,7 +61,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.begin_rows(rows, positions, width, start)
 
     def begin_rows(self, rows: Tensor, positions: Tensor, width: int, start: int = 0) -> None:
-        """The same with room for them. What attention reads are the rows from `start` on; what is new goes to `rows` [count]."""
+        """The same with room for them. Attention reads the rows from `start` on; new states go to `rows` [count]."""
         self.start, self.count, self.width, self.prefilling = start, len(positions), width, False
         self.write_index = (rows[:, None], slice(None), positions)
 
@@ -87,10 +87,10 @@ class SlotCache(Cache):  # type: ignore[misc]
         return True
 
     def keep_only(self, rows: int, kept: Collection[int]) -> None:
-        """Gives up what other slots than the first `rows` and `kept` hold."""
+        """Gives up the contents of other slots than the first `rows` and `kept`."""
 
     def take(self, first: int, begun: Sequence[Beginning | None], moves: Moves) -> None:
-        """Brings to the slots from `first` on what they begin with, after `moves` of what they held."""
+        """Brings to the slots from `first` on their beginnings, after `moves` of their contents."""
         each_with = [(slot, each) for slot, each in enumerate(begun, first) if each is not None and each.slot != slot]
         copied = {slot: self.read(*each) for slot, each in each_with}
         for move in moves:
@@ -103,7 +103,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         return rows / self.slots
 
     def of_slot(self, states: Tensor, slot: int, start: int, stop: int) -> Tensor:
-        """Its tokens from `start` to `stop` of `states`, for reading."""
+        """Returns a slot's tokens from `start` to `stop` of `states`, for reading."""
         return states[slot, start:stop]
 
     def read(self, row: int, length: int) -> list[Tensor]:
@@ -131,15 +131,15 @@ class SlotCache(Cache):  # type: ignore[misc]
         return [*held, *(each[row] for each in (self.routes, self.reach) if each is not None)]
 
     def store_routes(self, chosen: Tensor) -> None:
-        """Of the forward that was made: [tokens, layers, top_k]."""
+        """Stores the experts chosen by the last forward: [tokens, layers, top_k]."""
         self.routes = self._stored(self.routes, chosen, chosen.shape[1:])
 
     def store_reach(self, largest: Tensor) -> None:
-        """Of the forward that is to be made: [rows, tokens]."""
+        """Stores the values for the next forward: [rows, tokens]."""
         self.reach = self._stored(self.reach, largest, torch.Size())
 
     def _stored(self, held: Tensor | None, values: Tensor, shape: torch.Size) -> Tensor:
-        """What is held of each cached token, with the values of those that the forward writes."""
+        """Returns the values of each cached token, with those that the forward writes."""
         if held is None or held.shape[1] < self.capacity:
             before, held = held, values.new_zeros(self.slots, self.capacity, *shape)
             if before is not None:

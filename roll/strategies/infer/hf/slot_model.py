@@ -32,7 +32,7 @@ from roll.strategies.vision.sight import Sight
 
 SLOT_SDPA = "slot_sdpa"
 CLOSE = 0.1
-"""Of the largest logit: by so much another kernel of attention may round otherwise."""
+"""Share of the largest logit by which another kernel of attention may round otherwise."""
 
 
 def slot_sdpa_attention(
@@ -101,7 +101,7 @@ class SlotModel:
         self._seen: SlotSight | None = None
         layers: int = config.num_hidden_layers
         self.slots = slots if cache_tokens is None else max(1, min(slots, cache_tokens // max_length))
-        """Rows that there may be at once."""
+        """Asked after each forward, once somebody wants to know their choice."""
         self.cache = SlotCache(self.slots + graphs, max_length, layers)
         if block and sight is None and config._attn_implementation == SLOT_SDPA:
             self._try(BlockCache(slots, max_length, layers, self.device, block, cache_tokens))
@@ -111,7 +111,7 @@ class SlotModel:
 
     @torch.inference_mode()
     def _try(self, blocks: BlockCache) -> None:
-        """Takes this cache if a token step with it gives what a forward without any does; else it says why not."""
+        """Takes this cache if a token step with it equals a forward without any; else logs the reason."""
         rows, self.cache = self.cache, blocks
         probe = torch.tensor([[0, 1, 1]], device=self.device)
         expected = self._head(self._trunk(probe, use_cache=False).last_hidden_state[:, -1])
@@ -199,7 +199,7 @@ class SlotModel:
         return logits
 
     def free(self) -> None:
-        """Gives the memory of what is cached back, and that of graphs."""
+        """Gives the cache's memory back, and that of graphs."""
         self.cache.free()
         if self._graphs is not None:
             self._graphs.clear()

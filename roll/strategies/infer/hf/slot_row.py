@@ -1,4 +1,4 @@
-"""A request inside the engine, with what was sampled for it so far."""
+"""A request inside the engine, with the tokens sampled for it so far."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Row:
     stop_ids: frozenset[int]
     matcher: StopStringMatcher | None
     seed: int
-    """Of 64 bits: with a token's position in the response it gives the number that the token is drawn by."""
+    """Seed of 64 bits: with a token's position in the response it gives the number that draws the token."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     kept: list[Ints] = field(default_factory=list)
-    """What each token was sampled from, if the request asks for it; empty: the vocabulary."""
+    """The set that each token was sampled from, if the request asks for it; empty: the vocabulary."""
     routes: Routes | None = None
     """The experts of the tokens that left the cache, from the first that no call before has computed."""
     marks: list[tuple[int, int]] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Row:
     cached: int = 0
     """Tokens whose keys and values are in the slot: all but the newest sampled one."""
     preempted: bool = False
-    """It had to leave the cache, for want of blocks."""
+    """True if it had to leave the cache, for want of blocks."""
     mixed: bool = False
     """No other row may begin with these: some are of other weights, or their experts are not known."""
 
@@ -74,7 +74,7 @@ class Row:
 
     @property
     def position(self) -> int:
-        """Of the next token in the response."""
+        """Position of the next token in the response."""
         return len(self.request.partial_ids) + len(self.tokens)
 
     @property

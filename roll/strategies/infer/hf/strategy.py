@@ -99,15 +99,15 @@ class HFInferStrategy:
         return self
 
     def _start(self, engine: Callable[[], SlotEngine], threads: int | None, borrows_cores: bool = False) -> None:
-        """Returns when the engine's thread has built it. Raises what building it raised."""
+        """Returns when the engine's thread has built it. Raises the thread's error."""
         self._waiting: dict[str, Future[GenerateResult]] = {}
-        """By request id; touched by the engine thread only."""
+        """Results by request id; touched by the engine thread only."""
         self._when_drained: list[tuple[Callable[[], None], Future[Any]]] = []
         """Actions for the moment when no request is running; only the engine thread touches this list."""
         self._posted: queue.SimpleQueue[tuple[Callable[[], None], Future[Any]]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._ended: BaseException | None = None
-        """Why the engine takes no more calls; set under the lock, after which nothing is posted."""
+        """The reason why the engine takes no more calls; set under the lock, after which nothing is posted."""
         self._closing = False
         built: Future[None] = Future()
         threads = threads or torch.get_num_threads()
@@ -118,7 +118,7 @@ class HFInferStrategy:
         built.result()
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
-        """Cancelling the call aborts the request in the engine. Raises what ended the engine, if anything did."""
+        """Cancelling the call aborts the request in the engine. Raises the error that ended the engine, if one did."""
         done: Future[GenerateResult] = Future()
 
         def submit() -> None:
@@ -178,7 +178,7 @@ class HFInferStrategy:
         return done
 
     def _call_drained(self, function: Callable[[], T]) -> Future[T]:
-        """`_call`, when what is running has ended; nothing begins meanwhile."""
+        """As `_call`, when running requests have ended; nothing begins meanwhile."""
         done: Future[T] = Future()
 
         def begin() -> None:
@@ -189,7 +189,7 @@ class HFInferStrategy:
         return done
 
     def _post(self, action: Callable[[], None], done: Future[Any]) -> None:
-        """`done` receives what `action` raises; setting its result is left to the action, or to a later step."""
+        """Posts an action, whose error `done` receives; setting its result is left to the action, or to a later step."""
         with self._lock:
             if self._ended is None:
                 self._posted.put((action, done))
@@ -208,7 +208,7 @@ class HFInferStrategy:
             self._run()
 
     def _run(self) -> None:
-        """Boundary: whatever ends it is handed to every waiting call, so no call ever hangs."""
+        """Boundary: an error that ends it is handed to every waiting call, so no call ever hangs."""
         try:
             while not self._closing:
                 self._act()
@@ -235,7 +235,7 @@ class HFInferStrategy:
                 done.set_exception(reason)
 
     def _act(self) -> None:
-        """Runs what was posted by now; waits for something if the engine has nothing to do."""
+        """Runs the actions posted by now; waits for one if the engine has nothing to do."""
         if waits := self._engine.idle and self._posted.empty():
             self._cores.end()
         for _ in range(self._posted.qsize() or int(waits)):

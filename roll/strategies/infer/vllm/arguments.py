@@ -27,7 +27,7 @@ SERIES = "0.32"
 """The engine's interfaces change between minor releases; this is the one that the tests run against."""
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 CPU_BLOCK_TOKENS = 32
-"""On a CPU vLLM keeps tokens in blocks of a multiple of this."""
+"""Divisor of the tokens of vLLM's blocks on a CPU."""
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 VARIABLE = ""
 INSTALL = (
@@ -38,7 +38,7 @@ STRATEGY_KEYS = ("python", "data_parallel_size")
 """The keys of `strategy_config` that are not passed to vLLM. Replicas are engines of their own, which share nothing
 (engine_rules)."""
 NEEDS = ("torch", "transformers", "safetensors", "xxhash")
-"""What our side of the engine imports, in the interpreter that has vLLM."""
+"""Packages that our side of the engine imports, in the interpreter that has vLLM."""
 
 INVARIANT = "VLLM_BATCH_INVARIANT"
 ROUTES = "enable_return_routed_experts"
@@ -116,7 +116,7 @@ def interpreter(named: str | None) -> str | None:
 
 
 def require_installed() -> None:
-    """`ValueError`, with what to do, if this interpreter has no vLLM that this project knows."""
+    """Raises `ValueError`, with the fix, if this interpreter has no vLLM that this project knows."""
     try:
         check_installed()
     except ValueError as error:
@@ -129,7 +129,7 @@ def environment_problems() -> Iterator[Problem]:
 
 
 def remarks(key: str, given: Mapping[str, Any], accelerators: bool) -> Iterator[str]:
-    """What is taken here in the place of what the `strategy_args` of that key say for other machines."""
+    """Yields remarks on values taken here in place of the `strategy_args` of that key, which are for other machines."""
     if accelerators:
         return
     for name, taken in for_a_cpu(given).items():
@@ -164,11 +164,11 @@ _OURS: dict[str, object] = {
     "scheduler_cls": "roll.strategies.infer.vllm.scheduler.passing_on",
     "disable_log_stats": True,
 }
-"""What the requests and weight updates of this project need."""
+"""Arguments that this project's requests and weight updates need."""
 
 
 SEEING: dict[str, object] = {"mm_device_do_normalize": False, "mm_processor_cache_gb": 0}
-"""Of a model that sees: images come with their pixels normalised, and are kept on our side."""
+"""Arguments of a model that sees: images come with their pixels normalised, and are kept on our side."""
 
 
 def engine_arguments(
@@ -213,7 +213,7 @@ def engine_arguments(
 
 
 def _recording(given: dict[str, Any]) -> dict[str, Any]:
-    """With what the worker has to know to record experts, if it is to."""
+    """Adds the arguments by which the worker records experts, if it is to."""
     if not given.get(ROUTES):
         return given
     _check_records(given)
@@ -229,7 +229,7 @@ def _check_records(given: Mapping[str, Any]) -> None:
 
 
 def pooling_arguments(model_path: str, given: Mapping[str, Any], *, max_tokens: int, **others: Any) -> dict[str, Any]:
-    """Those of an engine that classifies texts, on its own devices. `max_tokens`: of a batch. `others`: as `engine_arguments`."""
+    """Arguments of an engine that classifies texts, on own devices. `max_tokens`: of a batch. `others`: as `engine_arguments`."""
     arguments = engine_arguments(model_path, given, **others)
     for name in ("worker_extension_cls", "scheduler_cls", "logprobs_mode", "generation_config"):
         del arguments[name]
@@ -244,8 +244,8 @@ def pooling_arguments(model_path: str, given: Mapping[str, Any], *, max_tokens: 
 def teaching_arguments(
     model_path: str, given: Mapping[str, Any], *, max_tokens: int, top: int, cpu: bool, max_length: int, **others: Any
 ) -> dict[str, Any]:
-    """Those of an engine that says the log-probs of texts. `max_tokens`: of a batch. `top`: the number of most probable tokens.
-    `max_length`: of a text. `others`: as `engine_arguments`."""
+    """Arguments of an engine that says the log-probs of texts. `max_tokens`: of a batch. `top`: the number of most probable
+    tokens. `max_length`: of a text. `others`: as `engine_arguments`."""
     # It has to sample a token behind each text, which is read by nobody and computed from the text alone.
     arguments = engine_arguments(model_path, given, cpu=cpu, max_length=max_length + 1, **others)
     # Of a text that is read in parts, the table of its tokens by the vocabulary has a part at a time; on CPUs none is.
@@ -259,7 +259,7 @@ def teaching_arguments(
 
 
 def for_a_cpu(given: Mapping[str, Any]) -> dict[str, int]:
-    """What is taken on a CPU in the place of arguments that vLLM refuses there: files for GPUs write block_size: 16."""
+    """Returns values for a CPU in place of arguments that vLLM refuses there: files for GPUs write block_size: 16."""
     asked = given.get("block_size")
     if type(asked) is not int or asked < 1 or asked % CPU_BLOCK_TOKENS == 0:
         return {}

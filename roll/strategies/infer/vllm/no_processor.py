@@ -20,7 +20,7 @@ from roll.strategies.vision.families import family_of, sees
 from roll.strategies.vision.family import Family, View
 
 _WIDEST = 7000
-"""Of a square; images of more than 50 million pixels are refused."""
+"""Side of a square; images of more than 50 million pixels are refused."""
 
 
 class PreparedImages(BaseProcessingInfo):  # type: ignore[misc]

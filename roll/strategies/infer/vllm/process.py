@@ -28,13 +28,13 @@ from roll.strategies.infer.vllm.own_metrics import OwnMetrics
 OWNER = "ROLL_ENGINE_OWNER"
 """Names the process without which the engine's are to end."""
 _ERRORS = "errors.log"
-"""In the engine's folder: what its processes report as errors. What a process ends with stands nowhere else."""
+"""File in the engine's folder with the errors of its processes: the error that ends one stands nowhere else."""
 _RAISED = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Exit)): (.+)", re.MULTILINE)
 
 
 @dataclass(slots=True)
 class EngineFigures:
-    """What the engine counted since its start."""
+    """Counts of the engine since its start."""
 
     generated_tokens: int = 0
     prefill_tokens: int = 0
@@ -88,7 +88,7 @@ def engine_environment(
 
 
 def _logging(level: str, folder: Path) -> dict[str, Any]:
-    """To stderr as vLLM does it, and errors to a file beside it."""
+    """Logs to stderr as vLLM does it, and errors to a file beside it."""
     stream = os.environ.get("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     console = {"class": "logging.StreamHandler", "level": level, "stream": stream, "formatter": "line"}
     errors = {"class": "logging.FileHandler", "level": "ERROR", "filename": str(folder / _ERRORS), "delay": True}
@@ -168,13 +168,13 @@ class ReadingEngine:
 
 
 def refusal(error: Any) -> str:
-    """In one line; of pydantic's errors, whose text has several, with the whole input, what is wrong with which argument."""
+    """Says an error in one line; one of pydantic's, whose text has several, with the whole input, by arguments and faults."""
     named = [[*each["loc"], each["msg"]] for each in error.errors()] if hasattr(error, "errors") else [[error]]
     return "; ".join(": ".join(map(str, each)) for each in named)
 
 
 def _cause(errors: Path) -> str | None:
-    """What the first of the engine's processes that failed failed with; the others fail because of it."""
+    """Returns the error of the engine's process that failed first; the others fail because of it."""
     try:
         found = _RAISED.search(errors.read_text("utf-8", errors="replace"))
     except FileNotFoundError:  # it was killed, or the user's configuration of vLLM's logging is another one

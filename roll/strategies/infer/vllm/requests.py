@@ -63,8 +63,8 @@ def first_unrouted(request: GenerateRequest) -> int:
 
 
 class Response:
-    """What vLLM has sampled for a request so far. Stop strings are found here, so that they mean the same in every engine, also
-    one that began before an interruption."""
+    """Tokens that vLLM has sampled for a request so far. Stop strings are found here, so that they mean the same in every engine,
+    also one that began before an interruption."""
 
     def __init__(self, request: GenerateRequest, tokenizer: Tokenizer, routed: tuple[list[int], str] | None = None) -> None:
         """`routed`: the layers whose experts the engine records, and the type of their numbers."""

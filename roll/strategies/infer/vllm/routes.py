@@ -63,7 +63,7 @@ def _wire(runner: Any, kv_cache_config: Any) -> None:
 
 
 def _step(runner: Any) -> Any:
-    """What the recorder reads of a batch. A request whose prompt is not read whole yet has sampled nothing."""
+    """Returns the recorder's view of a batch. A request whose prompt is not read whole yet has sampled nothing."""
     batch = runner.input_batch
     return SimpleNamespace(
         req_ids=batch.req_ids[: batch.num_reqs],

@@ -46,7 +46,7 @@ class _Call:
     """Tokens this call may sample."""
     given_up: bool = False
     collector: Any = None
-    """Where vLLM puts the outputs; None until the engine has the request."""
+    """vLLM's collector of the outputs; None until the engine has the request."""
 
 
 class VLLMInferStrategy:
@@ -64,7 +64,7 @@ class VLLMInferStrategy:
     _dropped: ReceivedWeights | None = None
     """The weights that a sleep has taken, as long as none came in their place."""
     _ended: EngineError | None = None
-    """Why the engine takes no more calls."""
+    """The reason why the engine takes no more calls."""
     _routed: tuple[list[int], str] | None = None
     """The layers whose experts the engine records, and the type of their numbers."""
 
@@ -315,7 +315,7 @@ class VLLMInferStrategy:
         await asyncio.shield(self._adopting)
 
     async def _adopt(self) -> None:
-        """Tells the engine, before the first call, what only a running event loop can."""
+        """Prepares the engine for its first call, which needs a running event loop."""
         try:
             async with self._engine_errors():
                 self._routed, *_ = await self._engine.collective_rpc("adopt_policy")
@@ -342,7 +342,7 @@ class VLLMInferStrategy:
             raise self._ended or EngineError(f"{type(error).__name__} in the vLLM engine: {error}") from error
 
     def _end(self, why: EngineError) -> None:
-        """Whoever waits for the engine gets the reason, so no call ever hangs."""
+        """Hands the reason to all who wait for the engine, so no call ever hangs."""
         self._ended = why
         self._queue.end(why)
         for call in self._calls.values():

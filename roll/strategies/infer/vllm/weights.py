@@ -49,9 +49,9 @@ class ReceivedWeights:
         self._files: ReceivedBuckets[int | LentBucket] = ReceivedBuckets()
         """Descriptors of memory files, and buckets that the engine has copied itself."""
         self._tied: dict[str, int] = {}
-        """Name of a tied weight -> seal of what came under it."""
+        """Name of a tied weight -> seal of the tensor that came under it."""
         self._served = [os.open(path, os.O_RDONLY) for path in weight_files(folder)]  # which may go with an old checkpoint
-        """Those that are kept."""
+        """Files that are kept."""
 
     def receive(self, version: int, bucket: Bucket) -> None:
         """Keeps a bucket, by a copy unless there is a file of it. `ValueError` if it is corrupt or does not fit the model;
@@ -90,13 +90,13 @@ class ReceivedWeights:
             return [name for bucket in self._files.kept if isinstance(bucket, LentBucket) for name in bucket.names]
 
     def forget(self) -> None:
-        """Frees the memory, but for what is kept."""
+        """Frees the memory, but for the kept files."""
         with self._lock:
             _close(self._files.clear())
             self._tied = {}
 
     def keep(self) -> None:
-        """What was taken stays until the next version does, for an engine that drops its weights while it sleeps."""
+        """Keeps the files taken until the next version's, for an engine that drops its weights while it sleeps."""
         with self._lock:
             _close(self._served)
             self._served, self._tied = [file for file in self._files.clear() if isinstance(file, int)], {}

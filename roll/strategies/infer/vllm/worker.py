@@ -1,5 +1,5 @@
-"""What vLLM's worker process does for us: adopts our sampler and takes new weights. Mixed into vLLM's worker class by its
-name (`worker_extension_cls`), so no method may be called like one of vLLM's."""
+"""Our part of vLLM's worker process: adopts our sampler and takes new weights. Mixed into vLLM's worker class by its name
+(`worker_extension_cls`), so no method may be called like one of vLLM's."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from roll.strategies.train.megatron.parallel import ModelParallel
 
 
 class Predictors(NamedTuple):
-    """The tokens of this rank that predict a trained one, row by row, and what is asked of each."""
+    """This rank's tokens that predict a trained one, row by row, and the questions about each."""
 
     rows: Tensor
     """[R]"""
@@ -50,7 +50,7 @@ class Predictors(NamedTuple):
     """[R]"""
     entropy: EntropyMode
     kept: KeptSets | None
-    """Of R tokens."""
+    """Kept sets of R tokens."""
 
 
 class ContextShare:
@@ -134,7 +134,7 @@ def _columns_of(rank: int, length: int, size: int, device: torch.device) -> Tens
 
 T = TypeVar("T")
 OfRows: TypeAlias = Callable[[Padded, Predictors, Tensor], tuple[Tensor, T]]
-"""Micro-batch, its rows, what the head says of them [R, ..] -> what to call `backward` on, and what to return."""
+"""Micro-batch, its rows, the head's output for them [R, ..] -> the loss to call `backward` on, and the value to return."""
 
 
 class PipelineSchedule:
@@ -145,7 +145,7 @@ class PipelineSchedule:
         self._model, self._parallel, self._share = model, parallel, share
         self._routers, self._mixtures, self._recomputes = Routers(model), mixtures, recomputes
         self.metrics: Metrics = {}
-        """Of the last forward."""
+        """Metrics of the last forward."""
 
     def run(
         self, batch: TokenBatch, budget: int, of_rows: OfRows[T], train: bool, entropy: EntropyMode = "none"

@@ -22,7 +22,7 @@ Fusion = Literal["none", "qkv", "gate_up"]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a parameter is made of."""
+    """Sources of a parameter."""
 
     names: tuple[str, ...]
     """Hugging Face tensors."""
@@ -95,7 +95,7 @@ class WeightMap:
         self._place, self._first_layer = place, first_layer
 
     def pieces(self, model: nn.Module) -> Iterator[tuple[Piece, nn.Parameter]]:
-        """Every parameter of the stage with what it is made of."""
+        """Yields every parameter of the stage with its sources."""
         for name, parameter in model.named_parameters():
             yield self._piece(name), parameter
 

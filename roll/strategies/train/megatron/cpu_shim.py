@@ -59,7 +59,7 @@ class _StandIn(ModuleType):
 
 
 class _Stream:
-    """What is queued on it has happened already."""
+    """A stream whose work is done as soon as it is queued."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Stream)

@@ -26,7 +26,7 @@ from roll.strategies.train.tensor_files import FilesOf, TensorFiles, write_tenso
 from roll.strategies.train.value_head import ValueHead, saved_head
 
 _HEAD = "lm_head."
-"""Where transformers' models have their head, and so what its moments are called in every back end."""
+"""Place of the head in transformers' models, and hence in its moments' names in every back end."""
 
 
 class ValueModel(ModelStage):

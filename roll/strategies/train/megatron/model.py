@@ -43,7 +43,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 class CausalAttention(nn.Module):
-    """softmax(q kᵀ / √d) v over what precedes, by torch's fused kernels. Padding is on the right: no token sees it."""
+    """softmax(q kᵀ / √d) v over preceding tokens, by torch's fused kernels. Padding is on the right: no token sees it."""
 
     def __init__(self, config: TransformerConfig, **_: object) -> None:
         super().__init__()
@@ -73,11 +73,11 @@ class ExpertTopKRouter(TopKRouter):  # type: ignore[misc]
 
 
 class ModelStage(GPTModel):  # type: ignore[misc]
-    """One pipeline stage, for this rank's share of the sequences [B, T]. The last stage returns what its head says at the R
+    """One pipeline stage, for this rank's share of the sequences [B, T]. The last stage returns its head's output at the R
     positions that `loss_mask` names, the others [T, B, H] for the next stage."""
 
     fast = False
-    """Whether what the head does to logits is compiled."""
+    """True if the head's work on logits is compiled."""
 
     def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules, tied: bool) -> None:
         super().__init__(

@@ -84,8 +84,8 @@ class MasterState:
         }
         self._parallel = parallel
         self._owned: dict[nn.Parameter, Tensor] = {}
-        """Of distributed optimisers: the masters of the parameters that this rank owns a range of. Their own index is not used:
-        it numbers a group's parameters in another order than AdamW if some are float32 (a value head) and some are not."""
+        """Masters of the parameters of which this rank owns a range, in distributed optimisers. Their own index is not used: it
+        numbers a group's parameters in another order than AdamW if some are float32 (a value head) and some are not."""
         for part in self._optimizers.values():
             if isinstance(part, DistributedOptimizer):
                 for models, masters in (
@@ -158,7 +158,7 @@ class MasterState:
         return owned.start, owned.end
 
     def _part(self, parameter: nn.Parameter, value: Tensor) -> Tensor:
-        """What this rank owns of a parameter's value."""
+        """Returns this rank's range of a parameter's value."""
         if not isinstance(self._optimizer(parameter), DistributedOptimizer):
             return value
         start, stop = self._range(parameter)

@@ -1,4 +1,4 @@
-"""Which models and layouts the Megatron back end supports. The model's `config.json` decides it, before a worker starts."""
+"""Models and layouts that the Megatron back end supports. The model's `config.json` decides it, before a worker starts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def check_folder(folder: str | Path, layout: ParallelLayout, sequence_parallel: 
 
 
 def check_model(hf_config: Any, layout: ParallelLayout, sequence_parallel: bool = False) -> None:
-    """Raises `ValueError`, naming what is not supported or does not divide."""
+    """Raises `ValueError`, naming the feature that is not supported, or the size that does not divide."""
     kind = hf_config.model_type
     if kind not in DENSE + MIXTURES:
         raise ValueError(f"the Megatron back end does not support model_type '{kind}', only {', '.join(DENSE + MIXTURES)}")
