@@ -12,20 +12,20 @@ from roll.core.configs.dotted_path import named_object
 from roll.core.configs.engines import ENGINES
 from roll.strategies.infer.installed_engine import engine_package
 
-SLACK = {"lines": 100, "any_per_1000_lines": 0.3, "whats": 0.3, "vague_openings": 3.0}
+SLACK = {"lines": 100, "any_per_1000_lines": 0.3, "whats": 0.3, "vague_openings": 1.0}
 """By so much a figure may lie below its limit, before the limit has to be lowered in pyproject.toml."""
 MEASURES = {
     "lines": lambda: house.lines_of(house.core()),
     "any_per_1000_lines": lambda: house.anys(house.core()),
-    "whats": lambda: house.whats(house.core()),
-    "vague_openings": lambda: house.vague_openings(house.core()),
+    "whats": lambda: house.whats(house.ROOT.rglob("*.py")),
+    "vague_openings": lambda: house.vague_openings(house.ROOT.rglob("*.py")),
 }
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_a_figure_of_the_core_falls_and_never_rises(name):
+def test_a_figure_falls_and_never_rises(name):
     limit, found = house.limits()[name], MEASURES[name]()
-    assert found <= limit, "the core has grown: take something out of it, or put what is new outside"
+    assert found <= limit, "it has grown: take something out of the core or put it outside, or write the docstrings anew"
     assert found >= limit - SLACK[name], f"write {name} = {found:g} in [tool.house] of pyproject.toml"
 
 

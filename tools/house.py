@@ -146,7 +146,7 @@ def main() -> None:
     print("spine:", sum(lines[name] for name in spine()), "lines in", len(spine()), "files")
     inside = core()
     print("core:", lines_of(inside), "lines in", len(inside), "files;", f"Any {anys(inside):.1f} per 1,000 lines")
-    print(f"its docstrings: {whats(inside):.2f} what in 100 words; {vague_openings(inside):.1f} % have no noun or verb first")
+    print(f"docstrings: {whats(texts):.2f} what in 100 words; {vague_openings(texts):.1f} % have no noun or verb first")
     print("circles:", circles(graph) or 0)
     print("files over", MOST_LINES, "lines:", [name for name, count in lines.items() if count > MOST_LINES] or 0)
     spans = [(f.name, (f.end_lineno or 0) - f.lineno + 1, path) for path, tree in trees.items() for f in functions(tree)]
