@@ -23,8 +23,8 @@ from packaging.requirements import Requirement
 from roll.cli.findings import Finding, answer
 from roll.cli.options import Parser, answering
 from roll.core.configs.engines import ENGINES
+from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import ConfigError, Problem
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.sizes import GIB
 from roll.core.distributed.machine import Machine, this_machine
 from roll.core.errors import SandboxFailed
@@ -37,9 +37,9 @@ _FIX = "allow user namespaces (in a container: its seccomp profile; Ubuntu: kern
 _FIX += "install bubblewrap and set rewards.<domain>.reward_args.isolation: bubblewrap"
 
 
-def sandbox_here(config: RLVRConfig) -> Iterator[str]:
+def sandbox_here(config: PPOConfig) -> Iterator[str]:
     """One line per domain whose programs this machine would judge."""
-    for domain, reward in config.rewards.items():
+    for domain, reward in config.reward_configs.items():
         arguments = reward.reward_args
         if not str(reward.worker_cls).endswith(_WORKER) or not arguments.get("use_local", not arguments.get("code_url")):
             continue

@@ -13,7 +13,6 @@ from roll.cli.options import UNREADABLE, answering, unreadable
 from roll.cli.rows import number_range
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.redact import visible
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.data.sample import begun_answer
 from roll.prompts.chat_template import conversation
 from roll.prompts.prompt_file import read_rows
@@ -80,7 +79,7 @@ def _prompts_of(run: Path) -> DataArguments:
     from roll.prepare.compose import load
 
     config, _ = load(run, "config")
-    if not isinstance(config, RLVRConfig):
+    if config.kind != "rlvr":
         raise ValueError(f"it is a run of the {config.kind} pipeline, which has no responses to prompts")
     return config.actor_train.data_args
 

@@ -33,6 +33,7 @@ from roll.core.record.run_identity import RunIdentity
 from roll.core.record.validation import ValidationSet
 from roll.core.weights.folder_files import CONFIG
 from roll.core.workers.infer_interface import sampling_params
+from roll.plan.contract import contract
 from roll.plan.rules.addresses import FREE, listening_at
 from roll.plan.rules.doubts import doubts
 from roll.plan.rules.teacher_rules import engine_teachers
@@ -217,11 +218,11 @@ class Preparation:
 
     def common(self, source: TaskSource, filters: dict[str, GroupFilter]) -> dict[str, Any]:
         """The fields of `Prepared`. Raises `ConfigError` with everything that was found."""
-        config, contract = self.config, self.config.contract()
+        config, agreed = self.config, contract(self.config)
         if config.groups_address is not None:
-            contract |= self.models.contract(config.actor_infer.generating_args) if self.tokenizer is not None else {}
+            agreed |= self.models.contract(config.actor_infer.generating_args) if self.tokenizer is not None else {}
             own = self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
-            check = partial(check_database, config, contract, self._identity, self.checkpoint, own)
+            check = partial(check_database, config, agreed, self._identity, self.checkpoint, own)
             self.collect("groups_database", config.groups_database, check, "pip install sqlalchemy watchfiles")
         groups = self._groups(filters)
         self._try_teachers()
@@ -235,7 +236,7 @@ class Preparation:
             "tokenizer": self.tokenizer,
             "ends": self.models.ends,
             "known": self.models.known,
-            "contract": contract,
+            "contract": agreed,
             "source": source,
             "beginning": source.cursor(),
             "filters": filters,

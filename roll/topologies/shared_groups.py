@@ -19,10 +19,11 @@ from roll.core.distributed.processes import Process
 from roll.core.errors import ContractError, DatabaseDamaged, DatabaseError, DatabaseFailed
 from roll.core.groups.groups import Groups
 from roll.core.groups.parts import GroupParts
-from roll.core.groups.tasks import OneTaskSet, TaskSource
+from roll.core.groups.tasks import TaskSource
 from roll.core.record.checkpoint import Checkpoint
 from roll.core.record.run_identity import RunIdentity
 from roll.platform.file_systems import of_network
+from roll.topologies.one_task_set import OneTaskSet
 from roll.topologies.sql.admittance import MANY_MACHINES, Claim, check_may_join
 from roll.topologies.sql.connecting import file_of, open_engine, reading
 from roll.topologies.sql.copying import EMPTY, Ended, check_copy, differs, restore_copy, write_copy, write_none

@@ -143,8 +143,8 @@ def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
     """Returns True if log-probs are recomputed at the start of a step, and the reason."""
     variant = config.pg_variant
     loss = POLICY_LOSSES.get(variant)
-    if config.from_rows or config.trains_pairs:
-        return config.trains_pairs, "what a token weighs follows from the log-probs of both answers"
+    if config.from_rows or config.pair_loss is not None:
+        return config.pair_loss is not None, "what a token weighs follows from the log-probs of both answers"
     if config.old_logprobs != "auto":
         return config.old_logprobs == "recompute", f"old_logprobs: {config.old_logprobs}"
     if loss is not None and loss.needs_proximal:
@@ -228,7 +228,7 @@ def adapter_updates(config: PPOConfig) -> tuple[bool, str]:
     trained = config.actor_train.model_args
     if trained.lora_target is None:
         return False, "all weights are trained"
-    if config.mode == "bench":
+    if config.only_evaluates:
         return False, "what is evaluated are merged weights"
     if trained.lora_update != "auto":
         return trained.lora_update == "adapter", f"lora_update: {trained.lora_update}"

@@ -120,7 +120,7 @@ def _kl(config: PPOConfig) -> Iterator[Problem]:
     if config.target_kl is not None and not config.add_token_level_kl:
         yield Problem("target_kl", config.target_kl, "has no effect: add_token_level_kl is false", "add_token_level_kl: true")
     if config.uses_reference and config.reference is None and config.mode in ("both", "train"):
-        user = "online_pairs" if config.trains_pairs else "use_kl_loss" if config.use_kl_loss else "add_token_level_kl"
+        user = "online_pairs" if config.pair_loss is not None else "use_kl_loss" if config.use_kl_loss else "add_token_level_kl"
         yield Problem("reference", MISSING_VALUE, f"{user} needs it", f"reference: {_beside(config)}")
 
 
@@ -134,7 +134,7 @@ LOG_PROB = "actor_log_prob"
 
 def _log_probs(config: PPOConfig) -> Iterator[Problem]:
     role = config.actor_log_prob
-    if role is None or config.mode in ("explore", "bench"):
+    if role is None or not config.trains:
         return
     recomputed, reason = old_logprobs_recomputed(config)
     if not recomputed:
