@@ -24,6 +24,7 @@ from roll.core.distributed.machine import this_machine
 from roll.core.errors import boundary
 from roll.core.groups.filters import GroupFilter
 from roll.core.groups.groups import Groups
+from roll.core.groups.memory_groups import MemoryGroups
 from roll.core.groups.parts import GroupParts
 from roll.core.groups.tasks import TaskSource
 from roll.core.pipeline.prepared import EvaluatedModel, GroupsDatabase
@@ -191,11 +192,11 @@ class Preparation:
         """Returns the maker of groups that are in memory."""
         config = self.config
         if config.mode != "replay":
-            return Groups
+            return MemoryGroups
         chosen = filters if config.replay.filtered else {}
         first = self.checkpoint.step if self.checkpoint is not None else 0
         fix = "the folder of a run with rollout_log_per_step: all, and steps that it has recorded"
-        return self.collect("replay.run", config.replay.run, partial(recorded_groups, config, first, chosen), fix) or Groups
+        return self.collect("replay.run", config.replay.run, partial(recorded_groups, config, first, chosen), fix) or MemoryGroups
 
     def _check_listeners(self) -> None:
         """Those outside that are told of the run."""
