@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from roll.core.algorithms.policy_loss import traits_of
+from roll.core.algorithms.policy_loss import prepare_of, traits_of
 from roll.core.configs.backend_arguments import MegatronConfig
 from roll.core.configs.derived import Derived, derive
 from roll.core.configs.dotted_path import Code, import_object
@@ -311,10 +311,10 @@ def _one_process(config: PPOConfig) -> Iterator[Problem]:
 
 def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
     spec = loss_spec(config, derived)
-    needs = traits_of(try_policy_loss(spec.pg_variant, spec.args))
-    if needs.needs_proximal and not derived.recompute_old_logprobs:
+    loss = try_policy_loss(spec.pg_variant, spec.args)
+    if traits_of(loss).needs_proximal and not derived.recompute_old_logprobs:
         raise ValueError("it needs the log-probs of the step's first weights: write old_logprobs: recompute")
-    if needs.prepare is not None and config.train_on_arrival:
+    if prepare_of(loss) is not None and config.train_on_arrival:
         raise ValueError("it looks at a whole batch before it is trained: write train_on_arrival: false")
 
 
