@@ -271,14 +271,14 @@ def ray_starts(limit_s: float) -> Finding:
     return Finding("ok", "ray starts", f"ray {done.output} ran a task")
 
 
-class Ended:
+class ProgramResult:
     """A program that ran to its end, or why it did not."""
 
     def __init__(self, output: str, problem: str) -> None:
         self.output, self.problem = output.strip(), problem
 
 
-def run_limited(program: str, limit_s: float) -> Ended:
+def run_limited(program: str, limit_s: float) -> ProgramResult:
     """Runs a Python program; it and everything that it started are killed at the time limit."""
     process = subprocess.Popen(
         [sys.executable, "-c", program],
@@ -293,11 +293,11 @@ def run_limited(program: str, limit_s: float) -> Ended:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return Ended("", f"it took more than {limit_s:g} s")
+        return ProgramResult("", f"it took more than {limit_s:g} s")
     if process.returncode:
         last = errors.strip().splitlines()
-        return Ended("", last[-1] if last else f"exit code {process.returncode}")
-    return Ended(output, "")
+        return ProgramResult("", last[-1] if last else f"exit code {process.returncode}")
+    return ProgramResult(output, "")
 
 
 def sandbox() -> Finding:

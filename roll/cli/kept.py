@@ -19,7 +19,7 @@ from roll.prompts.prompt_file import read_rows
 from roll.view.groups import GroupQuery, of_samples
 from roll.view.run import RunReader
 from roll.view.runs import check_run
-from roll.view.samples import Rollouts
+from roll.view.samples import RolloutQuery
 
 Row = dict[str, Any]
 
@@ -62,7 +62,7 @@ def _rows(run: Path, options: argparse.Namespace) -> Iterator[Row]:
     chosen = [
         pair
         for group in groups
-        for pair in Rollouts("reward", True, options.best, *number_range(options.reward, float)).of([group])
+        for pair in RolloutQuery("reward", True, options.best, *number_range(options.reward, float)).of([group])
     ]
     wanted = {group.uid.split("/", 2)[2] for group, _ in chosen}
     asked = {row.id: conversation(row) for row in read_rows(data, only_tag="") if row.id in wanted} if wanted else {}

@@ -162,7 +162,7 @@ def keep(subject: Subject, report: AuditReport) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptAudit:
     tasks: int
     problems: Sequence[str]
     notes: Sequence[str]
@@ -174,7 +174,7 @@ class Kept:
     """Texts of players that earn too much, by kind."""
 
 
-def kept(subject: Subject) -> Kept | None:
+def kept(subject: Subject) -> KeptAudit | None:
     """None: there is no audit that can be read. Raises `ConfigError`."""
     try:
         told = json.loads(read_regular(subject.file, LARGEST))
@@ -186,7 +186,7 @@ def kept(subject: Subject) -> Kept | None:
         return None
     now = subject.made_of(tasks)
     changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
-    return Kept(tasks, problems, notes, changed, earned, exploits)
+    return KeptAudit(tasks, problems, notes, changed, earned, exploits)
 
 
 def refusals(config: PPOConfig) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from roll.chat.dialogue import Dialogue
 from roll.chat.own_rollouts import OwnRollouts, call_problems
-from roll.chat.session import Limits
+from roll.chat.session import SessionLimits
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.dotted_path import Code, import_object
 from roll.core.configs.ppo import set_key
@@ -42,7 +42,7 @@ from roll.core.trainer.advantages import Advantages, RLVRAdvantages
 from roll.core.workers.infer_interface import sampling_params
 from roll.graders.references import (
     TRIED,
-    Earned,
+    ReferenceRewards,
     cut_off,
     no_full_marks,
     oddities,
@@ -188,7 +188,9 @@ def _try_rewards(
             shared.collect.add(unasked(domain, reward))
         fix = "mend its code: a reward takes a sample and returns a number, or (number, {part: number})"
         trial = partial(try_reward, reward, prompts, policy)
-        earned = (shared.collect(f"rewards.{domain}.worker_cls", reward.worker_cls, trial, fix) if prompts else None) or Earned()
+        earned = (
+            shared.collect(f"rewards.{domain}.worker_cls", reward.worker_cls, trial, fix) if prompts else None
+        ) or ReferenceRewards()
         found[domain] = success_at(earned, reward.success_at)
         shared.remarks += [line for line in (remark(domain, earned, reward.success_at),) if line]
         shared.warnings += oddities(domain, earned, reward.success_at)
@@ -307,7 +309,7 @@ class RLVRRun(Run):
         sampling = sampling_params(generating, derived.max_new_tokens, prepared.ends, *asked)
         own = None
         if config.rollout is not None:
-            limits = Limits(derived.sequence_length, derived.max_new_tokens, config.rollout.max_calls)
+            limits = SessionLimits(derived.sequence_length, derived.max_new_tokens, config.rollout.max_calls)
             own = OwnRollouts(config.rollout, Dialogue(tokenizer, "native", prepared.known), limits)
         return RLVRExplorer(exploration, config, derived, sampling, prepared.source, prepared.skipped, client, rewards, own)
 

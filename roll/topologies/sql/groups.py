@@ -203,7 +203,7 @@ class SqlGroups(FollowingGroups):
     async def complete(self, group: SampleGroup) -> None:
         """The samples, which may be many, are there before the transaction begins."""
         if self.is_live(group.group_id):
-            work = await asyncio.to_thread(rows.Stored, group, self._member.name)
+            work = await asyncio.to_thread(rows.PackedGroup, group, self._member.name)
             async with self._lock:  # SQLite writes one after the other
                 await self._database.outside(work, much=True)
         await super().complete(group)
