@@ -299,7 +299,7 @@ class PPOConfig(BaseConfig, ABC):
 
     @property
     def data_sources(self) -> dict[str, DataArguments]:
-        """The data of all prompts or rows, by the key of their owner."""
+        """The data of all prompts or rows but those of a warm start, by the key of their owner."""
         return {"actor_train": self.actor_train.data_args}
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from roll.core.configs.arguments import EngineArguments
 from roll.core.configs.derived import old_logprobs_recomputed, replays_routing, scores_ahead
 from roll.core.configs.dotted_path import DOTTED_PATH
 from roll.core.configs.engines import DRAFTS, engine_of, engines_that
@@ -74,8 +73,7 @@ def _router_replay(config: PPOConfig) -> Iterator[Problem]:
         message = f"{engine} is not asked here which experts it computed a token with"
         able = " or ".join(engines_that("routes"))
         yield Problem(key, "R3", message, f"actor_infer.strategy_args.strategy_name: {able}, or {off}")
-    options = config.actor_infer.strategy_args.options
-    given = options.given if isinstance(options, EngineArguments) else {}
+    given = config.actor_infer.strategy_args.engine.given
     block = "actor_infer.strategy_args.strategy_config"
     if (stages := given.get("pipeline_parallel_size", 1)) != 1 and engine_of(engine).routes:
         message = "router_replay needs the experts of all layers, and no process of such an engine has them"
