@@ -31,7 +31,7 @@ sys.path += [str(ROOT / "tests" / "support")]
 from gateway_world import END, TEMPLATE, make_tokenizer  # noqa: E402
 
 from roll.chat.dialogue import Dialogue  # noqa: E402
-from roll.chat.session import Limits, Session  # noqa: E402
+from roll.chat.session import Session, SessionLimits  # noqa: E402
 from roll.core.data.episode import PolicyAnswer  # noqa: E402
 from roll.core.data.sample import VersionSpan  # noqa: E402
 from roll.envs.gateway.server import Gateway  # noqa: E402
@@ -74,7 +74,9 @@ async def measure(options: argparse.Namespace) -> dict[str, float]:
         await asyncio.sleep(options.policy)
         return PolicyAnswer(ids, [-1.0] * len(ids), [VersionSpan(0, len(ids), 0)], "!" * (len(ids) - 1), True)
 
-    sessions = [Session(str(i), dialogue, ask, Limits(1 << 20, options.answer, options.turns)) for i in range(options.episodes)]
+    sessions = [
+        Session(str(i), dialogue, ask, SessionLimits(1 << 20, options.answer, options.turns)) for i in range(options.episodes)
+    ]
     given = {
         "episodes": [(gateway.open(session), session.model_key) for session in sessions],
         "turns": options.turns,

@@ -30,7 +30,7 @@ from roll.core.workers.train_interface import RankContext
 from roll.core.workers.train_spec import Optimisation, TrainSpec
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.strategies.train.layout import padded_rows
-from roll.strategies.train.scorer import Scorer
+from roll.strategies.train.scorer import TokenScorer
 
 BUDGET = 8192
 """Tokens of a micro-batch."""
@@ -38,7 +38,7 @@ Rows = list[tuple[torch.Tensor, int]]
 """Tokens of each sample, and the first of them that is trained."""
 
 
-class PaddedRows(Scorer):
+class PaddedRows(TokenScorer):
     def plan(self, batch: TokenBatch, budget: int) -> list[list[int]]:
         return plan_microbatches(batch.lengths.tolist(), budget)
 

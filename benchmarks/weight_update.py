@@ -57,7 +57,7 @@ from roll.core.workers.workers import TrainWorker
 from roll.platform.ports import free_port
 from roll.platform.ray_backend import RayBackend
 from roll.transports.directory import DirectoryWeightStore, ServedWeightStore
-from roll.transports.ends import SendingEnd
+from roll.transports.ends import BroadcastSender
 from roll.transports.loans import LendingHandleStore
 from roll.transports.shared_buffers import FileBuffer
 from roll.transports.weight_broadcast import WeightBroadcast
@@ -86,7 +86,7 @@ class FileLender(TrainWorker):
 
     def __init__(self, context: RankContext, spec: TrainSpec) -> None:
         super().__init__(context, spec)
-        self._sending = SendingEnd({"cpu": FileBuffer})
+        self._sending = BroadcastSender({"cpu": FileBuffer})
 
 
 async def start(engine: str, model: str, slots: int, args: argparse.Namespace) -> tuple[RayBackend, Cluster, Cluster]:

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
+from roll.cli.completion import names_or_path
 from roll.compat.roll.pipelines import CONFIGS
 from roll.core.configs.dotted_path import DOTTED_PATH
 from roll.core.configs.fields import default_of, hints
-from roll.core.configs.ppo import names_or_path
 
 SCHEMAS: dict[str, type[Any]] = {f"{name}.schema.json": cls for name, cls in CONFIGS.items()}
 

@@ -33,7 +33,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ChatRequest:
     """A request, read."""
 
     messages: list[Message]

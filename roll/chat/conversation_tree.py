@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from roll.chat.answer_text import THINK, read_answer
-from roll.chat.conversation import Asked, Message, Reply, digests, further, thinking_of
+from roll.chat.conversation import ChatRequest, Message, Reply, digests, further, thinking_of
 from roll.chat.dialogue import Dialogue
 from roll.chat.exchange import Exchange
 from roll.core.data.episode import PolicyAnswer
@@ -80,7 +80,7 @@ class ConversationTree:
         self.rendered_anew = 0
         """Conversations that began with earlier answers, of which none could be gone on from."""
 
-    def context(self, asked: Asked) -> Context:
+    def context(self, asked: ChatRequest) -> Context:
         """Raises `TemplateRefusal`."""
         parent, added = self._match(asked)
         if parent is not None:
@@ -92,7 +92,7 @@ class ConversationTree:
         whole = self._dialogue.whole(asked.messages, asked.tools)
         return Context(None, whole.ids, whole.thinks, whole.ids)
 
-    def record(self, context: Context, asked: Asked, sampled: PolicyAnswer, reply: Reply) -> Answer:
+    def record(self, context: Context, asked: ChatRequest, sampled: PolicyAnswer, reply: Reply) -> Answer:
         parent = context.parent
         news = asked.messages if parent is None else asked.messages[parent.place + 1 :]
         answer = Answer(parent, context.told, news, asked.tools, sampled, reply)
@@ -116,7 +116,7 @@ class ConversationTree:
         """Returns leaves as they were recorded."""
         return [answer for answer in self.answers if not answer.branches]
 
-    def _match(self, asked: Asked) -> tuple[Answer | None, str]:
+    def _match(self, asked: ChatRequest) -> tuple[Answer | None, str]:
         """Returns the answer in the history with the longest history of its own that is the request's, and the program's text
         behind it."""
         histories, messages = digests(asked.tools, asked.messages), asked.messages
@@ -140,7 +140,7 @@ class ConversationTree:
         return text[len(began) :] if began and text.startswith(began) else None
 
 
-def replied(asked: Asked, context: Context, sampled: PolicyAnswer, call_id: str = "") -> Reply:
+def replied(asked: ChatRequest, context: Context, sampled: PolicyAnswer, call_id: str = "") -> Reply:
     """Returns the sampled text as an answer."""
     said = read_answer(sampled.text, context.thinks, asked.reads_calls and bool(asked.tools))
     return Reply(

@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from roll.chat.conversation import Asked, Reply, read_message, read_tool
+from roll.chat.conversation import ChatRequest, Reply, read_message, read_tool
 from roll.chat.dialogue import Dialogue
 from roll.chat.samples import Outcome, episode_samples
 from roll.chat.score import read_score
-from roll.chat.session import Limits, Session
+from roll.chat.session import Session, SessionLimits
 from roll.core.configs.dotted_path import import_object
 from roll.core.configs.problems import Problem
 from roll.core.configs.rlvr import RolloutConfig
@@ -45,7 +45,7 @@ class Chat:
         """The answer to a conversation: `content`, `thinking`, `calls` of tools, `stopped`, and `message`, which goes on with it.
         Messages and tools have OpenAI's form. Raises `Refused`: its `code` is max_steps or context_length_exceeded where the
         rollout has had its calls, or the conversation is too long."""
-        asked = Asked(
+        asked = ChatRequest(
             messages=[read_message(message) for message in messages],
             tools=[read_tool(tool) for tool in tools],
             most=max_tokens,
@@ -57,7 +57,7 @@ class Chat:
             raise reply
         return reply
 
-    async def _answered(self, asked: Asked) -> Reply | Refused:
+    async def _answered(self, asked: ChatRequest) -> Reply | Refused:
         """A refusal is a value, for it may come when nobody listens any more."""
         try:
             call = await self._session.begin(asked, b"", repeated=False)
@@ -69,7 +69,7 @@ class Chat:
 
 
 class OwnRollouts:
-    def __init__(self, config: RolloutConfig, dialogue: Dialogue, limits: Limits) -> None:
+    def __init__(self, config: RolloutConfig, dialogue: Dialogue, limits: SessionLimits) -> None:
         """Raises `ValueError` if the coroutine cannot be imported."""
         self._config, self._dialogue, self._limits = config, dialogue, limits
         self._function: Callable[..., Awaitable[object]] = import_object(config.function)

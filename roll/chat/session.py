@@ -17,7 +17,7 @@ from typing import Any
 
 from roll.chat.answer_text import new_id
 from roll.chat.aside import BYTES_A_TOKEN, FRAME_BYTES, Aside, size_of, too_long
-from roll.chat.conversation import Asked, Reply
+from roll.chat.conversation import ChatRequest, Reply
 from roll.chat.conversation_tree import Context, ConversationTree, replied
 from roll.chat.dialogue import Dialogue
 from roll.chat.exchange import Exchange, Sent
@@ -32,7 +32,7 @@ LARGEST_BODY = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SessionLimits:
     context: int
     """Tokens of a conversation with its answers."""
     answer: int
@@ -44,7 +44,7 @@ class Limits:
 class Call:
     """A request that was let in."""
 
-    asked: Asked | None
+    asked: ChatRequest | None
     """The request. None, as the context, once the answer is recorded: histories are long."""
     context: Context | None
     work: asyncio.Task[PolicyAnswer]
@@ -62,7 +62,7 @@ class Call:
 
 class Session:
     def __init__(
-        self, name: str, dialogue: Dialogue, ask: Ask, limits: Limits, exchanges: bool = True, show: Show | None = None
+        self, name: str, dialogue: Dialogue, ask: Ask, limits: SessionLimits, exchanges: bool = True, show: Show | None = None
     ) -> None:
         """`name`: part of the address; no secret. `exchanges`: whether requests and answers are kept. `show`: stores the images
         that are sent; None: the policy reads text."""
@@ -93,7 +93,7 @@ class Session:
         self._rewarded: dict[str, float] = {}
         self.aside = Aside()
 
-    async def begin(self, asked: Asked, identity: bytes, repeated: bool, sent: Sent | None = None) -> Call:
+    async def begin(self, asked: ChatRequest, identity: bytes, repeated: bool, sent: Sent | None = None) -> Call:
         """Lets a request in, or finds the one that it repeats. `sent`: the request as it came. Raises `Refused`."""
         digest = hashlib.sha256(identity).hexdigest()
         while repeated and digest in self._rendering:
@@ -111,7 +111,7 @@ class Session:
             if self._rendering.get(digest) is rendered:
                 del self._rendering[digest]
 
-    def _let_in(self, asked: Asked, context: Context, digest: str, sent: Sent | None) -> Call:
+    def _let_in(self, asked: ChatRequest, context: Context, digest: str, sent: Sent | None) -> Call:
         room = self._limits.context - len(context.ids)
         if room <= 0:
             raise self.out_of_context(f"the conversation has {len(context.ids)} tokens")
@@ -136,7 +136,7 @@ class Session:
         """The largest request that fits the context. How large an image is says little of its tokens."""
         return LARGEST_BODY if self.show is not None else FRAME_BYTES + self._limits.context * BYTES_A_TOKEN
 
-    async def context(self, asked: Asked) -> Context:
+    async def context(self, asked: ChatRequest) -> Context:
         """Raises `Refused`."""
         if why := too_long(asked.messages, self._limits.context):
             raise self.out_of_context(why)

@@ -92,10 +92,10 @@ def _of_run(options: Mapping[str, Any], overrides: Sequence[str]) -> Iterator[Au
 
     loaded, _ = load(config_folder(options["config_path"]), options["config_name"], overrides)
     config = that_generates(loaded, options["config_name"])
-    target, known = options["target"], [*(config.custom_envs if isinstance(config, AgenticConfig) else config.rewards)]
+    target, known = options["target"], subjects(config)
     if target is not None and target not in known:
         raise ConfigError([Problem("target", target, "is neither tag nor domain of this run", f"one of {', '.join(known)}")])
-    chosen = {name: subject for name, subject in subjects(config).items() if target in (None, name)}
+    chosen = {name: subject for name, subject in known.items() if target in (None, name)}
     for name, subject in chosen.items():
         if subject.refused:
             print(f"{name}: not audited: {subject.refused}", file=sys.stderr)

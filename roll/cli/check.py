@@ -24,7 +24,6 @@ from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.sizes import GIB, counted
 from roll.core.distributed.machine import this_machine
 from roll.plan.load_report import LoadReport
-from roll.plan.rows_config import RowsConfig
 from roll.plan.rules.validation import check_config
 from roll.plan.text import keys, whole
 from roll.prepare.check import Checked, check, planned_devices
@@ -165,19 +164,18 @@ def _prompts(config: AnyConfig, options: argparse.Namespace) -> str:
     return visible("\n".join(line for each in found for line in data_text(each)), keep="\n")
 
 
-def _stages(config: PPOConfig) -> Iterator[Problem]:
+def _stages(config: AnyConfig) -> Iterator[Problem]:
     """Yields problems of the places of the user's own stages. Their code is not looked for: it may be on another machine."""
     if config.flow.stages:
         from roll.prepare.outline import in_words_of, misplaced
         from roll.prepare.training_flow import AsyncTrainingFlow
 
-        assert isinstance(config, AnyConfig)
         kind = AsyncTrainingFlow(config).pipeline.kind
         yield from misplaced(kind, config, in_words_of(kind, config, config.flow.stages))
 
 
 def _audits(config: AnyConfig) -> Iterator[Problem]:
-    if config.audit == "required" and not isinstance(config, RowsConfig):
+    if config.audit == "required":
         sys.path.append(os.getcwd())
         from roll.envs.kept_audits import refusals
 
@@ -186,7 +184,7 @@ def _audits(config: AnyConfig) -> Iterator[Problem]:
 
 def _audited(config: AnyConfig) -> Iterator[str]:
     """Heavy only where audits are kept."""
-    if os.path.isdir(AUDITS) and not isinstance(config, RowsConfig):
+    if os.path.isdir(AUDITS):
         sys.path.append(os.getcwd())
         from roll.envs.kept_audits import remarks
 
@@ -194,7 +192,7 @@ def _audited(config: AnyConfig) -> Iterator[str]:
 
 
 def _sandbox_here(config: PPOConfig) -> Iterator[str]:
-    if isinstance(config, RLVRConfig):
+    if config.reward_configs:
         from roll.cli.doctor import sandbox_here
 
         yield from sandbox_here(config)

@@ -16,8 +16,10 @@ from typing import Literal, get_args, get_origin
 from roll.cli.main import COMMANDS, command_named
 from roll.cli.options import Parser, answering, config_folder
 from roll.compat.roll.pipelines import CONFIGS
+from roll.core.configs.estimators import usable_estimators
 from roll.core.configs.fields import walk
-from roll.core.configs.ppo import PPOConfig, names_or_path
+from roll.core.configs.losses import POLICY_LOSSES
+from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import ConfigError
 from roll.core.configs.rlvr import RLVRConfig
 from roll.envs.registry import BUILT_IN
@@ -160,3 +162,11 @@ def _values(hint: object) -> Iterator[str]:
     elif get_origin(hint) is not dict:
         for member in get_args(hint):
             yield from _values(member)
+
+
+def names_or_path(cls: type[PPOConfig], key: str) -> tuple[str, ...]:
+    """Returns the built-in names of a key that also takes the dotted path of a user's own function; empty for other keys. For
+    editors and shells; the rules refuse invalid values."""
+    if key == "adv_estimator":
+        return usable_estimators(cls.refused_estimators)
+    return tuple(POLICY_LOSSES) if key == "pg_variant" else ()

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.derived import derive
-from roll.core.configs.ppo import set_key
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.errors import boundary
@@ -34,13 +33,8 @@ def inspected(config: RLVRConfig, graded: int) -> Iterator[dict[str, Any]]:
     if not asks_the_hub(config):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     config = with_fetched_models(config)
-    for name, data in _files(config):
+    for name, data in config.data_sources.items():
         yield _inspect(config, name, data, graded)
-
-
-def _files(config: RLVRConfig) -> Iterator[tuple[str, DataArguments]]:
-    yield "actor_train", config.actor_train.data_args
-    yield from ((set_key(name), each.data_args) for name, each in config.validations.items())
 
 
 def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) -> dict[str, Any]:

@@ -23,8 +23,8 @@ from packaging.requirements import Requirement
 from roll.cli.findings import Finding, answer
 from roll.cli.options import Parser, answering
 from roll.core.configs.engines import ENGINES
+from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import ConfigError, Problem
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.sizes import GIB
 from roll.core.distributed.machine import Machine, this_machine
 from roll.core.errors import SandboxFailed
@@ -37,9 +37,9 @@ _FIX = "allow user namespaces (in a container: its seccomp profile; Ubuntu: kern
 _FIX += "install bubblewrap and set rewards.<domain>.reward_args.isolation: bubblewrap"
 
 
-def sandbox_here(config: RLVRConfig) -> Iterator[str]:
+def sandbox_here(config: PPOConfig) -> Iterator[str]:
     """Yields one line per domain whose programs this machine would judge."""
-    for domain, reward in config.rewards.items():
+    for domain, reward in config.reward_configs.items():
         arguments = reward.reward_args
         if not str(reward.worker_cls).endswith(_WORKER) or not arguments.get("use_local", not arguments.get("code_url")):
             continue
@@ -271,14 +271,14 @@ def ray_starts(limit_s: float) -> Finding:
     return Finding("ok", "ray starts", f"ray {done.output} ran a task")
 
 
-class Ended:
+class ProgramResult:
     """A program that ran to its end, or why it did not."""
 
     def __init__(self, output: str, problem: str) -> None:
         self.output, self.problem = output.strip(), problem
 
 
-def run_limited(program: str, limit_s: float) -> Ended:
+def run_limited(program: str, limit_s: float) -> ProgramResult:
     """Runs a Python program; it and everything that it started are killed at the time limit."""
     process = subprocess.Popen(
         [sys.executable, "-c", program],
@@ -293,11 +293,11 @@ def run_limited(program: str, limit_s: float) -> Ended:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return Ended("", f"it took more than {limit_s:g} s")
+        return ProgramResult("", f"it took more than {limit_s:g} s")
     if process.returncode:
         last = errors.strip().splitlines()
-        return Ended("", last[-1] if last else f"exit code {process.returncode}")
-    return Ended(output, "")
+        return ProgramResult("", last[-1] if last else f"exit code {process.returncode}")
+    return ProgramResult(output, "")
 
 
 def sandbox() -> Finding:

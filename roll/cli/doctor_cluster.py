@@ -33,7 +33,7 @@ COMPARED = ("python", "ray", "torch", "roll")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class NodeQuestions:
     """Questions to every node."""
 
     folder: str
@@ -54,7 +54,7 @@ class Probe:
     def port(self) -> int:
         return int(self._listener.getsockname()[1])
 
-    def facts(self, asked: Asked) -> dict[str, Any]:
+    def facts(self, asked: NodeQuestions) -> dict[str, Any]:
         return {
             "host": platform.node(),
             "clock": time.time(),
@@ -116,7 +116,7 @@ def cluster_findings(output_dir: Path, model: str) -> Iterator[Finding]:
         output_dir.mkdir(parents=True, exist_ok=True)
         mark.touch()
         nodes = now_live()
-        asked = Asked(str(output_dir.absolute()), str(mark), model and os.path.abspath(model))
+        asked = NodeQuestions(str(output_dir.absolute()), str(mark), model and os.path.abspath(model))
         probes = {node: _started(ray, node) for node in nodes}
         answers: dict[RayNode, dict[str, Any]] = {}
         for node, probe in probes.items():
@@ -149,7 +149,7 @@ def _started(ray: Any, node: Any) -> Any:
     return ray.remote(Probe).options(**options).remote(node.address)
 
 
-def _differences(answers: Mapping[Any, Mapping[str, Any]], asked: Asked) -> Iterator[Finding]:
+def _differences(answers: Mapping[Any, Mapping[str, Any]], asked: NodeQuestions) -> Iterator[Finding]:
     """The first node is the driver's, with which the others are compared."""
     own = next(iter(answers.values()))
     for node, facts in answers.items():
@@ -189,7 +189,7 @@ def _ways(ray: Any, probes: Mapping[Any, Any]) -> Iterator[Finding]:
             yield Finding("ok" if speed >= SLOW else "warn", name, text, "" if speed >= SLOW else slow)
 
 
-def _written(asked: Asked) -> str:
+def _written(asked: NodeQuestions) -> str:
     """An error, or none."""
     if not os.path.exists(asked.mark):
         return f"{asked.folder} is not the driver's"

@@ -9,12 +9,9 @@ from pathlib import Path
 
 from roll.cli.refused_here import refused_here, unwritable
 from roll.core.configs.agentic import AgenticConfig
-from roll.core.configs.arguments import DataArguments
 from roll.core.configs.dotted_path import is_importable
-from roll.core.configs.ppo import PPOConfig, set_key
+from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Problem
-from roll.core.configs.rlvr import RLVRConfig
-from roll.plan.rows_config import RowsConfig
 from roll.prepare.check import engines
 from roll.strategies.infer.installed_engine import engine_problems
 from roll.strategies.installed_backend import backend_problems
@@ -36,8 +33,7 @@ def _nodes(config: PPOConfig) -> Iterator[Problem]:
 
 def _code(config: PPOConfig) -> Iterator[Problem]:
     named: dict[str, object] = {f"{name}.worker_cls": role.worker_cls for name, role in config.configured_roles().items()}
-    if isinstance(config, RLVRConfig):
-        named |= {f"rewards.{domain}.worker_cls": reward.worker_cls for domain, reward in config.rewards.items()}
+    named |= {f"rewards.{domain}.worker_cls": reward.worker_cls for domain, reward in config.reward_configs.items()}
     if isinstance(config, AgenticConfig):
         named |= {f"custom_envs.{tag}.env_type": env.env_type for tag, env in config.custom_envs.items() if env.python is None}
     for key, path in named.items():
@@ -49,13 +45,9 @@ def _code(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _prompts(config: PPOConfig) -> Iterator[Problem]:
-    if not isinstance(config, RLVRConfig | RowsConfig):
-        return
-    sources: dict[str, DataArguments] = {set_key(name): each.data_args for name, each in config.validations.items()}
-    if not config.only_evaluates:
-        sources["actor_train"] = config.actor_train.data_args
-    for name, data in sources.items():
-        for file in data.files if data.path is None else ():
+    for name, data in config.data_sources.items():
+        unread = name == "actor_train" and config.only_evaluates
+        for file in data.files if data.path is None and not unread else ():
             if not Path(file).is_file():
                 what = "is a folder, not a file" if Path(file).is_dir() else "is not there"
                 yield Problem(f"{name}.data_args.file_name", file, what)

@@ -13,14 +13,13 @@ from roll.cli.options import UNREADABLE, answering, unreadable
 from roll.cli.rows import number_range
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.redact import visible
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.data.sample import begun_answer
 from roll.prompts.chat_template import conversation
 from roll.prompts.prompt_file import read_rows
 from roll.view.groups import GroupQuery, of_samples
 from roll.view.run import RunReader
 from roll.view.runs import check_run
-from roll.view.samples import Rollouts
+from roll.view.samples import RolloutQuery
 
 Row = dict[str, Any]
 
@@ -63,7 +62,7 @@ def _rows(run: Path, options: argparse.Namespace) -> Iterator[Row]:
     chosen = [
         pair
         for group in groups
-        for pair in Rollouts("reward", True, options.best, *number_range(options.reward, float)).of([group])
+        for pair in RolloutQuery("reward", True, options.best, *number_range(options.reward, float)).of([group])
     ]
     wanted = {group.uid.split("/", 2)[2] for group, _ in chosen}
     asked = {row.id: conversation(row) for row in read_rows(data, only_tag="") if row.id in wanted} if wanted else {}
@@ -80,7 +79,7 @@ def _prompts_of(run: Path) -> DataArguments:
     from roll.prepare.compose import load
 
     config, _ = load(run, "config")
-    if not isinstance(config, RLVRConfig):
+    if config.kind != "rlvr":
         raise ValueError(f"it is a run of the {config.kind} pipeline, which has no responses to prompts")
     return config.actor_train.data_args
 

@@ -15,6 +15,7 @@ from roll.core.configs.redact import redact_text
 from roll.core.configs.sizes import GIB
 from roll.core.errors import DatabaseError, Fixable
 from roll.core.record.checkpoint import Checkpoint
+from roll.plan.contract import contract
 from roll.plan.rules.addresses import FREE, listening_at
 from roll.platform.ports import check_listening
 from roll.prepare.beginning import beginning, standing
@@ -125,7 +126,7 @@ def _database(config: PPOConfig, address: str, checkpoint: Checkpoint | None) ->
         with reading(address) as connection:
             if (run := run_in(connection)) is not None:
                 check_owner(connection, run, standing(config, checkpoint))
-                check_contract(run, {**json.loads(run.contract), **config.contract()})
+                check_contract(run, {**json.loads(run.contract), **contract(config)})
     except (DatabaseError, Fixable, ValueError) as error:
         usual = "a database that answers here: sqlite:///path/to/groups.db, or postgresql+psycopg://user@host/name"
         yield Note(key, shown, f"{' '.join(str(error).split())}; fix: {getattr(error, 'fix', '') or usual}")

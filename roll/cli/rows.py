@@ -20,7 +20,7 @@ from roll.view.groups import GroupQuery, of_samples
 from roll.view.journal import Row, mapping, number, shown, text, whole
 from roll.view.run import RunReader
 from roll.view.runs import check_run
-from roll.view.samples import SORTS, Kept, KeptGroup, Rollouts
+from roll.view.samples import SORTS, KeptGroup, KeptRollout, RolloutQuery
 
 T = TypeVar("T", int, float)
 LABEL = 12
@@ -35,7 +35,7 @@ def samples(arguments: Sequence[str]) -> int:
         low, high = number_range(options.step, int)
         chosen = GroupQuery(low, high, options.domain, options.status, options.reason, prompt=options.prompt, kept=True)
         newest_first = options.sort is None
-        rollouts = Rollouts(
+        rollouts = RolloutQuery(
             options.sort or "step", options.descending or newest_first, options.last, *number_range(options.reward, float)
         )
         check_run(options.run)
@@ -77,7 +77,7 @@ def number_range(said: str, kind: Callable[[str], T]) -> tuple[T | None, T | Non
     return first, (kind(high) if high else None) if colon else first
 
 
-def _rollouts(run: RunReader, found: Sequence[tuple[KeptGroup, Kept]], options: argparse.Namespace) -> Iterator[str]:
+def _rollouts(run: RunReader, found: Sequence[tuple[KeptGroup, KeptRollout]], options: argparse.Namespace) -> Iterator[str]:
     if not found:
         yield "no such rollout was written down"
     before: tuple[str, object] = ("", None)
@@ -102,7 +102,7 @@ def _asked(group: KeptGroup, row: Row, full: bool) -> Iterator[str]:
         yield from _text("  reference", row.get("ground_truth"), full)
 
 
-def _said(kept: Kept, row: Row, full: bool, requests: bool) -> Iterator[str]:
+def _said(kept: KeptRollout, row: Row, full: bool, requests: bool) -> Iterator[str]:
     """A rollout: its figures, and its text, or its turns with the environment's observation before each."""
     parts, trajectory = mapping(row.get("reward_parts")), mapping(row.get("trajectory"))
     reward = "no reward" if kept.reward is None else f"reward {kept.reward:.4g}"

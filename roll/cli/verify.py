@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from roll.cli.verify_files import DAMAGE, REUSED, Run, blake2b, prefix, read_run, rows, sha256
+from roll.cli.verify_files import DAMAGE, REUSED, RunFiles, blake2b, prefix, read_run, rows, sha256
 from roll.core.configs.sizes import counted
 from roll.view.runs import check_run
 
@@ -25,7 +25,7 @@ GIVEN_BACK = {"explorer_lost", "rolled_back", "damaged"}
 """Reasons to drop a group whose prompt is served again: its explorer is gone, the versions that sampled it, or its samples."""
 
 
-def violations(run: Run) -> Iterator[str]:
+def violations(run: RunFiles) -> Iterator[str]:
     """One line for each promise that is broken."""
     yield from run.damaged
     for check in (_statuses, _reuses, _steps, _staleness, _prompts, _samples, _checkpoints, _summary, _stored):
@@ -36,7 +36,7 @@ def violations(run: Run) -> Iterator[str]:
             yield f"{check.__name__[1:]} cannot be checked: {why}"
 
 
-def _statuses(run: Run) -> Iterator[str]:
+def _statuses(run: RunFiles) -> Iterator[str]:
     for group_id, count in Counter(row["group_id"] for row in run.groups).items():
         if count > 1:
             yield f"group {group_id} has {count} statuses"
@@ -45,7 +45,7 @@ def _statuses(run: Run) -> Iterator[str]:
             yield f"group {row['group_id']}: status {row['status']!r} with the reason {row['reason']!r}"
 
 
-def _reuses(run: Run) -> Iterator[str]:
+def _reuses(run: RunFiles) -> Iterator[str]:
     first = {row["group_id"]: row["step"] for row in run.trained}
     steps: dict[int, list[int]] = defaultdict(list)
     for row in run.reuses:
@@ -61,7 +61,7 @@ def _reuses(run: Run) -> Iterator[str]:
             yield f"group {group_id} was trained by {1 + len(again)} steps, max_reuse is {run.max_reuse}"
 
 
-def _steps(run: Run) -> Iterator[str]:
+def _steps(run: RunFiles) -> Iterator[str]:
     by_step = Counter(row["step"] for row in run.uses)
     last, steps = max(by_step, default=0), range(run.inherited["step"] + 1, max(by_step, default=0) + 1)
     if by_step and sorted(by_step) != list(steps):
@@ -82,7 +82,7 @@ def _steps(run: Run) -> Iterator[str]:
         yield f"metrics.jsonl ends with step {measured[-1]}, groups.jsonl with step {last}"
 
 
-def _staleness(run: Run) -> Iterator[str]:
+def _staleness(run: RunFiles) -> Iterator[str]:
     for row in run.uses:
         oldest = row["step"] - 1 - row["lag"]
         if not 0 <= row["lag"] <= (bound := run.bounds[row["step"]]):
@@ -91,7 +91,7 @@ def _staleness(run: Run) -> Iterator[str]:
             yield f"group {row['group_id']} started under version {row['start_version']} and has a token of version {oldest}"
 
 
-def _prompts(run: Run) -> Iterator[str]:
+def _prompts(run: RunFiles) -> Iterator[str]:
     for uid, count in Counter(row["prompt_uid"] for row in run.groups if row["reason"] not in GIVEN_BACK).items():
         if count > 1:
             yield f"prompt {uid} was served {count} times"
@@ -114,7 +114,7 @@ def _prompts(run: Run) -> Iterator[str]:
                 yield f"{lost} prompts of {of} were lost{besides}, e.g. {min(whole - names, default='none')}"
 
 
-def _samples(run: Run) -> Iterator[str]:
+def _samples(run: RunFiles) -> Iterator[str]:
     start = {row["group_id"]: row["start_version"] for row in run.groups}
     damaged = list[str]()
     for row in chain.from_iterable(rows(path, "samples", damaged) for path in run.samples):
@@ -132,7 +132,7 @@ def _samples(run: Run) -> Iterator[str]:
     yield from damaged
 
 
-def _checkpoints(run: Run) -> Iterator[str]:
+def _checkpoints(run: RunFiles) -> Iterator[str]:
     steps = {status: Counter(row["step"] for row in of) for status, of in (("trained", run.trained), (REUSED, run.reuses))}
     for manifest in run.checkpoints:
         folder, damaged = manifest.parent, list[str]()
@@ -171,7 +171,7 @@ def _checkpoints(run: Run) -> Iterator[str]:
             yield f"{folder.name} counts {total} statuses, groups.jsonl has {statuses} where the checkpoint stands"
 
 
-def _summary(run: Run) -> Iterator[str]:
+def _summary(run: RunFiles) -> Iterator[str]:
     if run.summary is None or "groups" not in run.summary:
         return
     accounts, before = run.summary["groups"], run.inherited
@@ -190,7 +190,7 @@ def _summary(run: Run) -> Iterator[str]:
         yield f"a finished run has groups without a terminal status: {accounts}"
 
 
-def _stored(run: Run) -> Iterator[str]:
+def _stored(run: RunFiles) -> Iterator[str]:
     """The database and the journal tell the same of every group. The journal of a run that is running may be behind."""
     if run.database is None:
         return

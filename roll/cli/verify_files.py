@@ -34,7 +34,7 @@ SHAPES: Mapping[str, Mapping[str, type]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class DatabaseContents:
     """Content of the run's SQLite database."""
 
     groups: dict[int, Row]
@@ -43,7 +43,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFiles:
     """The files of a run, read. A last line without its end is one that is being written, and is left out."""
 
     folder: Path
@@ -61,7 +61,7 @@ class Run:
     summary: Row | None
     """While the run runs, or if it was killed, its figures may be older than the journals (`as_of`)."""
     checkpoints: list[Path]
-    database: Stored | None
+    database: DatabaseContents | None
     """None if there is none that can be read here."""
     damaged: list[str] = field(default_factory=list)
     """Damaged parts, a line each."""
@@ -112,7 +112,7 @@ class Run:
         return self.summary is not None and self.summary.get("status") == "finished" and not self.summary.get("reason")
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> RunFiles:
     """Raises one of `DAMAGE`, `OSError` or `yaml.YAMLError` if the folder is no run's."""
     config = yaml.safe_load((folder / "config.yaml").read_text())
     damaged, notes = list[str](), list[str]()
@@ -120,7 +120,7 @@ def read_run(folder: Path) -> Run:
     summary = _summary(folder / "summary.json", damaged)
     checkpoints = sorted((folder / "checkpoints").glob("step-*/manifest.json"))
     metrics, groups = (rows(folder / f"{name}.jsonl", name, damaged) for name in ("metrics", "groups"))
-    return Run(
+    return RunFiles(
         folder,
         config["async_generation_ratio"],
         config.get("max_reuse", 1),
@@ -204,7 +204,7 @@ def _summary(path: Path, damaged: list[str]) -> Row | None:
     return None
 
 
-def _database(folder: Path, damaged: list[str], notes: list[str]) -> Stored | None:
+def _database(folder: Path, damaged: list[str], notes: list[str]) -> DatabaseContents | None:
     try:
         identity, address = read_identity(folder), groups_address(folder)
     except ValueError as error:
@@ -235,12 +235,12 @@ def _other_run(connection: sqlite3.Connection, own: str) -> str | None:
     return theirs[0] if theirs is not None and theirs[0] != own else None
 
 
-def _stored(connection: sqlite3.Connection) -> Stored:
+def _stored(connection: sqlite3.Connection) -> DatabaseContents:
     columns = "id, prompt_uid, state, reason, step, start_version, lag"
     found = connection.execute(f"SELECT {columns} FROM groups").fetchall()
     reuses = set(connection.execute("SELECT group_id, step, lag FROM reuses"))
     names = ("prompt_uid", "status", "reason", "step", "start_version", "lag")
-    return Stored({group_id: dict(zip(names, values, strict=True)) for group_id, *values in found}, reuses)
+    return DatabaseContents({group_id: dict(zip(names, values, strict=True)) for group_id, *values in found}, reuses)
 
 
 def prefix(path: Path, size: int) -> list[Row]:

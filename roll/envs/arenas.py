@@ -20,7 +20,7 @@ KNOWN_ANSWERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Earned:
+class PlayerRewards:
     """Rewards of one player, or of the references."""
 
     values: Sequence[float | None]
@@ -39,9 +39,9 @@ class Earned:
 class Arena(Protocol):
     """Some tasks, and their rewards."""
 
-    async def earned(self, player: Player) -> Earned: ...
+    async def earned(self, player: Player) -> PlayerRewards: ...
 
-    async def references(self) -> Earned | None:
+    async def references(self) -> PlayerRewards | None:
         """Returns the rewards of oracle or reference answers; None: there are none."""
 
     async def repeats(self) -> bool:
@@ -83,7 +83,7 @@ class EnvArena:
     def draw(self, rng: random.Random) -> str:
         return str(self._sample(rng) if self._sample is not None else rng.choice(self.words or WORDS))
 
-    async def earned(self, player: Player) -> Earned:
+    async def earned(self, player: Player) -> PlayerRewards:
         episodes = [await self._episode(seed, player.begin(task)) for task, seed in enumerate(self._seeds)]
         if player.kind == CHANCE:
             self._drawn = episodes
@@ -95,7 +95,7 @@ class EnvArena:
             self.seconds.append(episode.steps_s / len(episode.turns))
         return episode
 
-    async def references(self) -> Earned | None:
+    async def references(self) -> PlayerRewards | None:
         oracle = getattr(self._env, "oracle_action", None)
         if oracle is None:
             return None
@@ -109,10 +109,10 @@ class EnvArena:
         self._env.close()
 
 
-def _of_episodes(episodes: Sequence[Episode], text: str) -> Earned:
+def _of_episodes(episodes: Sequence[Episode], text: str) -> PlayerRewards:
     values = [None if episode.error else episode.total_reward for episode in episodes]
     done = [] if any(episode.success is None for episode in episodes) else [episode.success is True for episode in episodes]
-    return Earned(values, [episode.error for episode in episodes if episode.error], text, done)
+    return PlayerRewards(values, [episode.error for episode in episodes if episode.error], text, done)
 
 
 class RewardArena:
@@ -133,7 +133,7 @@ class RewardArena:
             return rng.choice(self.known)
         return " ".join(rng.choices(self.words or WORDS, k=rng.randint(1, 30)))
 
-    async def earned(self, player: Player) -> Earned:
+    async def earned(self, player: Player) -> PlayerRewards:
         texts = [player.begin(task)(prompt.text) for task, prompt in enumerate(self._prompts)]
         samples = [_answer(prompt, text) for prompt, text in zip(self._prompts, texts, strict=True)]
         results = await self._judged(samples)
@@ -150,7 +150,7 @@ class RewardArena:
             self.seconds.append(time.perf_counter() - started)
         return results
 
-    async def references(self) -> Earned | None:
+    async def references(self) -> PlayerRewards | None:
         if not self.known:
             return None
         answers = [_answer(prompt, self._worker.solution(prompt.ground_truth) or "") for prompt in self._prompts]
@@ -166,5 +166,5 @@ def _answer(prompt: Prompt, text: str) -> Sample:
     return Sample(prompt, 0, [0] * tokens, [0.0] * tokens, [], "stop", response_text=text)
 
 
-def _of_results(results: Sequence[RewardResult], text: str) -> Earned:
-    return Earned([each.value for each in results], [each.error for each in results if each.error is not None], text)
+def _of_results(results: Sequence[RewardResult], text: str) -> PlayerRewards:
+    return PlayerRewards([each.value for each in results], [each.error for each in results if each.error is not None], text)

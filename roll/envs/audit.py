@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 
 from roll.core.data.sample import FULL_REWARD, Prompt, reaches
 from roll.core.rewards.worker import RewardWorker
-from roll.envs.arenas import Arena, Earned, EnvArena, RewardArena
+from roll.envs.arenas import Arena, EnvArena, PlayerRewards, RewardArena
 from roll.envs.elsewhere import asked
 from roll.graders.players import CHANCE, CLOCK, KINDS, SENSELESS, STOPPED, players
 
@@ -56,7 +56,7 @@ class AuditReport:
 
 async def audit(target: str, arena: Arena, tasks: int, seed: int, success_at: float | None) -> AuditReport:
     """`success_at`: the reward from which on a task is done; None: that is not asked."""
-    tried: dict[str, list[Earned]] = {}
+    tried: dict[str, list[PlayerRewards]] = {}
     for player in players(arena.known, arena.words, arena.draw, seed):
         tried.setdefault(player.kind, []).append(await arena.earned(player))
     references = await arena.references()
@@ -84,16 +84,16 @@ async def audit(target: str, arena: Arena, tasks: int, seed: int, success_at: fl
     )
 
 
-def _mean(earned: Earned) -> float:
+def _mean(earned: PlayerRewards) -> float:
     return fmean(earned.known) if earned.known else -math.inf
 
 
-def _line(earned: Earned) -> Line:
+def _line(earned: PlayerRewards) -> Line:
     known = earned.known or [0.0]
     return Line(fmean(known), max(known), len(earned.values) - len(earned.known), earned.text)
 
 
-def _accepted(references: Earned | None, success_at: float | None) -> float | None:
+def _accepted(references: PlayerRewards | None, success_at: float | None) -> float | None:
     if references is None or (success_at is None and not references.done):
         return None
     if success_at is None:
@@ -101,7 +101,7 @@ def _accepted(references: Earned | None, success_at: float | None) -> float | No
     return fmean(value is not None and reaches(value, success_at) for value in references.values)
 
 
-def _is_above(earned: Earned, other: Earned, top: float, luck: float = 0.0) -> bool:
+def _is_above(earned: PlayerRewards, other: PlayerRewards, top: float, luck: float = 0.0) -> bool:
     """True if it earns more than the other, beyond luck. `luck`: a standard error from elsewhere."""
     pairs = zip(earned.values, other.values, strict=True)
     gained = [one - another for one, another in pairs if one is not None and another is not None]
@@ -111,12 +111,12 @@ def _is_above(earned: Earned, other: Earned, top: float, luck: float = 0.0) -> b
     return fmean(gained) > max(SHARE * abs(top - _mean(other)), ERRORS * error, 1e-9)
 
 
-def _is_judged(earned: Earned) -> bool:
+def _is_judged(earned: PlayerRewards) -> bool:
     """True if half of the tasks have a reward."""
     return 2 * len(earned.known) >= len(earned.values)
 
 
-def _same(best: Mapping[str, Earned]) -> float | None:
+def _same(best: Mapping[str, PlayerRewards]) -> float | None:
     """The reward that everybody earns in every task; None: they do not earn the same, or some have no reward."""
     if not all(map(_is_judged, best.values())):
         return None
@@ -124,11 +124,11 @@ def _same(best: Mapping[str, Earned]) -> float | None:
     return everything.pop() if len(everything) == 1 else None
 
 
-def _top(best: Mapping[str, Earned]) -> float:
+def _top(best: Mapping[str, PlayerRewards]) -> float:
     return _mean(best[REFERENCE]) if REFERENCE in best else max(max(earned.known, default=-math.inf) for earned in best.values())
 
 
-def _paid(best: Mapping[str, Earned], senseless: Sequence[str], advice: str) -> Iterator[str]:
+def _paid(best: Mapping[str, PlayerRewards], senseless: Sequence[str], advice: str) -> Iterator[str]:
     chance, top = best[CHANCE], _top(best)
     if (same := _same(best)) is not None and (REFERENCE in best or same > 0):
         yield f"everybody earns {same:g}, whatever they write"
@@ -142,18 +142,18 @@ def _paid(best: Mapping[str, Earned], senseless: Sequence[str], advice: str) -> 
         yield f"pays for nonsense: {who}: {mean:.3g} on average{_against(best)}{advice if 'empty' in kinds else ''}"
 
 
-def _overpaid(best: Mapping[str, Earned], senseless: Sequence[str]) -> dict[str, Earned]:
+def _overpaid(best: Mapping[str, PlayerRewards], senseless: Sequence[str]) -> dict[str, PlayerRewards]:
     """The players that no reward should pay so much."""
     honest = max([best[CHANCE]] if "constant" in senseless else [best[CHANCE], best["constant"]], key=_mean)
     return {kind: best[kind] for kind in senseless if kind in best and _is_above(best[kind], honest, _top(best))}
 
 
-def _constant(best: Mapping[str, Earned]) -> dict[str, Earned]:
+def _constant(best: Mapping[str, PlayerRewards]) -> dict[str, PlayerRewards]:
     """The constant player, if it earns more than chance."""
     return {"constant": best["constant"]} if _is_above(best["constant"], best[CHANCE], _top(best)) else {}
 
 
-def _clock(tried: Mapping[str, Sequence[Earned]], best: Mapping[str, Earned]) -> Iterator[str]:
+def _clock(tried: Mapping[str, Sequence[PlayerRewards]], best: Mapping[str, PlayerRewards]) -> Iterator[str]:
     """Yields a problem if the clock pays: beyond luck, as all tasks are played within seconds, by the same draws."""
     means = [_mean(earned) for earned in tried[STOPPED] if earned.known]
     luck = stdev(means) if len(means) > 1 else 0.0
@@ -162,12 +162,12 @@ def _clock(tried: Mapping[str, Sequence[Earned]], best: Mapping[str, Earned]) ->
         yield f"depends on the clock: who watches it earns {_mean(best[CLOCK]):.3g} on average{_against(best)}"
 
 
-def _against(best: Mapping[str, Earned]) -> str:
+def _against(best: Mapping[str, PlayerRewards]) -> str:
     reference = f", the reference {_mean(best[REFERENCE]):.3g}" if REFERENCE in best else ""
     return f"; chance earns {_mean(best[CHANCE]):.3g}{reference}"
 
 
-def _references(references: Earned | None, success_at: float | None) -> Iterator[str]:
+def _references(references: PlayerRewards | None, success_at: float | None) -> Iterator[str]:
     accepted = _accepted(references, success_at)
     if accepted is not None and accepted < 0.5:
         yield _not_accepted(accepted, success_at)
@@ -177,7 +177,7 @@ def _not_accepted(accepted: float, success_at: float | None) -> str:
     return f"{1 - accepted:.0%} of the references are no success" + ("" if success_at is None else f" (less than {success_at:g})")
 
 
-def _notes(best: Mapping[str, Earned], references: Earned | None, success_at: float | None) -> Iterator[str]:
+def _notes(best: Mapping[str, PlayerRewards], references: PlayerRewards | None, success_at: float | None) -> Iterator[str]:
     accepted = _accepted(references, success_at)
     if references is None:
         nothing = ", and nobody earns anything" if _same(best) == 0 else ""
@@ -188,7 +188,7 @@ def _notes(best: Mapping[str, Earned], references: Earned | None, success_at: fl
         yield f"{CONSTANT_PAYS} {_mean(constant):.3g}, more than chance: {shown(constant.text)}"
 
 
-def _failures(best: Mapping[str, Earned]) -> Iterator[str]:
+def _failures(best: Mapping[str, PlayerRewards]) -> Iterator[str]:
     for kind, earned in best.items():
         if earned.failures:
             yield f"{kind}: {len(earned.failures)} of {len(earned.values)} tasks have no reward: {earned.failures[0]}"

@@ -29,7 +29,7 @@ from roll.core.workers.infer_interface import SamplingParams
 from roll.envs.env_manager import Environment
 from roll.envs.environment import Info, Observation, Results, Step
 from roll.envs.host import EnvHandle
-from roll.envs.turn_files import AGAIN, EPISODE, RowFile, TurnFiles, from_json, oldest, rows_of, to_json
+from roll.envs.turn_files import AGAIN, EPISODE, TurnFile, TurnFiles, from_json, oldest, rows_of, to_json
 
 REPLAYED = "turns_replayed"
 """Metric of an episode that has gone on: its turns that were taken from the record."""
@@ -52,7 +52,7 @@ class GroupTurns:
         self._path, self._calls, self._most, self._sampling = files.path(uid), files.calls, most_bytes, repr(sampling)
         self._rows: defaultdict[str, list[JsonObject]] = defaultdict(list)
         self._version = version
-        self._file: RowFile | None = None
+        self._file: TurnFile | None = None
         self._stopped = False
         self._in_order = asyncio.Lock()
 
@@ -97,7 +97,7 @@ class GroupTurns:
 
     def _write(self, row: JsonMapping) -> None:
         if self._file is None:
-            self._file = RowFile(self._path)
+            self._file = TurnFile(self._path)
         if self._file.size > self._most:
             raise OSError(f"{self._path} has more than {self._most:,} bytes")
         self._file.append(row)

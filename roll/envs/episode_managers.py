@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from roll.chat.conversation import Asked, Message, shown
+from roll.chat.conversation import ChatRequest, Message, shown
 from roll.chat.conversation_tree import ConversationTree, replied
 from roll.chat.samples import Outcome, episode_samples
 from roll.core.data.episode import AskPolicy, EpisodeTask, Response
@@ -78,7 +78,7 @@ class TrajEnvManager(EnvManager):
         while True:
             messages = self._told(messages, record, observation, info)
             tools = info.get("tools") or []
-            asked = Asked(messages=messages, tools=tools, reads_calls=bool(tools))
+            asked = ChatRequest(messages=messages, tools=tools, reads_calls=bool(tools))
             context = forest.context(asked)
             if len(context.ids) >= self.context:
                 if not forest.answers:

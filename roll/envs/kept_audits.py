@@ -23,9 +23,9 @@ from typing import Any
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.derived import derive
 from roll.core.configs.dotted_path import dotted_path
-from roll.core.configs.ppo import AUDITS
+from roll.core.configs.ppo import AUDITS, PPOConfig
 from roll.core.configs.problems import ConfigError, Problem
-from roll.core.configs.rlvr import RLVRConfig
+from roll.core.configs.worker import RewardConfig
 from roll.core.data.sample import Prompt
 from roll.core.data.untrusted import read_regular
 from roll.core.errors import PromptFileError
@@ -58,11 +58,11 @@ class Subject:
         return Path(AUDITS) / f"{_digest([json.dumps(self.settings, sort_keys=True, default=str)])}.json"
 
 
-def subjects(config: RLVRConfig | AgenticConfig) -> dict[str, Subject]:
-    """Returns the subjects by tag, or by domain."""
+def subjects(config: PPOConfig) -> dict[str, Subject]:
+    """Returns the subjects by tag, or by domain; none of a run on rows."""
     if isinstance(config, AgenticConfig):
         return {tag: _environment(config, tag) for tag in config.custom_envs}
-    return {domain: _reward(config, domain) for domain in config.rewards}
+    return {domain: _reward(config, domain, reward) for domain, reward in config.reward_configs.items()}
 
 
 def _environment(config: AgenticConfig, tag: str) -> Subject:
@@ -77,8 +77,7 @@ def _environment(config: AgenticConfig, tag: str) -> Subject:
     return Subject(key, env.env_type, settings, made_of, refused)
 
 
-def _reward(config: RLVRConfig, domain: str) -> Subject:
-    reward = config.rewards[domain]
+def _reward(config: PPOConfig, domain: str, reward: RewardConfig) -> Subject:
     code = reward.worker_cls if isinstance(reward.worker_cls, str) else dotted_path(reward.worker_cls)
     settings = {
         **{name: getattr(reward, name) for name in ("reward_args", "success_at")},
@@ -93,7 +92,7 @@ def _reward(config: RLVRConfig, domain: str) -> Subject:
     return Subject(f"rewards.{domain}", code, settings, made_of, refused)
 
 
-def prompts(config: RLVRConfig, domain: str, tasks: int) -> list[Prompt]:
+def prompts(config: PPOConfig, domain: str, tasks: int) -> list[Prompt]:
     """Returns so many prompts of the domain, evenly spread. Raises `ConfigError`."""
     return chosen_prompts(read_rows(config.actor_train.data_args, only_tag=domain), domain, derive(config).tag_to_domain, tasks)
 
@@ -163,7 +162,7 @@ def keep(subject: Subject, report: AuditReport) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptAudit:
     tasks: int
     problems: Sequence[str]
     notes: Sequence[str]
@@ -175,7 +174,7 @@ class Kept:
     """Texts of players that earn too much, by kind."""
 
 
-def kept(subject: Subject) -> Kept | None:
+def kept(subject: Subject) -> KeptAudit | None:
     """Returns None if there is no audit that can be read. Raises `ConfigError`."""
     try:
         told = json.loads(read_regular(subject.file, LARGEST))
@@ -187,10 +186,10 @@ def kept(subject: Subject) -> Kept | None:
         return None
     now = subject.made_of(tasks)
     changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
-    return Kept(tasks, problems, notes, changed, earned, exploits)
+    return KeptAudit(tasks, problems, notes, changed, earned, exploits)
 
 
-def refusals(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
+def refusals(config: PPOConfig) -> Iterator[Problem]:
     """Yields problems for which a run that requires audits does not start. Raises `ConfigError`."""
     without = []
     for name, subject in subjects(config).items() if config.explores else ():
@@ -207,13 +206,13 @@ def refusals(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
         yield Problem("audit", config.audit, f"there is no audit of {', '.join(without)}", FIX)
 
 
-def shown(config: RLVRConfig | AgenticConfig) -> dict[str, Mapping[str, object]]:
+def shown(config: PPOConfig) -> dict[str, Mapping[str, object]]:
     """The audits that are kept, by tag or by domain, for the page of the run. Raises `ConfigError`."""
     found = {name: None if each.refused else kept(each) for name, each in subjects(config).items()}
     return {name: asdict(each) for name, each in found.items() if each is not None}
 
 
-def remarks(config: RLVRConfig | AgenticConfig) -> Iterator[str]:
+def remarks(config: PPOConfig) -> Iterator[str]:
     """Yields the findings of kept audits. Raises `ConfigError`."""
     for name, subject in subjects(config).items() if Path(AUDITS).is_dir() else ():
         found: Any = None if subject.refused else kept(subject)

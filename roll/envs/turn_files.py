@@ -96,7 +96,7 @@ class TurnFiles:
             self._begun[unquote(path.stem)] = _first_versions(kept)
 
 
-class RowFile:
+class TurnFile:
     """A journal that one group writes. Each row is one write, and on record when the environment, or the program, hears of it."""
 
     def __init__(self, path: Path) -> None:

@@ -49,7 +49,7 @@ class FinalAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class BoxedAnswer:
     """An outermost \\boxed{...}, or \\fbox{...}."""
 
     start: int
@@ -73,16 +73,16 @@ def final_answer(response: str) -> FinalAnswer:
     return FinalAnswer([first_text] if first_text else [], outer[-1].content if outer else first_text, in_box=bool(outer))
 
 
-def boxes(text: str) -> list[Box]:
+def boxes(text: str) -> list[BoxedAnswer]:
     """The outermost boxes, in order. One that is never closed is left out."""
-    found: list[Box] = []
+    found: list[BoxedAnswer] = []
     position = unclosed = 0
     while unclosed < MOST_UNCLOSED and (opening := _BOX.search(text, position)):
         end = closing_brace(text, opening.end())
         if end is None:
             position, unclosed = opening.end(), unclosed + 1
         else:
-            found.append(Box(opening.start(), end + 1, text[opening.end() : end].strip()))
+            found.append(BoxedAnswer(opening.start(), end + 1, text[opening.end() : end].strip()))
             position = end + 1
     return found
 

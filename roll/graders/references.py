@@ -27,7 +27,7 @@ WRONG, MOST_WRONG = "I do not know.", 3
 
 
 @dataclass(frozen=True, slots=True)
-class Earned:
+class ReferenceRewards:
     """Rewards of some reference answers, one each, and of a response without a word."""
 
     values: list[float] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Earned:
         return [value for value in self.values if value >= (usual + nothing) / 2]
 
 
-def success_at(earned: Earned, chosen: float | None) -> float:
+def success_at(earned: ReferenceRewards, chosen: float | None) -> float:
     """Returns the reward from which on a response is a success. `chosen`: the user's own."""
     if chosen is not None:
         return chosen
@@ -66,7 +66,7 @@ def success_at(earned: Earned, chosen: float | None) -> float:
     return FULL_REWARD if isclose(least, FULL_REWARD, rel_tol=ROUNDING) else least
 
 
-def remark(domain: str, earned: Earned, chosen: float | None) -> str:
+def remark(domain: str, earned: ReferenceRewards, chosen: float | None) -> str:
     """Returns a note on the reward of a success; empty if the user chose it, or if it is 1."""
     at = success_at(earned, chosen)
     if chosen is not None or at == FULL_REWARD:
@@ -74,7 +74,7 @@ def remark(domain: str, earned: Earned, chosen: float | None) -> str:
     return f"rewards.{domain}: reference answers earn {at:g}, so a reward of {at:g} or more is a success (success_at)"
 
 
-def oddities(domain: str, earned: Earned, chosen: float | None) -> Iterator[str]:
+def oddities(domain: str, earned: ReferenceRewards, chosen: float | None) -> Iterator[str]:
     """Yields sentences; none if the reference answers earn the reward of a success, and all arguments are read."""
     for name, meant in earned.unread.items():
         yield f"rewards.{domain}.reward_args.{name}: nothing reads it while reference answers are judged; {meant}"
@@ -97,7 +97,7 @@ def oddities(domain: str, earned: Earned, chosen: float | None) -> Iterator[str]
         yield f"rewards.{domain}: reference answers earn {said}, and {missed} of {len(earned.values)} are no success; {counted}"
 
 
-def cut_off(domain: str, earned: Earned, tokens: Sequence[int], longest: int) -> Iterator[str]:
+def cut_off(domain: str, earned: ReferenceRewards, tokens: Sequence[int], longest: int) -> Iterator[str]:
     """`tokens`: of each reference answer. `longest`: response_length. Where references earn nothing they are no answers."""
     if earned.right and tokens and min(tokens) > longest:
         yield (
@@ -159,13 +159,13 @@ class Looked(dict[str, Any]):
         return {name: did_you_mean(name, wanted, "is it spelt right?") for name in sorted(super().keys() - self._asked)}
 
 
-def try_reward(reward: RewardConfig, prompts: Sequence[Prompt], policy: str = "") -> Earned:
+def try_reward(reward: RewardConfig, prompts: Sequence[Prompt], policy: str = "") -> ReferenceRewards:
     """Has the domain's worker judge the ground truths as if they were responses, and some that are wrong. `policy`: folder of the
     policy's model. Raises `ValueError` for a worker that cannot be made, and for a mistake in its code, such as an answer that is
     no finite number."""
     cls = worker_class(reward.worker_cls)
     if reward.models:  # this process is no place for a model
-        return Earned()
+        return ReferenceRewards()
     trial = _Trial(cls, reward, prompts, policy)
     with suppress(TimeoutError):  # a judge that is slow now may be faster when the run begins
         try_aside(trial.run, reward.timeout_s + cls.starts_within_s)
@@ -187,14 +187,14 @@ class _Trial:
         """The reason why an answer has no reward by the end."""
         self._arguments = Looked(reward.reward_args)
 
-    def earned(self) -> Earned:
+    def earned(self) -> ReferenceRewards:
         """Returns the earnings known so far."""
         values = [found for found in self._found.values() if isinstance(found, float)]
         failures = [_reason(found, self._late) for found in self._found.values() if isinstance(found, Exception)]
         unread = self._arguments.unread if values or isinstance(self._empty, float) else {}
         empty, failed = (None, _reason(self._empty, self._late)) if isinstance(self._empty, Exception) else (self._empty, "")
         wrong = [_reason(found, self._late) for found in self._wrong.values() if isinstance(found, Exception)]
-        return Earned(values, failures, empty, failed, len(self._wrong), wrong, unread)
+        return ReferenceRewards(values, failures, empty, failed, len(self._wrong), wrong, unread)
 
     async def run(self) -> None:
         with boundary(ValueError, "it cannot be made"):

@@ -120,7 +120,7 @@ def prompt_sharing(config: PPOConfig, worker: TrainingRole | ScoringConfig, opti
     """Returns the number of samples of one prompt, which is computed once; 1 where nothing can be promised: turns grow out of
     each other, several optimiser steps draw from all groups, and some models are computed a row for each sample."""
     packed = worker.model_args.attn_implementation == "sdpa" and not isinstance(worker.strategy_args.options, MegatronConfig)
-    return config.group_size if packed and optimiser_steps == 1 and not isinstance(config, AgenticConfig) else 1
+    return config.group_size if packed and optimiser_steps == 1 and not config.multi_turn else 1
 
 
 def _micro_batches(samples: int, group: int, budget: int, derived: Derived, parts: int) -> tuple[int, str]:
@@ -168,7 +168,7 @@ def _validation_rollouts(config: PPOConfig) -> dict[str, tuple[int, str]]:
     prompts = config.val_batch_size
     if prompts is None:
         return {}
-    each = {name: args.num_return_sequences or 1 for name, args in config.validation_sampling.items()}
+    each = config.validation_attempts
     return {name: (prompts * n, f"(val_batch_size {prompts:,} × {n})") for name, n in each.items()}
 
 

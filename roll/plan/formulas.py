@@ -140,7 +140,6 @@ def _kl(config: PPOConfig) -> str:
 
 def _advantage(config: PPOConfig, derived: Derived) -> Iterator[str]:
     """Yields the steps from rewards to advantages, in their order."""
-    rlvr = isinstance(config, RLVRConfig)
     yield from _normalised(config)
     if not config.uses_critic:
         yield _estimated(config)
@@ -155,11 +154,12 @@ def _advantage(config: PPOConfig, derived: Derived) -> Iterator[str]:
     if config.uses_critic:
         yield _estimated(config)
     elif config.gamma != 1:
-        yield f"discounted by {config.gamma:g} per {'token' if rlvr else 'turn'}"
+        yield f"discounted by {config.gamma:g} per {'turn' if config.multi_turn else 'token'}"
     if config.adv_estimator in WHITENED:
         yield "whitened over the tokens of the batch"
     elif config.whiten_advantages:
-        yield f"whitened over the tokens of {'each domain' if len(config.domain_weights) > 1 and rlvr else 'the batch'}"
+        by_domain = len(config.domain_weights) > 1 and not config.multi_turn
+        yield f"whitened over the tokens of {'each domain' if by_domain else 'the batch'}"
     if config.teachers and config.distillation.beta is None:
         weight, weights = teacher_weights(config)
         yield f"plus {weight}·(ℓ_T − {'ℓ_p' if derived.recompute_old_logprobs else 'ℓ_b'}) on each token{weights}"
@@ -192,13 +192,10 @@ def divergence_formula(config: PPOConfig) -> str:
 
 
 def _normalised(config: PPOConfig) -> Iterator[str]:
-    if isinstance(config, RLVRConfig):
-        mean, std, group = config.norm_mean_type, config.norm_std_type, "the group"
-    elif isinstance(config, AgenticConfig) and config.adv_estimator not in STEP_ESTIMATORS:
-        configured = config.reward_normalization
-        mean, std, group = configured.norm_mean_type, configured.norm_std_type, _GROUPINGS[configured.grouping]
-    else:
+    if config.adv_estimator in STEP_ESTIMATORS:
         return
+    mean, std = config.reward_scopes.values()
+    group = _GROUPINGS[config.reward_normalization.grouping] if isinstance(config, AgenticConfig) else "the group"
     over = {"group": group, "batch": "the batch", "running": "all so far"}
     if mean is not None:
         yield f"R − mean over {over[mean]}"
@@ -241,5 +238,5 @@ def _masks(config: PPOConfig) -> Iterator[str]:
         if config.difficulty_mask:
             low, high = config.difficulty_low_threshold, config.difficulty_high_threshold
             yield f"groups are left out unless {low:g} < mean reward < {high:g}"
-    if isinstance(config, AgenticConfig):
+    if config.multi_turn:
         yield "tokens of the environment are left out"

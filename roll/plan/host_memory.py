@@ -74,7 +74,7 @@ def _on_the_way(config: PPOConfig, engines: RolePlan, per_node: int, version: in
     """Each engine of an explorer fetches by itself; in one driver the buckets are those of the newest weights. Engines of other
     processes map one copy of a version until they flip, the trainer's if that is in memory files; hf_infer keeps it on its
     device."""
-    if config.mode == "explore":
+    if config.only_explores:
         count = -(-_most_on_a_node(engines.devices, per_node) * engines.data // len(engines.devices))
         yield Part("arriving weights", count * WINDOW * bucket, f"{WINDOW} buckets for each of {count} engines")
     if engine_of(engines.strategy).package and config.model_update_transport != BY_HANDLE:

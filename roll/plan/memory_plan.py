@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from roll.core.configs.arguments import CACHE_BYTES, EngineArguments, FSDP2Config, HFInferConfig
+from roll.core.configs.arguments import CACHE_BYTES, FSDP2Config, HFInferConfig
 from roll.core.configs.backend_arguments import DeepSpeedConfig, MegatronConfig
 from roll.core.configs.derived import Derived, adapter_updates, optimizer_batch_size
 from roll.core.configs.engines import ENGINES, engine_of
@@ -148,7 +148,7 @@ class RoleMemories:
             return RoleMemory(role.role, (*weights, *parts), self._prefill(model, element), weights[0].bytes)
         if engine.cpu_cache_variable and not self.accelerators:
             return self._cpu_engine(role, worker, model, element)
-        fp8, cache_fp8 = EngineArguments(worker.strategy_args.strategy_config).in_fp8
+        fp8, cache_fp8 = worker.strategy_args.engine.in_fp8
         (served,) = memory.engine_weights(model, element, shadow=False, tensor=role.tensor, fp8=fp8)
         given = worker.strategy_args.strategy_config
         asked = given.get(engine.share_argument)
@@ -189,7 +189,7 @@ class RoleMemories:
     def _cpu_engine(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
         """On a CPU vLLM's KV cache has room for all running requests, unless its size is given; a share of memory is not read."""
         given = worker.strategy_args.strategy_config
-        fp8, cache_fp8 = EngineArguments(given).in_fp8
+        fp8, cache_fp8 = worker.strategy_args.engine.in_fp8
         (weights,) = memory.engine_weights(model, element, shadow=False, tensor=role.tensor, fp8=fp8)
         each = model.shape.kv_bytes(1 if cache_fp8 else element)
         requests, length = self.derived.requests_per_engine, self.derived.sequence_length

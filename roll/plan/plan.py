@@ -15,7 +15,6 @@ from roll.core.configs.engines import engine_of, engines_that
 from roll.core.configs.losses import anchor_of
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.redact import redact_text
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.rows import WarmStartConfig
 from roll.core.configs.staleness import deepest_pipeline
 from roll.core.configs.worker import TEACHERS
@@ -123,12 +122,11 @@ def make_plan(
 def _loss(config: PPOConfig, derived: Derived) -> LossFormula:
     if isinstance(config, RowsConfig):
         return rows_formula(config)
-    pairs = config.online_pairs if isinstance(config, RLVRConfig) else None
-    return loss_formula(config, derived) if pairs is None else pair_formula(pairs)
+    return loss_formula(config, derived) if config.pair_loss is None else pair_formula(config.pair_loss)
 
 
 def _quantities(config: PPOConfig, derived: Derived, data_parallel: int) -> list[Quantity]:
-    if not isinstance(config, RowsConfig):
+    if not config.from_rows:
         return quantities(config, derived, data_parallel)
     return [Quantity("pipeline steps", None, config.max_steps, "max_steps"), *rows_of_step(config)]
 
@@ -273,7 +271,7 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
         yield from turn_bytes.note(config, derived.sequence_length)
     if config.warm_start is not None and config.warm_steps:
         yield _warm_start(config, config.warm_start)
-    if isinstance(config, RLVRConfig) and (unshared := [name for name in config.rewards if name not in derived.domain_shares]):
+    if unshared := [name for name in config.reward_configs if name not in derived.domain_shares]:
         yield f"no prompt of {', '.join(unshared)} is trained: domain_interleave_probs gives no share"
     if config.uses_critic:
         clip = "" if config.value_clip is None else f", the larger of V and V limited to V_old ± {config.value_clip:g}"
@@ -320,7 +318,7 @@ def _recorded(config: PPOConfig, derived: Derived) -> Iterator[str]:
     if config.rollout_log_per_step != "all" or config.mode == "replay":
         return
     samples = config.rollouts_per_step * config.samples_per_rollout
-    prompts = config.groups_per_step if isinstance(config, RLVRConfig) else samples
+    prompts = samples if config.multi_turn else config.groups_per_step
     contexts = prompts * max(derived.sequence_length - derived.max_new_tokens, 0)
     most = samples * (RECORDED_SAMPLE + derived.max_new_tokens * RECORDED_TOKEN) + contexts * RECORDED_CONTEXT
     limit = f"{config.rollout_log_limit_gb:g} GB in all" if config.rollout_log_limit_gb else "no limit"

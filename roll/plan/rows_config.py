@@ -3,18 +3,18 @@ generated."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass
+from typing import ClassVar
 
 from roll.core.configs.arguments import DataArguments, GeneratingArguments
 from roll.core.configs.derived import optimizer_batch_size
 from roll.core.configs.fields import Bounds, option
 from roll.core.configs.losses import LossAggregation
-from roll.core.configs.ppo import MAIN_SET, Lengths, PPOConfig
-from roll.core.configs.rows import ColumnsConfig, DPOKeysConfig, LossOn, SFTKeysConfig
+from roll.core.configs.ppo import MAIN_SET, PPOConfig, set_key
+from roll.core.configs.rows import ColumnsConfig, DPOKeysConfig, LossOn, PairLossConfig, SFTKeysConfig
+from roll.core.configs.sizes import Lengths
 from roll.core.configs.worker import RoleConfig
 
 
@@ -60,10 +60,6 @@ class RowsConfig(PPOConfig, ABC):
         return False
 
     @property
-    def pg_variant(self) -> str:
-        return "roll.topologies.rows.row_losses.likelihood"
-
-    @property
     def has_engines(self) -> bool:
         """Returns True if the policy answers questions of evaluated rows."""
         return bool(self.validation_sampling)
@@ -85,11 +81,9 @@ class RowsConfig(PPOConfig, ABC):
         """A row counts once, a pair too: a step is one optimiser step."""
         return self.groups_per_step
 
-    def in_steps(self, rows: int) -> Self:
-        """Returns a copy with `max_steps` in place of `total_epochs`, if that is given."""
-        if self.total_epochs is None:
-            return self
-        return replace(self, max_steps=math.floor(self.total_epochs * rows / self.groups_per_step + 1e-9), total_epochs=None)
+    @property
+    def epochs(self) -> float | None:
+        return self.total_epochs
 
     def lengths(self) -> Lengths:
         """Returns the lengths. Raises `ValueError` if sequence_length is not given."""
@@ -108,6 +102,10 @@ class RowsConfig(PPOConfig, ABC):
     @property
     def validations(self) -> dict[str, RowSetConfig]:
         return ({MAIN_SET: self.validation} if self.validation else {}) | self.validation_sets
+
+    @property
+    def data_sources(self) -> dict[str, DataArguments]:
+        return super().data_sources | {set_key(name): each.data_args for name, each in self.validations.items()}
 
     @property
     def validation_sampling(self) -> dict[str, GeneratingArguments]:
@@ -143,9 +141,5 @@ class DPOConfig(RowsConfig):
         return self.dpo
 
     @property
-    def trains_pairs(self) -> bool:
-        return True
-
-    @property
-    def uses_reference(self) -> bool:
-        return self.dpo.loss != "simpo"
+    def pair_loss(self) -> PairLossConfig:
+        return self.dpo

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.rows import PairLossConfig
 from roll.plan.counts import Quantity
 from roll.plan.formulas import AGGREGATIONS, LossFormula, divergence_formula, teacher_weights
-from roll.plan.rows_config import DPOConfig, RowsConfig
+from roll.plan.rows_config import RowsConfig
 
 _TOKENS = {
     "assistant": "the assistant's turns, with what ends each, are trained",
@@ -18,8 +19,8 @@ _TOKENS = {
 
 
 def rows_formula(config: RowsConfig) -> LossFormula:
-    if isinstance(config, DPOConfig):
-        return pair_formula(config.dpo)
+    if config.pair_loss is not None:
+        return pair_formula(config.pair_loss)
     mean, trained = AGGREGATIONS[config.loss_agg_mode], _TOKENS[config.loss_on]
     plain = LossFormula("mean(L_t)", "−ℓ", "none", "", "", mean, "", "", "", trained)
     if not config.teachers:
@@ -40,12 +41,17 @@ def pair_formula(keys: PairLossConfig) -> LossFormula:
     return LossFormula("mean(L)", f"{loss}, {h}", "none", "", "", "mean over pairs", "", "", "", "")
 
 
-def rows_of_step(config: RowsConfig) -> Iterator[Quantity]:
+def rows_of_step(config: PPOConfig) -> Iterator[Quantity]:
     training, steps, rows = config.actor_train.training_args, config.max_steps, config.groups_per_step
-    ranks, name = config.actor_train.data_parallel_size, "pairs" if isinstance(config, DPOConfig) else "rows"
+    ranks, pairs = config.actor_train.data_parallel_size, config.pair_loss is not None
     each, accumulated = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    yield Quantity(name, rows, rows * steps, f"{each:,} × {accumulated:,} × {ranks:,} data-parallel, one optimiser step")
-    samples, longest = rows * (2 if isinstance(config, DPOConfig) else 1), config.lengths().sequence
+    yield Quantity(
+        "pairs" if pairs else "rows",
+        rows,
+        rows * steps,
+        f"{each:,} × {accumulated:,} × {ranks:,} data-parallel, one optimiser step",
+    )
+    samples, longest = rows * (1 + pairs), config.lengths().sequence
     tokens = samples * longest
     yield Quantity("tokens", tokens, tokens * steps, f"{samples:,} × sequence_length {longest:,}", at_most=True)
 

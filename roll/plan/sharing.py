@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from roll.core.configs.arguments import EngineArguments
 from roll.core.configs.derived import derive
 from roll.core.configs.engines import engine_of
 from roll.core.configs.ppo import PPOConfig
@@ -84,7 +83,7 @@ def _bytes(config: PPOConfig, models: Mapping[str, Model | str], device_bytes: i
     assert not isinstance(model, str)
     if not engine_of(plan.strategy).share_argument:
         return device_bytes - most - CONTEXT, memories["actor_infer"].awake
-    fp8, cache_fp8 = EngineArguments(config.actor_infer.strategy_args.strategy_config).in_fp8
+    fp8, cache_fp8 = config.actor_infer.strategy_args.engine.in_fp8
     (weights,) = memory.engine_weights(model, element, shadow=False, tensor=plan.tensor, fp8=fp8)
     requests = -(-derived.requests_per_engine // LEAST_REQUESTS)
     cache = memory.kv_cache(model, requests, derived.sequence_length, 1 if cache_fp8 else element)

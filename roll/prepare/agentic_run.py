@@ -295,7 +295,7 @@ class AgenticRun(Run):
         files = TurnFiles(prepared.run_dir)
         if prepared.continues:
             files.forget_after(prepared.first_version)
-        elif config.mode == "both":
+        elif config.has_both_sides:
             files.clear()
         return AgenticExplorer(exploration, config, sampling, coordinators, prepared.source, files)
 

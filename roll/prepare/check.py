@@ -11,7 +11,6 @@ from roll.core.configs.arguments import CACHE_BYTES, StrategyArguments
 from roll.core.configs.engines import ENGINES, engine_of
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Problem
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.sizes import BYTES, GIB
 from roll.core.distributed.machine import Machine
 from roll.core.errors import PromptFileError
@@ -93,7 +92,7 @@ def with_transport_here(config: C) -> C:
     """Decides `model_update_transport: auto`. A run that joins no Ray cluster has all its workers on this machine."""
     if config.model_update_transport != "auto":
         return config
-    here = config.mode == "both" and config.num_nodes == 1 and os.environ.get("RAY_ADDRESS", "local") == "local"
+    here = config.has_both_sides and config.num_nodes == 1 and os.environ.get("RAY_ADDRESS", "local") == "local"
     return replace(config, model_update_transport="ipc" if here else "object_store")
 
 
@@ -110,7 +109,7 @@ def _with_cache_of_environment(config: PPOConfig) -> PPOConfig:
 
 def _in_steps(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
     """Returns the configuration with the steps of its epochs, if its prompts are here."""
-    if not isinstance(config, RLVRConfig) or config.total_epochs is None or config.only_evaluates:
+    if config.epochs is None or config.from_rows or config.only_evaluates:
         return config, []
     data = config.actor_train.data_args
     try:
@@ -118,7 +117,7 @@ def _in_steps(config: PPOConfig) -> tuple[PPOConfig, list[str]]:
     except PromptFileError as error:
         return config, [f"{error}: the number of steps is not known"]
     counted = f"{prompts:,} rows, those that prompt_length leaves out included"
-    return config.in_steps(prompts), [f"total_epochs {config.total_epochs:g}: the steps are those of {counted}"]
+    return config.in_steps(prompts), [f"total_epochs {config.epochs:g}: the steps are those of {counted}"]
 
 
 def _model(folder: str) -> tuple[Model | str, list[str]]:

@@ -26,7 +26,7 @@ def with_default_devices(config: C, accelerators: int) -> C:
         given: Any = {name: replace(role, device_mapping=devices) for name, role in roles.items() if role.device_mapping is None}
         taught = {name: given.pop(f"{TEACHERS}{name}", teacher) for name, teacher in config.teachers.items()}
         return replace(config, **given, teachers=taught)
-    if config.mode != "both" or config.num_nodes != 1 or roles.keys() != {"actor_train", "actor_infer"}:
+    if not config.has_both_sides or config.num_nodes != 1 or roles.keys() != {"actor_train", "actor_infer"}:
         return config
     if any(role.device_mapping is not None for role in roles.values()):
         return config

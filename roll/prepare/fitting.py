@@ -84,7 +84,7 @@ class OpenedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class FittedLengths:
     prompt: int
     response: int
 
@@ -113,7 +113,7 @@ def opened(model: str, key: str) -> OpenedModel:
 
 def lengths(
     model: OpenedModel, rows: Sequence[Mapping[str, Any]], columns: Mapping[str, object], template: Template, key: str
-) -> Lengths:
+) -> FittedLengths:
     """Returns the lengths that fit the rows. `columns`: of `data_args`. Raises `ConfigError` that names `key`."""
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as file:
         file.write(as_lines(rows[:MOST_ROWS], key))
@@ -125,14 +125,14 @@ def lengths(
             raise ConfigError([Problem(key, "rows", str(error).replace(file.name, "row"), "mend the row")]) from None
 
 
-def measured(model: OpenedModel, rows: Sequence[PromptRow], template: Template) -> Lengths:
+def measured(model: OpenedModel, rows: Sequence[PromptRow], template: Template) -> FittedLengths:
     """Returns the lengths that fit the rows, and the model. Raises `ValueError`."""
     from roll.prompts.chat_template import encode, render
 
     prompts = encode(render(rows, model.tokenizer, template), model.tokenizer, template)
     answers = encode([row.ground_truth or "-" for row in rows], model.tokenizer, "native")
     prompt = min(_up(max(map(len, prompts))), model.context // 2)
-    return Lengths(prompt, min(max(RESPONSE_LENGTH, _up(2 * max(map(len, answers)))), model.context - prompt))
+    return FittedLengths(prompt, min(max(RESPONSE_LENGTH, _up(2 * max(map(len, answers)))), model.context - prompt))
 
 
 def usual_columns(row: Mapping[str, Any], key: str, value: object) -> dict[str, str]:

@@ -6,7 +6,6 @@ from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.plain import to_mapping
 from roll.core.configs.ppo import PPOConfig
 from roll.core.distributed.backend import Backend
@@ -98,7 +97,7 @@ def run_observers(prepared: Prepared, inventory: Inventory, backend: Backend) ->
         alarms = Alarms(config.alarms if config.trains else (), run_dir, display)
         adviser = [] if config.from_rows else [Adviser(config, inventory.kind, not backend.isolated, curves)]
         reports += [tags, *adviser, alarms]
-    if isinstance(config, AgenticConfig) and config.mode == "both":
+    if config.multi_turn and config.has_both_sides:
         reports.append(KeptTurns(run_dir, prepared.checkpoints, config.save_steps))
     retention = Retention(prepared.checkpoints, best)
     receivers = tuple(receivers_of(config.on_event)) if is_watched(config) and not config.only_explores else ()
@@ -110,7 +109,7 @@ def _watch(prepared: Prepared, warnings: Warnings) -> Iterator[RewardWatch]:
     """Yields the watch over a run's rollouts. Before the warnings: at the end it adds its last findings."""
     config = prepared.config
     if config.reward_watch is not None and is_watched(config):
-        is_written = config.mode == "both" and config.rollout_log_per_step != 0
+        is_written = config.has_both_sides and config.rollout_log_per_step != 0
         yield RewardWatch(config.reward_watch, warnings, prepared.run_dir, is_written, prepared.lock)
 
 

@@ -22,7 +22,6 @@ from roll.core.configs.plain import to_mapping
 from roll.core.configs.ppo import AUDITED, AUDITS, PPOConfig
 from roll.core.configs.problems import Collector, ConfigError, Problem
 from roll.core.configs.redact import visible
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.distributed.backend import Backend
 from roll.core.distributed.device_locks import claimed
 from roll.core.distributed.devices import Inventory
@@ -271,9 +270,7 @@ def _who(config: PPOConfig) -> str:
 
 def _devices_named(config: PPOConfig) -> list[int]:
     """Returns the devices of all roles, and of models that judge; none where they cannot be read, which is an error soon."""
-    judging = (
-        [each for reward in config.rewards.values() for each in reward.models.values()] if isinstance(config, RLVRConfig) else []
-    )
+    judging = [each for reward in config.reward_configs.values() for each in reward.models.values()]
     with suppress(ValueError):
         return sorted({device for each in (*config.roles().values(), *judging) for device in each.devices})
     return []

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from roll.core.algorithms.policy_loss import traits_of
+from roll.core.algorithms.policy_loss import prepare_of, traits_of
 from roll.core.configs.backend_arguments import MegatronConfig
 from roll.core.configs.derived import Derived, derive
 from roll.core.configs.dotted_path import Code, import_object
@@ -24,6 +24,7 @@ from roll.core.distributed.machine import this_machine
 from roll.core.errors import boundary
 from roll.core.groups.filters import GroupFilter
 from roll.core.groups.groups import Groups
+from roll.core.groups.memory_groups import MemoryGroups
 from roll.core.groups.parts import GroupParts
 from roll.core.groups.tasks import TaskSource
 from roll.core.pipeline.prepared import EvaluatedModel, GroupsDatabase
@@ -33,6 +34,7 @@ from roll.core.record.run_identity import RunIdentity
 from roll.core.record.validation import ValidationSet
 from roll.core.weights.folder_files import CONFIG
 from roll.core.workers.infer_interface import sampling_params
+from roll.plan.contract import contract
 from roll.plan.rules.addresses import FREE, listening_at
 from roll.plan.rules.doubts import doubts
 from roll.plan.rules.teacher_rules import engine_teachers
@@ -191,11 +193,11 @@ class Preparation:
         """Returns the maker of groups that are in memory."""
         config = self.config
         if config.mode != "replay":
-            return Groups
+            return MemoryGroups
         chosen = filters if config.replay.filtered else {}
         first = self.checkpoint.step if self.checkpoint is not None else 0
         fix = "the folder of a run with rollout_log_per_step: all, and steps that it has recorded"
-        return self.collect("replay.run", config.replay.run, partial(recorded_groups, config, first, chosen), fix) or Groups
+        return self.collect("replay.run", config.replay.run, partial(recorded_groups, config, first, chosen), fix) or MemoryGroups
 
     def _check_listeners(self) -> None:
         """Checks the receivers of the run's reports outside."""
@@ -218,11 +220,11 @@ class Preparation:
 
     def common(self, source: TaskSource, filters: dict[str, GroupFilter]) -> dict[str, Any]:
         """Returns the fields of `Prepared`. Raises `ConfigError` with every problem found."""
-        config, contract = self.config, self.config.contract()
+        config, agreed = self.config, contract(self.config)
         if config.groups_address is not None:
-            contract |= self.models.contract(config.actor_infer.generating_args) if self.tokenizer is not None else {}
+            agreed |= self.models.contract(config.actor_infer.generating_args) if self.tokenizer is not None else {}
             own = self.checkpoint is not None and self.checkpoint.is_of(self.run_dir)
-            check = partial(check_database, config, contract, self._identity, self.checkpoint, own)
+            check = partial(check_database, config, agreed, self._identity, self.checkpoint, own)
             self.collect("groups_database", config.groups_database, check, "pip install sqlalchemy watchfiles")
         groups = self._groups(filters)
         self._try_teachers()
@@ -236,7 +238,7 @@ class Preparation:
             "tokenizer": self.tokenizer,
             "ends": self.models.ends,
             "known": self.models.known,
-            "contract": contract,
+            "contract": agreed,
             "source": source,
             "beginning": source.cursor(),
             "filters": filters,
@@ -310,10 +312,10 @@ def _one_process(config: PPOConfig) -> Iterator[Problem]:
 
 def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
     spec = loss_spec(config, derived)
-    needs = traits_of(try_policy_loss(spec.pg_variant, spec.args))
-    if needs.needs_proximal and not derived.recompute_old_logprobs:
+    loss = try_policy_loss(spec.pg_variant, spec.args)
+    if traits_of(loss).needs_proximal and not derived.recompute_old_logprobs:
         raise ValueError("it needs the log-probs of the step's first weights: write old_logprobs: recompute")
-    if needs.prepare is not None and config.train_on_arrival:
+    if prepare_of(loss) is not None and config.train_on_arrival:
         raise ValueError("it looks at a whole batch before it is trained: write train_on_arrival: false")
 
 

@@ -82,7 +82,7 @@ def replayed(
     own = ReplayConfig(run=str(run_dir.absolute()), until=until, without=sorted(without), filtered=filtered)
     chosen |= {"replay": own}
     chosen |= {"member_timeout": PPOConfig.member_timeout}
-    if isinstance(config, RLVRConfig):
+    if config.epochs is not None:
         chosen |= {"total_epochs": None}
     return replace(config, **chosen)
 

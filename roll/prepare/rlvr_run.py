@@ -14,13 +14,12 @@ from pathlib import Path
 
 from roll.chat.dialogue import Dialogue
 from roll.chat.own_rollouts import OwnRollouts, call_problems
-from roll.chat.session import Limits
+from roll.chat.session import SessionLimits
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.dotted_path import Code, import_object
 from roll.core.configs.ppo import set_key
 from roll.core.configs.problems import Collector, ConfigError, Note, Problem
 from roll.core.configs.rlvr import RLVRConfig
-from roll.core.data.pass_rates import PassRates
 from roll.core.distributed.backend import Backend, WorkerSpec
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.devices import Inventory
@@ -43,7 +42,7 @@ from roll.core.trainer.advantages import Advantages, RLVRAdvantages
 from roll.core.workers.infer_interface import sampling_params
 from roll.graders.references import (
     TRIED,
-    Earned,
+    ReferenceRewards,
     cut_off,
     no_full_marks,
     oddities,
@@ -60,6 +59,7 @@ from roll.prepare.reward_specs import reward_specs
 from roll.prepare.row_sets import folder_of_rows, with_rows_first
 from roll.prompts.chat_template import encode
 from roll.prompts.hints import beyond_engines, beyond_teachers, hints_of
+from roll.prompts.pass_rates import PassRates
 from roll.prompts.prompt_file import announced, read_rows
 from roll.prompts.prompt_source import PromptSource, tokenize_prompts
 from roll.prompts.stored_rows import RowFile, StoredRows, TokenizedRow
@@ -98,7 +98,7 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
         filters = group_filters(config, collect) if config.replay.filtered else {}
         return RLVRPrepared(**shared.common(NoTasks(config.seed), filters), validation=[], skipped={}, success_at={})
     data = config.actor_train.data_args
-    read, skipped = _prompts("actor_train", data, shared, collect)
+    read, skipped = _prompts(config, "actor_train", data, shared)
     train = {domain: rows for domain, rows in read.by_domain().items() if domain in derived.domain_shares}
     usable = sum(map(len, train.values()))
     if usable < len(read):
@@ -156,14 +156,14 @@ def _validation(config: RLVRConfig, shared: Preparation) -> tuple[list[Validatio
     so far."""
     rows, skipped = dict[str, StoredRows](), dict[str, int]()
     for name, each in config.validations.items():
-        read, left_out = _prompts(set_key(name), each.data_args, shared, shared.collect)
+        read, left_out = _prompts(config, set_key(name), each.data_args, shared)
         rows[name] = read.rows
         skipped |= {f"{name}: {reason}": count for reason, count in left_out.items()}
     shared.collect.raise_if_any()
     sets = []
-    for name, args in config.validation_sampling.items():
+    for name, attempts in config.validation_attempts.items():
         prompts = [replace(row.prompt(0), uid=f"{name}/{i}") for i, row in enumerate(rows[name][: config.val_batch_size])]
-        sets.append(shared.validation_set(name, prompts, args.num_return_sequences or 1))
+        sets.append(shared.validation_set(name, prompts, attempts))
     return sets, skipped
 
 
@@ -189,7 +189,9 @@ def _try_rewards(
             shared.collect.add(unasked(domain, reward))
         fix = "mend its code: a reward takes a sample and returns a number, or (number, {part: number})"
         trial = partial(try_reward, reward, prompts, policy)
-        earned = (shared.collect(f"rewards.{domain}.worker_cls", reward.worker_cls, trial, fix) if prompts else None) or Earned()
+        earned = (
+            shared.collect(f"rewards.{domain}.worker_cls", reward.worker_cls, trial, fix) if prompts else None
+        ) or ReferenceRewards()
         found[domain] = success_at(earned, reward.success_at)
         shared.remarks += [line for line in (remark(domain, earned, reward.success_at),) if line]
         shared.warnings += oddities(domain, earned, reward.success_at)
@@ -211,14 +213,12 @@ def _count_epochs(config: RLVRConfig, prompts: int, shared: Preparation) -> None
     shared.settle(in_steps)
 
 
-def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Collector) -> tuple[RowFile, dict[str, int]]:
+def _prompts(config: RLVRConfig, role: str, data: DataArguments, shared: Preparation) -> tuple[RowFile, dict[str, int]]:
     """Returns the usable prompts, on the disk of the run's folder, and the numbers of the others, by reason."""
     key = f"{role}.data_args.{'file_name' if data.path is None else 'path'}"
     value = data.file_name if data.path is None else data.path
-    tokenizer, derived = shared.tokenizer, shared.derived
+    tokenizer, derived, collect = shared.tokenizer, shared.derived, shared.collect
     only_tag = next(iter(derived.tag_to_domain)) if len(derived.tag_to_domain) == 1 else None
-    assert isinstance(shared.config, RLVRConfig)
-    config = shared.config
     told = {domain for domain, reward in config.rewards.items() if reward.reward_model is not None or config.rollout is not None}
     folder = folder_of_rows(shared.run_dir)
 
@@ -252,7 +252,7 @@ def _prompts(role: str, data: DataArguments, shared: Preparation, collect: Colle
 def group_filters(config: RLVRConfig, collect: Collector) -> dict[str, GroupFilter]:
     """Returns filters by domain; of those that have one."""
     found = {domain: _filter(config, domain, collect) for domain in config.rewards}
-    if config.trains_pairs:
+    if config.online_pairs is not None:
         found = {domain: with_pair(group_filter) for domain, group_filter in found.items()}
     return {domain: group_filter for domain, group_filter in found.items() if group_filter is not None}
 
@@ -310,7 +310,7 @@ class RLVRRun(Run):
         sampling = sampling_params(generating, derived.max_new_tokens, prepared.ends, *asked)
         own = None
         if config.rollout is not None:
-            limits = Limits(derived.sequence_length, derived.max_new_tokens, config.rollout.max_calls)
+            limits = SessionLimits(derived.sequence_length, derived.max_new_tokens, config.rollout.max_calls)
             own = OwnRollouts(config.rollout, Dialogue(tokenizer, "native", prepared.known), limits)
         return RLVRExplorer(exploration, config, derived, sampling, prepared.source, prepared.skipped, client, rewards, own)
 

@@ -107,7 +107,7 @@ class RowsRun(Run):
 
     @staticmethod
     def advantages(config: RowsConfig) -> RowWeights:
-        return PairWeights(config, config.dpo) if isinstance(config, DPOConfig) else RowWeights(config)
+        return RowWeights(config) if config.pair_loss is None else PairWeights(config, config.pair_loss)
 
     @staticmethod
     def rollouts(config: RowsConfig, explorer: Any) -> list[AnyStage]:

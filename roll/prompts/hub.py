@@ -18,10 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from roll.core.configs.arguments import DataArguments
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import ConfigError, Problem
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.worker import TEACHERS, RewardConfig, WorkerConfig
 from roll.core.errors import boundary
 
@@ -54,10 +52,7 @@ def hub_names(config: PPOConfig) -> Iterator[tuple[str, str]]:
 
 def asks_the_hub(config: PPOConfig) -> bool:
     """True if the configuration names something that may have to be fetched."""
-    data: list[DataArguments] = [config.actor_train.data_args]
-    if isinstance(config, RLVRConfig):
-        data += [each.data_args for each in config.validations.values()]
-    return any(hub_names(config)) or any(each.path is not None for each in data)
+    return any(hub_names(config)) or any(data.path is not None for data in config.data_sources.values())
 
 
 def with_fetched_models(config: C) -> C:
@@ -74,8 +69,8 @@ def with_fetched_models(config: C) -> C:
     roles = {name: role for name, role in config.roles().items() if not name.startswith(TEACHERS)}
     changed |= {name: _with_folder(role, folders) for name, role in roles.items()}
     changed["teachers"] = {name: _with_folder(teacher, folders) for name, teacher in config.teachers.items()}
-    if isinstance(config, RLVRConfig):
-        changed["rewards"] = {domain: _with_folders(reward, folders) for domain, reward in config.rewards.items()}
+    if config.reward_configs:
+        changed["rewards"] = {domain: _with_folders(reward, folders) for domain, reward in config.reward_configs.items()}
     return replace(config, **changed) if folders else config
 
 

@@ -25,7 +25,6 @@ import numpy as np
 
 from roll.core.configs.arguments import CurriculumConfig, Template
 from roll.core.data.numbers import read_number
-from roll.core.data.pass_rates import PassRates
 from roll.core.data.sample import Prompt, SampleGroup, begun_answer
 from roll.core.data.seeding import derive_seed
 from roll.core.data.untrusted import described
@@ -34,6 +33,7 @@ from roll.prompts.chat_template import Renderer, conversation, encode
 from roll.prompts.hints import Hint
 from roll.prompts.image_marks import marked
 from roll.prompts.image_reader import StoredImage
+from roll.prompts.pass_rates import PassRates
 from roll.prompts.prompt_file import PromptRow
 from roll.prompts.stored_rows import ANSWERS, Positions, RowFile, TokenizedRow, digest
 

@@ -14,20 +14,20 @@ OVERTAKEN = 2
 side, and one may have died."""
 
 
-class Scored(NamedTuple):
+class ScoredStep(NamedTuple):
     step: int
     value: float
 
 
-def ranked(values: Mapping[int, float], mode: Mode) -> list[Scored]:
+def ranked(values: Mapping[int, float], mode: Mode) -> list[ScoredStep]:
     """Returns the finite values, the best first; of equal ones the earlier."""
     sign = -1 if mode == "max" else 1
     return sorted(
-        (Scored(*each) for each in values.items() if isfinite(each[1])), key=lambda each: (sign * each.value, each.step)
+        (ScoredStep(*each) for each in values.items() if isfinite(each[1])), key=lambda each: (sign * each.value, each.step)
     )
 
 
-def kept(values: Mapping[int, float], mode: Mode, count: int, steps: Collection[int]) -> list[Scored]:
+def kept(values: Mapping[int, float], mode: Mode, count: int, steps: Collection[int]) -> list[ScoredStep]:
     """Returns the `count` best of `steps`, which have a checkpoint, the best first."""
     return [each for each in ranked(values, mode) if each.step in steps][:count]
 
@@ -38,13 +38,13 @@ def awaited(due: Iterable[int], judged: Collection[int]) -> set[int]:
 
 
 class Waiting(NamedTuple):
-    best: Scored | None
+    best: ScoredStep | None
     """The last value that was a gain."""
     since: int
     """Values since then."""
 
 
-def waiting(values: Iterable[Scored], mode: Mode, least: float) -> Waiting:
+def waiting(values: Iterable[ScoredStep], mode: Mode, least: float) -> Waiting:
     """Returns how long there has been no gain. The first finite value is one; NaN never is."""
     best, since, sign = None, 0, 1 if mode == "max" else -1
     for each in values:
@@ -66,9 +66,9 @@ class Best(NamedTuple):
     last_step: int
     """The last step that was validated."""
     last_value: float
-    kept: list[Scored]
+    kept: list[ScoredStep]
     """All checkpoints that stay for their value."""
-    better: Scored | None
+    better: ScoredStep | None
     """A better step that has no checkpoint, as the model before training has none."""
 
     def plain(self) -> dict[str, Any]:

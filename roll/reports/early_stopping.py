@@ -9,7 +9,7 @@ from roll.core.configs.sizes import compact, counted
 from roll.core.configs.watching import EarlyStoppingConfig
 from roll.core.record.callbacks import MetricsRow, Summary
 from roll.core.record.run_progress import RunProgress
-from roll.reports.best_steps import Scored, waiting
+from roll.reports.best_steps import ScoredStep, waiting
 from roll.reports.rows import OfRows
 
 
@@ -19,12 +19,12 @@ class EarlyStopping(OfRows):
         self.clear()
 
     def clear(self) -> None:
-        self._values: list[Scored] = []
+        self._values: list[ScoredStep] = []
 
     def add(self, step: int, row: MetricsRow) -> None:
         """In a row of metrics.jsonl a value that is not a number is null. A row without the metric counts for nothing."""
         if (name := self._rule.metric) in row:
-            self._values.append(Scored(step, nan if row[name] is None else float(row[name])))
+            self._values.append(ScoredStep(step, nan if row[name] is None else float(row[name])))
 
     def on_run_begin(self, step: int, rows: Sequence[MetricsRow]) -> None:
         """Values of steps that were taken back, when the trainer restarts, are taken back."""

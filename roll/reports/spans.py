@@ -61,14 +61,14 @@ class Played(NamedTuple):
     turn: Turn
 
 
-class Turns(NamedTuple):
+class TurnSpans(NamedTuple):
     """Those of a group, before its track ends."""
 
     group_id: int
     played: Sequence[Played]
 
 
-Drawn: TypeAlias = Bar | Track | Turns
+Drawn: TypeAlias = Bar | Track | TurnSpans
 
 
 def turns_of(group: SampleGroup) -> list[Played]:
@@ -96,7 +96,7 @@ class SpanExport(Callback):
     def on_group(self, group: SampleGroup, reason: str | None) -> None:
         if played := turns_of(group):
             self._lost += len(played[TURNS:])
-            self._hear(Turns(group.group_id, played[:TURNS]))
+            self._hear(TurnSpans(group.group_id, played[:TURNS]))
 
     def follow(self, trace: Trace) -> None:
         """Exports the trace from now on."""
@@ -131,7 +131,7 @@ class Spans:
         self._turns: OrderedDict[int, Sequence[Played]] = OrderedDict()
 
     def add(self, drawn: Drawn) -> None:
-        if isinstance(drawn, Turns):
+        if isinstance(drawn, TurnSpans):
             self._turns[drawn.group_id] = drawn.played
             if len(self._turns) > GROUPS:
                 self._turns.popitem(last=False)

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.derived import derive
 from roll.core.configs.plain import JsonObject
-from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Collector, ConfigError, Problem
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.watching import OnEventConfig
@@ -36,6 +35,7 @@ from roll.core.pipeline.prepared import Prepared
 from roll.core.pipeline.run import Run
 from roll.core.record.validation import ValidationSet
 from roll.core.workers.infer_interface import sampling_params
+from roll.plan.contract import contract
 from roll.plan.rules.validation import check_config
 from roll.plan.rules.warm_start_rules import ROWS
 from roll.plan.sharing import with_sharing
@@ -122,7 +122,7 @@ class Simulation:
     @property
     def group_tokens(self) -> float:
         """Sampled tokens of a group, on average."""
-        turns = self.costs.turns.mean if isinstance(self.config, AgenticConfig) else 1
+        turns = self.costs.turns.mean if self.config.multi_turn else 1
         return self.costs.response_tokens.mean * turns * self.config.group_size
 
     @property
@@ -137,7 +137,7 @@ class Simulation:
 
     def run(self, backend: SimulatedBackend, open_database: OpenDatabase | None = None) -> Run:
         """Makes the run. Raises `ConfigError`."""
-        kind = SimulatedEpisodes if isinstance(self.config, AgenticConfig) else SimulatedRun
+        kind = SimulatedEpisodes if self.config.multi_turn else SimulatedRun
         prepared = self.prepared()
         if (address := self.config.groups_address) is not None and open_database is not None:
             from roll.topologies.shared_groups import SharedGroups
@@ -170,7 +170,7 @@ class Simulation:
             observers=observers.reports,
             onlookers=observers.onlookers,
             identity=standing(config, None),
-            contract=config.contract(),
+            contract=contract(config),
             teaching=teaching(config),
             **own,
         )
@@ -183,10 +183,9 @@ class Simulation:
         if role == agentic_run.ROLE:
             return ScriptedEnvironmentWorker(costs, self.grain, **spec.kwargs)
         if role.startswith("rewards."):
-            assert isinstance(config, RLVRConfig)
-            side_by_side = config.rewards[role.removeprefix("rewards.")].max_concurrency
+            side_by_side = config.reward_configs[role.removeprefix("rewards.")].max_concurrency
             return ScriptedRewardWorker(costs, config.seed, side_by_side)
-        unseen = int(isinstance(config, AgenticConfig) and not self._grains)
+        unseen = int(config.multi_turn and not self._grains)
         return ScriptedTrainWorker(spec.name, costs, self.grain, unseen, part)
 
     def _tasks(self) -> TaskSource:
@@ -213,7 +212,7 @@ class Simulation:
             else:
                 domain, count = next(iter(config.rewards)), config.val_batch_size or round(self.costs.validation_prompts)
                 prompts = [Prompt(f"{name}/{i}", [0] * self._grains, "", domain, domain, "") for i in range(count)]
-                n = args.num_return_sequences or 1
+                n = config.validation_attempts[name]
             longest = args.max_new_tokens or derive(config).response_length
             sets.append(ValidationSet(name, tuple(prompts), n, sampling_params(args, longest, ())))
         return sets
@@ -248,19 +247,16 @@ class SimulatedRun(_Unwatched, RLVRRun): ...
 class SimulatedEpisodes(_Unwatched, AgenticRun): ...
 
 
-def simulated(config: PPOConfig, folder: Path) -> Config:
+def simulated(config: Config, folder: Path) -> Config:
     """Returns the configuration as a simulation takes it, in a folder of its own. Raises `ConfigError` for parts that cannot be
     simulated, and for other problems of the configuration."""
-    assert isinstance(config, RLVRConfig | AgenticConfig)
-    problems = [*unscripted(config)] if isinstance(config, AgenticConfig) else []
-    if config.mode != "both":
+    problems = [*(unscripted(config) if isinstance(config, AgenticConfig) else _own_rollouts(config))]
+    if not config.has_both_sides:
         problems.append(Problem("mode", config.mode, "one half alone is not simulated", "both, and --explorers"))
-    if isinstance(config, RLVRConfig) and config.total_epochs is not None:
-        problems.append(Problem("total_epochs", config.total_epochs, "no prompts are read, so it says no steps", "max_steps"))
+    if config.epochs is not None:
+        problems.append(Problem("total_epochs", config.epochs, "no prompts are read, so it says no steps", "max_steps"))
     if config.flow.stages:
         problems.append(Problem("flow.stages", len(config.flow.stages), "own stages take real time", "none"))
-    if isinstance(config, RLVRConfig) and config.rollout is not None:
-        problems.append(Problem("rollout", config.rollout.function, "rollouts of your own take real time", "none"))
     for name, teacher in config.teachers.items():
         if teacher.endpoint is not None:
             message = "how long a server outside takes is not known"
@@ -276,6 +272,11 @@ def simulated(config: PPOConfig, folder: Path) -> Config:
     if problems := check_config(config, Simulation(config, Costs()).inventory.count):
         raise ConfigError(problems)
     return config
+
+
+def _own_rollouts(config: RLVRConfig) -> Iterator[Problem]:
+    if config.rollout is not None:
+        yield Problem("rollout", config.rollout.function, "rollouts of your own take real time", "none")
 
 
 @contextlib.contextmanager

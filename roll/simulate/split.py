@@ -6,18 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from roll.core.configs.arguments import EngineArguments
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.worker import TEACHERS
 
 Config = TypeVar("Config", bound=PPOConfig)
-
-
-def per_engine(config: PPOConfig) -> int:
-    """Devices of an engine."""
-    options = config.actor_infer.strategy_args.options
-    return options.devices_per_engine if isinstance(options, EngineArguments) else 1
 
 
 def with_devices(config: Config, engines: int | None, trainers: int | None) -> Config:
@@ -28,7 +21,7 @@ def with_devices(config: Config, engines: int | None, trainers: int | None) -> C
     for key, count in (("--engines", engines), ("--trainers", trainers)):
         if count is not None and count < 1:
             raise ConfigError([Problem(key, count, "there has to be one", "1 or more")])
-    roles, each = config.roles(), per_engine(config)
+    roles, each = config.roles(), config.actor_infer.strategy_args.engine.devices_per_engine
     before = roles["actor_train"].devices
     train = list(range(trainers if trainers is not None else len(before)))
     count = (engines * each) if engines is not None else len(roles["actor_infer"].devices)

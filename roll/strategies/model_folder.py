@@ -31,7 +31,15 @@ from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
 from roll.core.errors import boundary
-from roll.core.weights.folder_files import CONFIG, Stored, check_entries, read_json, stored_tensors, value_head, weight_files
+from roll.core.weights.folder_files import (
+    CONFIG,
+    StoredTensor,
+    check_entries,
+    read_json,
+    stored_tensors,
+    value_head,
+    weight_files,
+)
 from roll.prompts.chat_template import try_template
 from roll.strategies.vision.families import check_sight, sees
 from roll.transports.packed import TYPES
@@ -250,7 +258,7 @@ def _quantisation(config: dict[str, Any]) -> Any:
     return own or next((found for part in parts if (found := _quantisation(part)) is not None), None)
 
 
-def _empty(stored: dict[str, Stored]) -> dict[str, torch.Tensor]:
+def _empty(stored: dict[str, StoredTensor]) -> dict[str, torch.Tensor]:
     return {name: torch.empty(tensor.shape, device="meta") for name, tensor in stored.items()}
 
 

@@ -18,7 +18,15 @@ from roll.core.configs.engines import engine_of
 from roll.core.configs.ppo import PPOConfig, set_key
 from roll.core.configs.problems import Note, Problem
 from roll.core.configs.worker import TEACHERS
-from roll.core.weights.folder_files import CONFIG, Stored, beginning, beyond_context, read_json, stored_tensors, weight_files
+from roll.core.weights.folder_files import (
+    CONFIG,
+    StoredTensor,
+    beginning,
+    beyond_context,
+    read_json,
+    stored_tensors,
+    weight_files,
+)
 from roll.prompts.hub import cached, is_hub_name
 from roll.strategies.folder_tokens import PADDING, FolderTokens, folder_tokens
 
@@ -286,7 +294,7 @@ _NO_NUMBERS = {"I8", "U8", "F8_E4M3", "F8_E5M2"}
 """Types of stored weights that mean something only with scales beside them."""
 
 
-def _tensors(folder: str) -> dict[str, Stored]:
+def _tensors(folder: str) -> dict[str, StoredTensor]:
     """None where there are no files of weights, which is told elsewhere."""
     files = weight_files(Path(folder))
     return stored_tensors(files) if files else {}

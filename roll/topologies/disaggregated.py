@@ -19,7 +19,6 @@ from roll.core.engines.weight_updates import EngineUpdates, UpdateStats
 from roll.core.errors import Closed
 from roll.core.flow.stage import AnyStage
 from roll.core.groups.schedule import StepSchedule
-from roll.core.pipeline.recovery import ExplorerRecovery
 from roll.core.pipeline.stages import NO_PARTS, Parts, announcing, exploring, training, validating
 from roll.core.pipeline.topology import Rollouts, Topology, Watchers, WithTrainer
 from roll.core.record.callbacks import Reports
@@ -28,6 +27,7 @@ from roll.core.record.validation import ValidationResult
 from roll.core.trainer.trainer import Trainer
 from roll.core.weights.store import WeightStore
 from roll.core.weights.transport import NewWeights, followed_weights, published_weights
+from roll.topologies.rejoining import ExplorerRecovery
 from roll.topologies.serving import served_at
 from roll.topologies.shared_groups import shared_groups
 from roll.topologies.sql.groups import SqlGroups

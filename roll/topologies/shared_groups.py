@@ -19,13 +19,14 @@ from roll.core.distributed.processes import Process
 from roll.core.errors import ContractError, DatabaseDamaged, DatabaseError, DatabaseFailed
 from roll.core.groups.groups import Groups
 from roll.core.groups.parts import GroupParts
-from roll.core.groups.tasks import OneTaskSet, TaskSource
+from roll.core.groups.tasks import TaskSource
 from roll.core.record.checkpoint import Checkpoint
 from roll.core.record.run_identity import RunIdentity
 from roll.platform.file_systems import of_network
+from roll.topologies.one_task_set import OneTaskSet
 from roll.topologies.sql.admittance import MANY_MACHINES, Claim, check_may_join
 from roll.topologies.sql.connecting import file_of, open_engine, reading
-from roll.topologies.sql.copying import EMPTY, Ended, check_copy, differs, restore_copy, write_copy, write_none
+from roll.topologies.sql.copying import EMPTY, JournalEnd, check_copy, differs, restore_copy, write_copy, write_none
 from roll.topologies.sql.database import Database, OpenDatabase
 from roll.topologies.sql.following import Membership
 from roll.topologies.sql.groups import SqlGroups
@@ -135,7 +136,7 @@ def _unlike(address: str, checkpoint: Checkpoint, journal: Path) -> str:
     position, seq = checkpoint.state["record"]["groups"], checkpoint.state["database"]["seq"]
     with journal.open("rb") as lines:
         rows = [json.loads(line) for line in lines.read(position).splitlines()]
-    statuses = {row["group_id"]: Ended(row["status"], row["step"]) for row in rows if row["status"] != REUSED}
+    statuses = {row["group_id"]: JournalEnd(row["status"], row["step"]) for row in rows if row["status"] != REUSED}
     file = file_of(open_engine(address))
     if file is not None and not file.is_file():
         return EMPTY

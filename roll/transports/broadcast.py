@@ -25,7 +25,7 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, TCPStore  # type: i
 from roll.core.errors import BroadcastError
 from roll.core.weights.bucket import Bucket
 from roll.core.weights.layout import as_bytes, lay_out
-from roll.core.weights.store import Member
+from roll.core.weights.store import BroadcastMember
 from roll.platform.ports import join_store, open_store
 from roll.transports.packed import read_layout
 
@@ -35,7 +35,7 @@ UNLIMITED, ON_ERROR, LEAVE_IT = timedelta(days=1), "TORCH_NCCL_ASYNC_ERROR_HANDL
 because of a dead engine."""
 
 
-def join_group(member: Member, store: PrefixStore) -> DeviceGroup:
+def join_group(member: BroadcastMember, store: PrefixStore) -> DeviceGroup:
     """Blocks until all members do, or with NCCL until the first exchange. `store`: the group's part of the rendezvous."""
     if member.device:
         return nccl_group(store, member.rank, member.size, torch.device(member.device), member.timeout_s)
@@ -45,7 +45,7 @@ def join_group(member: Member, store: PrefixStore) -> DeviceGroup:
     return DeviceGroup(made, torch.device("cpu"), member.timeout_s)
 
 
-def _device(member: Member) -> Any:
+def _device(member: BroadcastMember) -> Any:
     """Listens where this process reaches the rendezvous, unless GLOO_SOCKET_IFNAME names an interface."""
     if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
         return ProcessGroupGloo.create_device(interface=interface)
@@ -61,18 +61,18 @@ class Rendezvous:
         self._timeout_s = timeout_s
         self._store = open_store(address, 0, timedelta(seconds=timeout_s))
 
-    def members(self, group: str, devices: Sequence[str], sender: int = 0) -> list[Member]:
+    def members(self, group: str, devices: Sequence[str], sender: int = 0) -> list[BroadcastMember]:
         """Returns the members of a new group, whose name no other group had; the sender is the first. `devices`: of each, as it
         counts its own; none: host memory."""
         whose, size = (self._address, self._store.port, group, sender), len(devices)
-        return [Member(*whose, rank, size, self._timeout_s, device) for rank, device in enumerate(devices)]
+        return [BroadcastMember(*whose, rank, size, self._timeout_s, device) for rank, device in enumerate(devices)]
 
 
 @dataclass(slots=True)
 class JoinedGroup:
     """A member's end of a group."""
 
-    member: Member
+    member: BroadcastMember
     exchanges: DeviceGroup
     updates: int = 0
     """Updates that this member has had."""
@@ -97,7 +97,7 @@ class BroadcastGroups:
         self._connections: dict[tuple[str, int], TCPStore] = {}
         """Connections to a rendezvous, on which one call at a time can wait."""
 
-    def send(self, member: Member, buckets: Iterable[Bucket]) -> None:
+    def send(self, member: BroadcastMember, buckets: Iterable[Bucket]) -> None:
         """Sends the buckets to all other members; returns when they have the last one. Blocks. Raises `BroadcastError`."""
         with self._update(member) as exchange:
             for bucket in buckets:
@@ -106,7 +106,7 @@ class BroadcastGroups:
                 exchange(header)
                 exchange(payload)
 
-    def receive(self, member: Member, count: int) -> Iterator[Bucket]:
+    def receive(self, member: BroadcastMember, count: int) -> Iterator[Bucket]:
         """Yields `count` buckets as they arrive, not verified yet, and ends when all members have theirs. Blocks. Raises
         `BroadcastError`."""
         with self._update(member) as exchange:
@@ -116,7 +116,7 @@ class BroadcastGroups:
                 yield _unpack(header, exchange(torch.empty(payload_bytes, dtype=torch.uint8)))
 
     @contextmanager
-    def _update(self, member: Member) -> Iterator[Callable[[Tensor], Tensor]]:
+    def _update(self, member: BroadcastMember) -> Iterator[Callable[[Tensor], Tensor]]:
         where = member.address, member.port
         group, connection = self._joined.pop(member.sender, None), self._connections.pop(where, None)
         try:

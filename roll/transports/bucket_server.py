@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ServerAddress:
     """A server's address, and the key that it shares with its readers."""
 
     host: str
@@ -78,7 +78,7 @@ class Endpoint:
         os.replace(aside, path)
 
     @classmethod
-    def read(cls, path: Path) -> Endpoint:
+    def read(cls, path: Path) -> ServerAddress:
         """Raises `Unreachable` if there is no such file, and `ValueError` if it was not written by `write`."""
         try:
             found = json.loads(path.read_bytes())
@@ -135,7 +135,7 @@ class Endpoint:
 class ServedBucket:
     """A bucket that a server has; a plain value, which an engine's worker uses to fetch it."""
 
-    endpoint: Endpoint
+    endpoint: ServerAddress
     version: int
     number: int
     names: tuple[str, ...]
@@ -223,7 +223,7 @@ class BucketServer(socketserver.ThreadingTCPServer):
         self.socket.close()
         self.socket = opened
         self.server_activate()
-        self.endpoint = Endpoint(host, int(opened.getsockname()[1]), secrets.token_hex(SECRET))
+        self.endpoint = ServerAddress(host, int(opened.getsockname()[1]), secrets.token_hex(SECRET))
         self._thread = threading.Thread(target=self.serve_forever, name="weights", daemon=True)
         self._thread.start()
 

@@ -19,7 +19,7 @@ from roll.core.distributed.backend import Backend
 from roll.core.errors import Unreachable, VersionGone
 from roll.core.weights.bucket import Bucket, BucketFile, WeightManifest
 from roll.core.weights.store import BucketRef, Buckets, Link, Place, Receive
-from roll.transports.bucket_server import BucketServer, Endpoint, ServedBucket
+from roll.transports.bucket_server import BucketServer, ServedBucket, ServerAddress
 from roll.transports.delta import WORTH, Chain
 
 MANIFEST, VERSION, DOOMED = "manifest.json", "version-", "deleted-"
@@ -108,7 +108,7 @@ class WeightFolder:
         version, rows = published["version"], published["buckets"]
         if not published["served"]:
             return [BucketFile(str(self._of(version) / name), tuple(names), *sizes) for name, names, *sizes in rows]
-        endpoint = Endpoint.read(self._folder / SERVER)
+        endpoint = ServerAddress.read(self._folder / SERVER)
         endpoint.check()
         return [ServedBucket(endpoint, version, number, tuple(names), *sizes) for number, (_, names, *sizes) in enumerate(rows)]
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 
 from roll.core.weights.bucket import Bucket, BucketFile, Put, Readable
-from roll.core.weights.store import Link, Made, Member
+from roll.core.weights.store import BroadcastMember, Link, Made
 from roll.transports.broadcast import BroadcastGroups
 from roll.transports.delta import LastShare
 from roll.transports.lending import Borrower, Lender, LentBucket
@@ -17,7 +17,7 @@ from roll.transports.node_files import host, node_file, path_of
 from roll.transports.shared_buffers import BUFFERS, SharedBuffer
 
 
-class SendingEnd:
+class BroadcastSender:
     """A `store.SendingEnd`: a rank's share of each version."""
 
     def __init__(self, kinds: Mapping[str, type[SharedBuffer]] = BUFFERS) -> None:
@@ -45,12 +45,12 @@ class SendingEnd:
         lent = self._lender.lent(bucket.names)
         return None if path else bucket, made if lent is None else (*made, lent)
 
-    async def broadcast(self, member: Member, *buckets: Bucket) -> None:
+    async def broadcast(self, member: BroadcastMember, *buckets: Bucket) -> None:
         """Sends the buckets in a thread of the event loop's pool."""
         await asyncio.to_thread(self._groups.send, member, buckets)
 
 
-class ReceivingEnd:
+class BroadcastReceiver:
     """A `store.ReceivingEnd`: broadcasts to one engine, which can share what it receives with the engines of its host."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class ReceivingEnd:
         return True
 
     async def receive(
-        self, into: Callable[[int, Bucket], Awaitable[None]], version: int, member: Member, count: int, shares: bool
+        self, into: Callable[[int, Bucket], Awaitable[None]], version: int, member: BroadcastMember, count: int, shares: bool
     ) -> list[BucketFile]:
         self._receiving, buckets = version, self._groups.receive(member, count)
         shared: list[BucketFile] = []

@@ -18,7 +18,7 @@ from roll.core.distributed.backend import WorkerHandle
 from roll.core.distributed.cluster import Cluster
 from roll.core.errors import LOST, BroadcastError
 from roll.core.weights.bucket import BucketFile
-from roll.core.weights.store import BucketRef, KeptBucket, Member, WeightSource
+from roll.core.weights.store import BroadcastMember, BucketRef, KeptBucket, WeightSource
 from roll.transports.broadcast import Rendezvous
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class WeightBroadcast:
         self._device = device
         self._address, self._timeout_s = address, timeout_s
         self._rendezvous: Rendezvous | None = None
-        self._groups: dict[int, tuple[list[tuple[WorkerHandle, str]], list[Member]]] = {}
+        self._groups: dict[int, tuple[list[tuple[WorkerHandle, str]], list[BroadcastMember]]] = {}
         """Trainer rank -> the processes of its group with their devices, by place, and how they join."""
         self._numbers = itertools.count()
         self.sent = self.failed = 0

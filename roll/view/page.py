@@ -24,7 +24,7 @@ MOST_PLACES = 200
 """Most other places of a prompt that are shown."""
 
 
-class Question:
+class QueryParameters:
     """The parameters of a question, each any number of times."""
 
     def __init__(self, given: Sequence[tuple[str, str]]) -> None:
@@ -41,17 +41,17 @@ class Question:
         return float(said) if (said := self.get(name)) else None
 
 
-def answer(runs: Runs, what: str, question: Question) -> Any:
+def answer(runs: Runs, what: str, question: QueryParameters) -> Any:
     """Answers a question of the page. Raises `LookupError` for a missing thing, `ValueError` for a question that makes no
     sense."""
     return QUESTIONS[what](runs, question)
 
 
-def _runs(runs: Runs, question: Question) -> object:
+def _runs(runs: Runs, question: QueryParameters) -> object:
     return [{"name": name, "changed": place.stat().st_mtime} for name, place in runs.places().items()]
 
 
-def _curves(runs: Runs, question: Question) -> object:
+def _curves(runs: Runs, question: QueryParameters) -> object:
     """Returns the named curves; without names those of the panels."""
     run = _run(runs, question)
     names = question.all("name") or curve_names(run.status()["panels"])
@@ -59,39 +59,39 @@ def _curves(runs: Runs, question: Question) -> object:
     return {name: {"steps": list(curve.steps), "values": [rounded(one) for one in curve.values]} for name, curve in found.items()}
 
 
-def _groups(runs: Runs, question: Question) -> object:
+def _groups(runs: Runs, question: QueryParameters) -> object:
     selection = GroupQuery.parsed(dict(question.given))
     page = _run(runs, question).page(selection)
     return page._asdict() | {"rows": [row.plain() for row in page.rows]}
 
 
-def _clock(runs: Runs, question: Question) -> object:
+def _clock(runs: Runs, question: QueryParameters) -> object:
     """Returns `[step, seconds, tokens]`, as many as a chart has points."""
     found = [[step, round(seconds, 3), round(tokens)] for step, (seconds, tokens) in _run(runs, question).clock().items()]
     every = max(1, -(-len(found) // MOST_DRAWN))
     return found[::every] + (found[-1:] if (len(found) - 1) % every else [])
 
 
-def _group(runs: Runs, question: Question) -> Any:
+def _group(runs: Runs, question: QueryParameters) -> Any:
     found = _run(runs, question).content(question.get("key"))
     if found is None:
         raise LookupError("the rollouts of this group were not written down (rollout_log_per_step), or are there no more")
     return found
 
 
-def _prompt(runs: Runs, question: Question) -> object:
+def _prompt(runs: Runs, question: QueryParameters) -> object:
     """Returns the same prompt at other steps, and in the other named runs."""
     uid = question.get("uid")
     found = [{"run": name, **one} for name in question.all("run") for one in runs.run(name).same_prompt(uid)]
     return {"prompt": prompt_of(uid), "total": len(found), "places": found[:MOST_PLACES]}
 
 
-def _lanes(runs: Runs, question: Question) -> object:
+def _lanes(runs: Runs, question: QueryParameters) -> object:
     width = int(question.get("width", "1000"))
     return _run(runs, question).picture(question.time("from"), question.time("to"), width)
 
 
-def _run(runs: Runs, question: Question) -> RunReader:
+def _run(runs: Runs, question: QueryParameters) -> RunReader:
     return runs.run(question.get("run"))
 
 
@@ -100,7 +100,7 @@ def rounded(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-QUESTIONS: Mapping[str, Callable[[Runs, Question], object]] = {
+QUESTIONS: Mapping[str, Callable[[Runs, QueryParameters], object]] = {
     "runs": _runs,
     "status": lambda runs, question: _run(runs, question).status(),
     "newest": lambda runs, question: _run(runs, question).newest(),
@@ -143,7 +143,7 @@ def report(runs: Runs, groups: int) -> bytes:
 
 def collected(runs: Runs, groups: int) -> dict[str, Any]:
     """Returns the answers, by question and run."""
-    known = answer(runs, "runs", Question([]))[:MOST_COMPARED]
+    known = answer(runs, "runs", QueryParameters([]))[:MOST_COMPARED]
     if not known:
         raise ValueError("there is no run: a run is a folder with config.yaml and metrics.jsonl")
     names = [run["name"] for run in known]
@@ -162,17 +162,17 @@ def collected(runs: Runs, groups: int) -> dict[str, Any]:
     for name in names:
         of_run = [("run", name)]
         for what in ("status", "newest", "clock", "funnel"):
-            data[what][name] = answer(runs, what, Question(of_run))
+            data[what][name] = answer(runs, what, QueryParameters(of_run))
         status = data["status"][name]
         asked = dict.fromkeys([*status["names"], *curve_names(status["panels"])])
         data["curves"][name] = {}
         for metric in asked:
-            data["curves"][name] |= answer(runs, "curves", Question([*of_run, ("name", metric)]))
-        data["lanes"][name] = answer(runs, "lanes", Question([*of_run, ("width", str(COLUMNS))]))
+            data["curves"][name] |= answer(runs, "curves", QueryParameters([*of_run, ("name", metric)]))
+        data["lanes"][name] = answer(runs, "lanes", QueryParameters([*of_run, ("width", str(COLUMNS))]))
         data["group"][name] = dict(_contents(runs, name, groups, room // len(names)))
         data["groups"][name] = _rows(runs, name, data["group"][name].keys())
-    data["compare"] = answer(runs, "compare", Question([("run", name) for name in names])) if len(names) > 1 else None
-    data["weighed"] = answer(runs, "weighed", Question([]))
+    data["compare"] = answer(runs, "compare", QueryParameters([("run", name) for name in names])) if len(names) > 1 else None
+    data["weighed"] = answer(runs, "weighed", QueryParameters([]))
     return data
 
 

@@ -17,7 +17,7 @@ MOST_SAMPLES = 1_000_000
 """Rollouts of one run, about 250 MB; later ones are left out, and counted."""
 
 
-class Kept(NamedTuple):
+class KeptRollout(NamedTuple):
     """A recorded rollout."""
 
     place: Place
@@ -42,7 +42,7 @@ class KeptGroup(NamedTuple):
     status: str
     reason: str
     file: str
-    samples: list[Kept]
+    samples: list[KeptRollout]
 
     @property
     def key(self) -> str:
@@ -77,7 +77,7 @@ def mean(values: list[float]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Rollouts:
+class RolloutQuery:
     """Selection of the rollouts of some groups, and their order."""
 
     sort: str
@@ -88,14 +88,14 @@ class Rollouts:
     reward_to: float | None
     """Inclusive."""
 
-    def of(self, groups: Iterable[KeptGroup]) -> list[tuple[KeptGroup, Kept]]:
+    def of(self, groups: Iterable[KeptGroup]) -> list[tuple[KeptGroup, KeptRollout]]:
         found = [
             (group, kept) for group in groups for kept in group.samples if within(kept.reward, self.reward_from, self.reward_to)
         ]
         found.sort(key=self._place, reverse=self.descending)
         return found[: self.most] if self.most else found
 
-    def _place(self, one: tuple[KeptGroup, Kept]) -> float:
+    def _place(self, one: tuple[KeptGroup, KeptRollout]) -> float:
         group, kept = one
         number = {"step": group.step, "reward": kept.reward, "length": kept.tokens, "group": group.group_id}[self.sort]
         return math.inf if number is None else number
@@ -186,14 +186,14 @@ class Samples:
         exact = key_of(step, group_id, "")
         return self.groups[exact if exact in keys else keys[-1]] if keys else None
 
-    def row(self, group: KeptGroup, kept: Kept) -> Row:
+    def row(self, group: KeptGroup, kept: KeptRollout) -> Row:
         """Raises `ValueError` or `OSError` if the file has it no more."""
         return self._files[group.file].row_at(kept.place)
 
 
-def _kept(row: Row, place: Place) -> Kept:
+def _kept(row: Row, place: Place) -> KeptRollout:
     ids, trajectory = row.get("response_ids"), row.get("trajectory")
     tokens = len(ids) if isinstance(ids, list) else 0
     begins = not isinstance(trajectory, dict) or trajectory.get("first_turn", 0) == 0
     cut = row.get("finish_reason") == "length"
-    return Kept(place, whole(row.get("index")) or 0, number(row.get("reward")), tokens, cut, begins)
+    return KeptRollout(place, whole(row.get("index")) or 0, number(row.get("reward")), tokens, cut, begins)

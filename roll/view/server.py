@@ -32,7 +32,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from roll.view.page import Question, answer, assets, static_text
+from roll.view.page import QueryParameters, answer, assets, static_text
 from roll.view.runs import Runs
 
 HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
@@ -169,7 +169,7 @@ class SharedAnswers:
 
     async def answer(self, what: str, given: Sequence[tuple[str, str]]) -> bytes:
         """As JSON. Raises as `answer`."""
-        question = Question([one for one in given if one[0] != "token"])
+        question = QueryParameters([one for one in given if one[0] != "token"])
         if what not in SOURCES:
             return await run_in_threadpool(self._worked_out, what, question)
         stamp = await run_in_threadpool(self._stamp, what, question)
@@ -182,10 +182,10 @@ class SharedAnswers:
             self._kept.popitem(last=False)
         return await asyncio.shield(before[1])
 
-    def _worked_out(self, what: str, question: Question) -> bytes:
+    def _worked_out(self, what: str, question: QueryParameters) -> bytes:
         return json.dumps(answer(self._runs, what, question), allow_nan=False, separators=(",", ":")).encode()
 
-    def _stamp(self, what: str, question: Question) -> Stamp:
+    def _stamp(self, what: str, question: QueryParameters) -> Stamp:
         with os.scandir(self._runs.run(question.get("run")).folder) as entries:
             stats = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if entry.name.startswith(SOURCES[what])]
         return tuple(sorted((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats))

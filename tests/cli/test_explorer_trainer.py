@@ -11,6 +11,7 @@ import pytest
 from roll.cli import check as command
 from roll.cli.options import config_folder
 from roll.core.distributed.machine import Machine
+from roll.plan.contract import contract
 from roll.plan.rules.validation import check_config
 from roll.prepare.check import check, planned_devices
 from roll.prepare.compose import load
@@ -55,7 +56,7 @@ def test_the_files_have_no_problem_and_processes_of_one_run_agree(config, monkey
         assert check_config(each, planned_devices(each, MACHINE)) == []
         assert check(each, MACHINE).plan.roles
     trainer, explorer, new = (config[name] for name in NAMES)
-    assert trainer.contract() == explorer.contract() == new.contract()
+    assert contract(trainer) == contract(explorer) == contract(new)
     assert trainer.groups_address == explorer.groups_address == new.groups_address
     assert (trainer.mode, explorer.mode, new.mode) == ("train", "explore", "explore")
     assert not set(trainer.actor_train.devices) & set(explorer.actor_infer.devices)

@@ -16,6 +16,7 @@ from roll.compat.trinity.keys import BLOCKS, LEFT_OUT, NEEDED, RULES, SCALARS
 from roll.compat.trinity.translation import is_trinity, translate
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.distributed.machine import Machine
+from roll.plan.contract import contract
 from roll.plan.rules.validation import check_config
 from roll.prepare.check import planned_devices
 from roll.prepare.compose import load
@@ -78,7 +79,7 @@ def _leaves(block, above=""):
 def test_the_documents_files_are_one_run(config):
     trainer, explorer, new = (config[name] for name in NAMES)
     assert {each.total_epochs for each in config.values()} == {1.0} and trainer.in_steps(7473).max_steps == 116
-    assert trainer.contract() == explorer.contract() == new.contract()
+    assert contract(trainer) == contract(explorer) == contract(new)
     assert trainer.groups_address == explorer.groups_address == new.groups_address == "sqlite:///gsm8k.db"
     assert trainer.shared_dir == explorer.shared_dir == new.shared_dir == "checkpoints/<project_name>/<experiment_name>"
     assert [each.mode for each in config.values()] == ["train", "explore", "explore"]

@@ -10,7 +10,8 @@ from roll.core.data.sample import Prompt, Sample, VersionSpan
 from roll.core.errors import AccountingError, Closed, NoProgress
 from roll.core.groups.admission import Admission
 from roll.core.groups.changes import Changes
-from roll.core.groups.groups import LEASE, START, Groups
+from roll.core.groups.groups import LEASE, START
+from roll.core.groups.memory_groups import MemoryGroups
 from roll.core.groups.parts import GroupParts
 from roll.core.groups.pipeline_depth import PipelineDepth
 from roll.core.groups.progress import Progress
@@ -61,7 +62,7 @@ class Setting:
         self.trace = Trace(Path("trace"), lambda: self.now)
         progress = Progress(2, most_dropped)
         self.tasks = Tasks()
-        self.groups = Groups(
+        self.groups = MemoryGroups(
             GroupParts(self.accounts, self.depth, self.tasks, self.journal, self.trace, progress, lambda: self.now)
         )
 

@@ -19,7 +19,7 @@ from roll.strategies.infer.hf.block_cache import BlockCache
 from roll.strategies.infer.hf.slot_cache import SlotCache
 from roll.strategies.infer.hf.slot_model import SlotModel
 from roll.strategies.train.logprobs import head_logprobs
-from roll.strategies.train.scorer import Scorer
+from roll.strategies.train.scorer import TokenScorer
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 160, "vocab_size": 48}
 CONFIGS = {
@@ -110,7 +110,7 @@ def kept_by_autograd(model, rows, sequence, response, shared=0):
     tokens[:, shared] = torch.arange(rows)
     mask = (torch.arange(sequence) >= sequence - response).repeat(rows)
     nothing = torch.zeros(rows * sequence)
-    scorer = Scorer(model)
+    scorer = TokenScorer(model)
     batch = TokenBatch(
         torch.full((rows,), sequence), torch.zeros(rows), torch.ones(rows), tokens.flatten(), mask, nothing, nothing
     )

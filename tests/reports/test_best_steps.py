@@ -15,7 +15,7 @@ from roll.core.configs.watching import EarlyStoppingConfig, KeepBestConfig
 from roll.core.groups.schedule import StepSchedule
 from roll.core.record.checkpoint import TRAINER, CheckpointStore
 from roll.core.record.run_progress import RunProgress
-from roll.reports.best_steps import Scored, awaited, best_of, kept, ranked, told_best, waiting
+from roll.reports.best_steps import ScoredStep, awaited, best_of, kept, ranked, told_best, waiting
 from roll.reports.early_stopping import EarlyStopping
 from roll.reports.keep_best import KeepBest, Retention
 
@@ -61,15 +61,15 @@ def plain_waiting(values, mode, least):
 
 @given(st.lists(numbers, max_size=12), modes, st.sampled_from([0.0, 0.1, 0.25, 0.5]))
 def test_patience_counts_the_values_since_the_last_gain(values, mode, least):
-    scored = [Scored(step, value) for step, value in enumerate(values)]
+    scored = [ScoredStep(step, value) for step, value in enumerate(values)]
     found = waiting(scored, mode, least)
     assert (found.best and found.best.step, found.since) == plain_waiting(scored, mode, least)
 
 
 def test_a_gain_of_just_the_least_is_one_in_spite_of_rounding_and_slow_gains_add_up():
-    assert waiting([Scored(1, 0.2), Scored(2, 0.3)], "max", 0.1).since == 0, "0.3 - 0.2 < 0.1"
-    assert waiting([Scored(step, 0.04 * step) for step in range(4)], "max", 0.1) == (Scored(3, 0.12), 0)
-    assert waiting([Scored(1, 0.5), Scored(2, 0.5)], "max", 0.0).since == 1
+    assert waiting([ScoredStep(1, 0.2), ScoredStep(2, 0.3)], "max", 0.1).since == 0, "0.3 - 0.2 < 0.1"
+    assert waiting([ScoredStep(step, 0.04 * step) for step in range(4)], "max", 0.1) == (ScoredStep(3, 0.12), 0)
+    assert waiting([ScoredStep(1, 0.5), ScoredStep(2, 0.5)], "max", 0.0).since == 1
 
 
 # -- whole courses of a run ---------------------------------------------------------------------------------------------

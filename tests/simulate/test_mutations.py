@@ -26,6 +26,7 @@ from roll.core.flow.stage import Channel
 from roll.core.groups.admission import Admission
 from roll.core.groups.changes import Changes
 from roll.core.groups.groups import Groups
+from roll.core.groups.memory_groups import MemoryGroups
 from roll.core.trainer.trainer import Trainer
 from roll.topologies.sql.admittance import LifeSigns
 
@@ -107,19 +108,19 @@ def the_checkpoint_is_not_loaded(patch):
 
 
 def the_checkpoint_loses_a_group(patch):
-    buffered = Groups.buffered
-    patch.setattr(Groups, "buffered", lambda self: buffered(self)[1:])
+    buffered = MemoryGroups.buffered
+    patch.setattr(MemoryGroups, "buffered", lambda self: buffered(self)[1:])
 
 
 def tasks_in_flight_are_not_served_again(patch):
-    state = Groups.state
+    state = MemoryGroups.state
 
     def forgetful(self):
         found = state(self)
         found["cursor"]["returned"] = []
         return found
 
-    patch.setattr(Groups, "state", forgetful)
+    patch.setattr(MemoryGroups, "state", forgetful)
 
 
 def a_version_is_thrown_away_too_early(patch):
@@ -240,17 +241,15 @@ SELDOM = (
 """Forty schedules have not shown what it costs if one of these is lost: another comes before anybody has slept for long."""
 OTHERS = {
     "Groups._changed": "each of its callers is above",
-    "Groups.observe_step": "the step is counted right after it (Milestones.passed)",
+    "Groups._tell": "the step is counted right after it (Milestones.passed)",
     "Groups.trained": "the step is passed right after it (Milestones.passed)",
     "PolicyCopy.publish": "the version is published right after it",
     "Groups.go_synchronous": "nobody can go on because less may start",
     "EngineUpdates.group_ended": "the group is kept or dropped right after it",
-    "Groups.restore": "nobody waits yet",
+    "MemoryGroups.restore": "nobody waits yet",
     "Groups.drop_all": "nobody waits any more",
     "SqlGroups.join": "processes",
     "SqlGroups._transaction": "processes",
-    "SqlGroups._tell": "processes",
-    "SqlGroups.set_served": "processes",
     "SqlGroups.keep_in_sync": "processes",
     "FollowedWeights.follow": "processes",
     "ModelsInTurn.next_version": "evaluation",

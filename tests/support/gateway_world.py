@@ -11,7 +11,7 @@ import httpx
 from tiny_models import symbol_tokenizer
 
 from roll.chat.dialogue import Dialogue
-from roll.chat.session import Limits, Session
+from roll.chat.session import Session, SessionLimits
 from roll.core.data.episode import PolicyAnswer
 from roll.core.data.sample import VersionSpan
 from roll.envs.gateway.server import Gateway
@@ -73,7 +73,7 @@ class World:
         self.end = END if tokenizer is None else tokenizer.eos_token_id
         self.show = show
         self.dialogue = Dialogue(self.tokenizer, "native", sees=None if seeing is None else seeing(self.tokenizer))
-        self.limits = Limits(context, answer, calls)
+        self.limits = SessionLimits(context, answer, calls)
         self.says = says
         self.asked: list[tuple[list[int], int, tuple[str, ...]]] = []
         self.answered: list[PolicyAnswer] = []

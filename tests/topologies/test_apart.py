@@ -10,7 +10,6 @@ from database_party import Party, run
 
 from roll.core.errors import Alone, FlowError, VersionGone
 from roll.core.flow.flow import one_line
-from roll.core.pipeline.failures import Rejoining, lost_versions
 from roll.core.record.callbacks import Observers, Reports
 from roll.core.record.validation import ValidationResult
 from roll.core.weights.bucket import manifest_of
@@ -18,6 +17,7 @@ from roll.core.weights.store import KeptBucket
 from roll.core.weights.transport import NewWeights, followed_weights, published_weights
 from roll.platform.local_backend import LocalBackend
 from roll.topologies.disaggregated import Publisher, attended, is_over
+from roll.topologies.rejoining import Rejoining, lost_versions
 from roll.transports.buckets import make_buckets
 
 

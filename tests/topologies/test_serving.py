@@ -12,7 +12,7 @@ from roll.plan.rules.addresses import host_and_port
 from roll.platform.local_backend import LocalBackend
 from roll.topologies import serving
 from roll.topologies.serving import check_serving, served_at
-from roll.transports.bucket_server import Endpoint
+from roll.transports.bucket_server import ServerAddress
 
 
 def config(tmp_path=None, **given):
@@ -75,7 +75,7 @@ def test_a_trainer_that_is_started_again_serves_at_the_same_port(tmp_path):
         port = free.getsockname()[1]
     for _ in range(2):
         store = published_weights(config(tmp_path), LocalBackend(), -1, "5eed", "127.0.0.1", port)
-        endpoint = Endpoint.read(tmp_path / "weights/server.json")
+        endpoint = ServerAddress.read(tmp_path / "weights/server.json")
         assert endpoint.port == port
         with pytest.raises(ConnectionError, match="does not have it"):
             endpoint.ask(1, 0)
@@ -85,7 +85,7 @@ def test_a_trainer_that_is_started_again_serves_at_the_same_port(tmp_path):
 def test_an_explorer_on_another_machine_is_told_the_key_and_one_on_this_is_served(tmp_path, monkeypatch):
     store = published_weights(config(tmp_path), LocalBackend(), -1, "5eed", "127.0.0.1")
     file = tmp_path / "weights/server.json"
-    endpoint = Endpoint.read(file)
+    endpoint = ServerAddress.read(file)
     endpoint.check()
     (tmp_path / "weights/version-0").mkdir()
     manifest = {"version": 0, "run": "5eed", "served": True, "chained": False, "base": None, "buckets": [["00000", ["w"], 1, 4]]}
@@ -96,5 +96,5 @@ def test_an_explorer_on_another_machine_is_told_the_key_and_one_on_this_is_serve
         with pytest.raises(ValueError, match=told):
             followed_weights(config(tmp_path), "5eed", LocalBackend())._buckets(manifest)
     file.write_text(json.dumps({**json.loads(file.read_text()), "host": "10.0.0.1"}))
-    Endpoint.read(file).check()
+    ServerAddress.read(file).check()
     store.close()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from roll.core.errors import BroadcastError
-from roll.core.weights.store import Member
+from roll.core.weights.store import BroadcastMember
 from roll.transports import broadcast
 from roll.transports.broadcast import BroadcastGroups, Rendezvous
 from roll.transports.buckets import make_buckets
@@ -170,7 +170,7 @@ if __name__ == "__main__":
     address, port, group, sender, rank, size, took = sys.argv[1:]
     print("ready", flush=True)
     sys.stdin.readline()
-    received = BroadcastGroups().receive(Member(address, int(port), group, int(sender), int(rank), int(size), 5.0), 4)
+    received = BroadcastGroups().receive(BroadcastMember(address, int(port), group, int(sender), int(rank), int(size), 5.0), 4)
     for _ in range(1 + int(took)):
         next(received)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -13,7 +13,7 @@ import torch
 
 from roll.core.errors import Unreachable
 from roll.transports import bucket_server
-from roll.transports.bucket_server import SECRET, BucketServer, Endpoint, ServedBucket
+from roll.transports.bucket_server import SECRET, BucketServer, ServedBucket, ServerAddress
 from roll.transports.buckets import make_buckets
 
 
@@ -142,9 +142,9 @@ def test_the_key_lies_in_a_file_for_its_owner_and_is_not_shown(server, tmp_path)
     path.write_text("old, and for all to read")
     server.endpoint.write(path)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert Endpoint.read(path) == server.endpoint and server.endpoint.key not in repr(server.endpoint)
+    assert ServerAddress.read(path) == server.endpoint and server.endpoint.key not in repr(server.endpoint)
     with pytest.raises(Unreachable, match="no trainer serves"):
-        Endpoint.read(tmp_path / "none.json")
+        ServerAddress.read(tmp_path / "none.json")
 
 
 def test_an_address_of_another_machine_is_refused(shelf):
@@ -213,4 +213,4 @@ def test_an_address_of_another_shape_is_said_to_be_one(tmp_path, text):
     path = tmp_path / "server.json"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ValueError, match=r"server\.json is not an object with host, port, key"):
-        Endpoint.read(path)
+        ServerAddress.read(path)

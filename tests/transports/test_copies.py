@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 from roll.core.weights.bucket import BucketFile
 from roll.core.workers.train_interface import RankContext
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
-from roll.strategies.infer.vllm.weights import ReceivedWeights
+from roll.strategies.infer.vllm.weights import StagedBuckets
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.transports.broadcast import _pack, _unpack
 from roll.transports.node_files import path_of, write_memory_file
@@ -91,7 +91,7 @@ def by_broadcast(bucket, copied, folder):
 WAYS = {"object_store": by_the_store, "ipc": by_handle, "checkpoint_dir": by_file, "collective": by_broadcast}
 ENGINES = {
     "hf_infer": lambda folder: ShadowWeights(AutoModelForCausalLM.from_pretrained(folder)),
-    "vllm": lambda folder: ReceivedWeights(folder, tied=False),
+    "vllm": lambda folder: StagedBuckets(folder, tied=False),
     "sglang": lambda folder: StagedWeights(),
 }
 

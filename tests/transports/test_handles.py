@@ -15,7 +15,7 @@ from tiny_models import numbered_tokenizer, tiny_qwen2
 
 from roll.core.errors import VersionGone
 from roll.core.weights.bucket import BucketFile, manifest_of
-from roll.strategies.infer.vllm.weights import ReceivedWeights
+from roll.strategies.infer.vllm.weights import StagedBuckets
 from roll.transports.buckets import make_buckets
 from roll.transports.handles import HandleStore
 from roll.transports.staged import StagedWeights
@@ -153,7 +153,7 @@ def test_a_version_is_written_once_and_mapped_by_vllm(model, store, written):
     headers = sum(Path(file.path).stat().st_size for file in files) - sum(file.nbytes for file in files)
     assert sum(written) == sum(file.nbytes for file in files) + headers and len(files) > 3
     written.clear()
-    received = ReceivedWeights(model, tied=True)
+    received = StagedBuckets(model, tied=True)
     manifest = pull(store, 1, received.receive)
     paths = received.take(manifest)
     assert not written, "the engine's process copies nothing"
@@ -189,7 +189,7 @@ def test_bytes_that_change_in_the_file_are_found_where_they_are_taken(model, sto
         file.seek(-1, os.SEEK_END)
         file.write(bytes([last[0] ^ 1]))
     with pytest.raises(ValueError, match="corrupt"):
-        pull(store, 1, ReceivedWeights(model, tied=True).receive)
+        pull(store, 1, StagedBuckets(model, tied=True).receive)
 
 
 def test_the_memory_is_given_back_with_the_store(model):

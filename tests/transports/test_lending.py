@@ -22,7 +22,7 @@ from roll.core.weights.transport import gather_weights
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
 from roll.transports import loans, shared_buffers
 from roll.transports.buckets import make_buckets
-from roll.transports.ends import ReceivingEnd, SendingEnd
+from roll.transports.ends import BroadcastReceiver, BroadcastSender
 from roll.transports.lending import Lender, Lent, LentCopies, borrowed, check, seal, take
 from roll.transports.loans import LendingHandleStore
 from roll.transports.shared_buffers import CudaBuffer, FileBuffer, mapped
@@ -83,7 +83,7 @@ class Trainer:
 
     def __init__(self, model, ranks=1, kinds=FILES):
         self._model, self._ranks = model, ranks
-        self._ends = [SendingEnd(kinds) for _ in range(ranks)]
+        self._ends = [BroadcastSender(kinds) for _ in range(ranks)]
         self.slots = []
 
     def __len__(self):
@@ -106,7 +106,7 @@ class Engine:
 
     def __init__(self, seed=9):
         self.model = tiny_qwen2(50, seed=seed)
-        self.shadow, self._end = ShadowWeights(self.model), ReceivingEnd()
+        self.shadow, self._end = ShadowWeights(self.model), BroadcastReceiver()
         self.by_handle = self.by_file = 0
 
     async def receive_lent(self, version, bucket):

@@ -9,7 +9,6 @@ from typing import Any
 
 from roll.compat.roll.pipelines import STUDENT
 from roll.compat.roll.rule import value_at
-from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.derived import keeps_sampling_mask, old_logprobs_recomputed, optimizer_steps
 from roll.core.configs.losses import DECOUPLED_BOUND, POLICY_LOSSES, anchor_of
 from roll.core.configs.ppo import PPOConfig
@@ -40,7 +39,7 @@ def where(key: str, when: str, note: str, holds: Callable[[Any], bool]) -> Diffe
 
 
 def agentic(config: PPOConfig) -> bool:
-    return isinstance(config, AgenticConfig)
+    return config.multi_turn
 
 
 _PG_WORKERS = ("roll.pipeline.rlvr.actor_pg_worker.", "roll.pipeline.agentic.agentic_actor_pg_worker.")

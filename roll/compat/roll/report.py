@@ -51,7 +51,7 @@ def other_defaults(config: object, mapping: Mapping[str, object]) -> list[Note]:
 
 def _other_validation(config: Any, episodes: int) -> bool:
     """RLVR evaluates every validation prompt, in ROLL, too, and without a val_env_manager nothing is evaluated."""
-    manager = config.val_env_manager if isinstance(config, AgenticConfig) else None
+    manager = config.val_env_manager if config.multi_turn else None
     return manager is not None and config.episodes_of(manager) != episodes
 
 

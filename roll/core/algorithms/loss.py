@@ -37,7 +37,7 @@ from roll.core.algorithms.loss_metrics import (
     reduce_metrics,
 )
 from roll.core.algorithms.pg_variants import get_policy_loss
-from roll.core.algorithms.policy_loss import LossInputs, traits_of
+from roll.core.algorithms.policy_loss import LossInputs, prepare_of, traits_of
 from roll.core.algorithms.ratio import bounded_exp, log_ratio, select
 from roll.core.configs.losses import DEFAULT_LOSS, KLLossEstimator, LossAggregation, PolicyLossArgs
 
@@ -90,12 +90,13 @@ class LossSpec:
 
 
 def prepare_batch(batch: TokenBatch, spec: LossSpec) -> TokenBatch:
-    """A whole optimiser batch, with its advantages, as the variant wants it (see `policy_loss.OwnTraits`), before it is cut over
+    """A whole optimiser batch, with its advantages, as the variant wants it (see `policy_loss`), before it is cut over
     ranks and micro-batches. `ValueError` if it lacks the proximal log-probs that the variant needs."""
-    variant_traits = traits_of(get_policy_loss(spec.pg_variant))
-    if variant_traits.needs_proximal and batch.proximal_logprobs is None:
+    variant = get_policy_loss(spec.pg_variant)
+    if traits_of(variant).needs_proximal and batch.proximal_logprobs is None:
         raise ValueError(f"{spec.pg_variant} needs proximal_logprobs, but the batch has none")
-    return batch if variant_traits.prepare is None else variant_traits.prepare(batch, spec.args)
+    prepare = prepare_of(variant)
+    return batch if prepare is None else prepare(batch, spec.args)
 
 
 def compute_loss(

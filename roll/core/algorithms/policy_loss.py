@@ -69,27 +69,28 @@ F = TypeVar("F", bound=PolicyLoss)
 Prepare: TypeAlias = "Callable[[TokenBatch, PolicyLossArgs], TokenBatch]"
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnTraits(LossTraits):
-    """Needs of a variant beyond `LossInputs`."""
-
-    prepare: Prepare | None = None
-    """Applied once to a whole optimiser batch, with its advantages, before it is cut: the place of batch statistics."""
-
-
 def policy_loss(*, needs_proximal: bool = False, anchor: Anchor = "step", prepare: Prepare | None = None) -> Callable[[F], F]:
-    """Decorator of a policy loss of your own, which declares its needs: `OwnTraits`."""
+    """Decorator of a policy loss of your own, which declares its `LossTraits`. `prepare`: applied once to a whole optimiser
+    batch, with its advantages, before it is cut: the place of batch statistics."""
+    return _declared(LossTraits(needs_proximal=needs_proximal, anchor=anchor), prepare)
 
+
+def _declared(traits: LossTraits, prepare: Prepare | None) -> Callable[[F], F]:
     def declare(function: F) -> F:
-        function.__dict__["traits"] = OwnTraits(needs_proximal=needs_proximal, anchor=anchor, prepare=prepare)
+        function.__dict__.update(traits=traits, prepare=prepare)
         return function
 
     return declare
 
 
-def traits_of(function: PolicyLoss) -> OwnTraits:
-    declared: OwnTraits = getattr(function, "traits", OwnTraits())
-    return declared
+def traits_of(function: PolicyLoss) -> LossTraits:
+    traits: LossTraits = getattr(function, "traits", LossTraits())
+    return traits
+
+
+def prepare_of(function: PolicyLoss) -> Prepare | None:
+    prepare: Prepare | None = getattr(function, "prepare", None)
+    return prepare
 
 
 policy_losses: Registry[PolicyLoss] = Registry("pg_variant")
@@ -98,10 +99,9 @@ policy_losses: Registry[PolicyLoss] = Registry("pg_variant")
 
 def built_in(name: str, prepare: Prepare | None = None) -> Callable[[F], F]:
     """Decorator that registers a loss with the traits that `roll.core.configs.losses` says it has."""
-    entry = POLICY_LOSSES[name]
 
     def register(function: F) -> F:
-        policy_losses(name)(policy_loss(needs_proximal=entry.needs_proximal, anchor=entry.anchor, prepare=prepare)(function))
+        policy_losses(name)(_declared(POLICY_LOSSES[name], prepare)(function))
         return function
 
     return register

@@ -9,8 +9,9 @@ from roll.core.configs.arguments import GeneratingArguments
 from roll.core.configs.base import COUNT
 from roll.core.configs.estimators import TurnScope
 from roll.core.configs.fields import Bounds, option, required
-from roll.core.configs.ppo import MAIN_SET, Lengths, PPOConfig
+from roll.core.configs.ppo import MAIN_SET, PPOConfig
 from roll.core.configs.program import ProgramConfig
+from roll.core.configs.sizes import Lengths
 from roll.core.configs.tools import ToolWrapperConfig
 
 EnvFailurePolicy = Literal["retry", "drop_sample", "drop_group"]
@@ -179,6 +180,8 @@ class AgenticValidationSet:
 @dataclass(frozen=True, kw_only=True)
 class AgenticConfig(PPOConfig):
     kind = "agentic"
+    multi_turn = True
+    validation_block = "val_env_manager: {...}"
     group_size_key = "train_env_manager.group_size"
     exp_name: str = option("agentic", "Name of the run; its files go to <output_dir>/<exp_name>.")
     refused_estimators = {  # noqa: RUF012
@@ -210,8 +213,9 @@ class AgenticConfig(PPOConfig):
     )
 
     @property
-    def images_dir(self) -> str | None:
-        return None if self.actor_train.data_args.images is None else f"{self.shared_dir}/images"
+    def reward_scopes(self) -> dict[str, str | None]:
+        own, key = self.reward_normalization, "reward_normalization"
+        return {f"{key}.norm_mean_type": own.norm_mean_type, f"{key}.norm_std_type": own.norm_std_type}
 
     @property
     def group_size(self) -> int:
@@ -248,7 +252,7 @@ class AgenticConfig(PPOConfig):
     def records_turns(self, tag: str) -> bool:
         """True if turns are recorded in environments of this tag: an episode of one turn has none to go on from."""
         env = self.custom_envs[tag]
-        return self.mode == "both" and env.durable_turns and env.max_steps > 1
+        return self.has_both_sides and env.durable_turns and env.max_steps > 1
 
     def partition(self, manager: EnvManagerConfig) -> dict[str, float]:
         """Returns the relative share of each tag in the groups of a manager."""
@@ -266,7 +270,6 @@ class AgenticConfig(PPOConfig):
 
     @property
     def validations(self) -> dict[str, AgenticValidationSet]:
-        """All validation sets, by name."""
         if self.val_env_manager is None:
             return self.validation_sets
         sampling = self.validation.generating_args if self.validation else None
@@ -277,6 +280,10 @@ class AgenticConfig(PPOConfig):
     def validation_sampling(self) -> dict[str, GeneratingArguments]:
         training = self.actor_infer.generating_args
         return {name: validation.generating_args or training for name, validation in self.validations.items()}
+
+    @property
+    def validation_attempts(self) -> dict[str, int]:
+        return {name: validation.env_manager.group_size for name, validation in self.validations.items()}
 
     def episodes_of(self, manager: EnvManagerConfig) -> int:
         """Returns the number of episodes of a validation set."""

@@ -334,6 +334,10 @@ class StrategyArguments:
     @property
     def options(self) -> StrategyConfig | EngineArguments:
         """`strategy_config` with the back end's defaults filled in."""
-        if self.strategy_name not in STRATEGY_CONFIGS:
-            return EngineArguments(self.strategy_config)
-        return STRATEGY_CONFIGS[self.strategy_name](**self.strategy_config)
+        own = STRATEGY_CONFIGS.get(self.strategy_name)
+        return EngineArguments(self.strategy_config) if own is None else own(**self.strategy_config)
+
+    @property
+    def engine(self) -> EngineArguments:
+        """The arguments of another project's engine; none where there is none."""
+        return EngineArguments({} if self.strategy_name in STRATEGY_CONFIGS else self.strategy_config)

@@ -290,7 +290,7 @@ class BaseConfig:
 
     @property
     def waits_for_devices_s(self) -> float:
-        return self.device_timeout or (600.0 if self.mode in ("explore", "train") else 10.0)
+        return self.device_timeout or (600.0 if self.is_one_of_several else 10.0)
 
     @property
     def steps_between_validations(self) -> int:
@@ -309,6 +309,11 @@ class BaseConfig:
     @property
     def has_both_sides(self) -> bool:
         return self.trains and self.explores
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """True if the other side of the run is another process."""
+        return self.mode in ("explore", "train")
 
     @property
     def only_explores(self) -> bool:
@@ -334,11 +339,6 @@ class BaseConfig:
         """The folder that this process writes to."""
         own = {"explore": ("explorers", self.explorer_name), "bench": ("bench",)}
         return str(PurePath(self.shared_dir, *own.get(self.mode, ())))
-
-    @property
-    def images_dir(self) -> str | None:
-        """The folder of the images of all processes of the run; None without any."""
-        return None
 
     @property
     def groups_address(self) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from roll.core.configs.arguments import EngineArguments
 from roll.core.configs.engines import DRAFTS, engine_of
 from roll.core.configs.losses import POLICY_LOSSES, PolicyLossArgs, anchor_of, loss_args
 from roll.core.configs.ppo import PPOConfig
@@ -86,7 +85,6 @@ def derive(config: PPOConfig) -> Derived:
     critic_steps = optimizer_steps(config, critic) if critic is not None else 0
     recompute, reason = old_logprobs_recomputed(config)
     adapters, adapters_reason = adapter_updates(config)
-    engine = config.actor_infer.strategy_args.options
     return Derived(
         prompt_length=prompt_length,
         response_length=response_length,
@@ -110,7 +108,7 @@ def derive(config: PPOConfig) -> Derived:
         teachers_elsewhere=dict(_elsewhere(config)),
         adapter_updates=adapters,
         adapter_updates_reason=adapters_reason,
-        engines_start_empty=isinstance(engine, EngineArguments) and engine.starts_empty,
+        engines_start_empty=config.actor_infer.strategy_args.engine.starts_empty,
         domain_shares=_domain_shares(config.domain_weights),
         tag_to_domain=config.tag_to_domain,
         trackers=_trackers(config),
@@ -143,8 +141,8 @@ def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
     """Returns True if log-probs are recomputed at the start of a step, and the reason."""
     variant = config.pg_variant
     loss = POLICY_LOSSES.get(variant)
-    if config.from_rows or config.trains_pairs:
-        return config.trains_pairs, "what a token weighs follows from the log-probs of both answers"
+    if config.from_rows or config.pair_loss is not None:
+        return config.pair_loss is not None, "what a token weighs follows from the log-probs of both answers"
     if config.old_logprobs != "auto":
         return config.old_logprobs == "recompute", f"old_logprobs: {config.old_logprobs}"
     if loss is not None and loss.needs_proximal:
@@ -163,8 +161,7 @@ def old_logprobs_recomputed(config: PPOConfig) -> tuple[bool, str]:
 
 def samples_in_fp8(config: PPOConfig) -> bool:
     """True if the engine computes with weights or a KV cache in FP8."""
-    options = config.actor_infer.strategy_args.options
-    return isinstance(options, EngineArguments) and any(options.in_fp8)
+    return any(config.actor_infer.strategy_args.engine.in_fp8)
 
 
 def keeps_sampling_mask(config: PPOConfig) -> bool:
@@ -228,7 +225,7 @@ def adapter_updates(config: PPOConfig) -> tuple[bool, str]:
     trained = config.actor_train.model_args
     if trained.lora_target is None:
         return False, "all weights are trained"
-    if config.mode == "bench":
+    if config.only_evaluates:
         return False, "what is evaluated are merged weights"
     if trained.lora_update != "auto":
         return trained.lora_update == "adapter", f"lora_update: {trained.lora_update}"
@@ -252,8 +249,7 @@ def adapter_obstacle(config: PPOConfig) -> str:
     if engine.largest_rank is not None and rank > engine.largest_rank:
         return f"{name} serves adapters of rank {engine.largest_rank} at most, lora_rank is {rank}"
     base, served = config.model_folder(config.actor_train), config.model_folder(config.actor_infer)
-    options = config.actor_infer.strategy_args.options
-    if isinstance(options, EngineArguments) and options.in_fp8[0]:
+    if config.actor_infer.strategy_args.engine.in_fp8[0]:
         return "adapters over weights in FP8 are not tested"
     if base != served:
         return f"the engines start from '{served}', the trainer from '{base}'"

@@ -104,7 +104,7 @@ def loss_args(knobs: PolicyLossKnobs, clip_low: float, clip_high: float, dual_cl
 
 @dataclass(frozen=True, kw_only=True)
 class LossTraits:
-    """Requirements of a loss for old log-probs; a user's own loss declares them, too (`policy_loss.traits`)."""
+    """Requirements of a loss for old log-probs; a user's own loss declares them, too (`policy_loss.policy_loss`)."""
 
     needs_proximal: bool = False
     """It needs the log-probs of the step's first weights, which have to be recomputed."""

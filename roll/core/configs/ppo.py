@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
-from roll.core.configs.arguments import GeneratingArguments
+from roll.core.configs.arguments import DataArguments, GeneratingArguments
 from roll.core.configs.base import BaseConfig
 from roll.core.configs.distillation import DistillationConfig
-from roll.core.configs.estimators import ESTIMATORS, OWN_FUNCTION, AdvantageEstimator, Estimator, usable_estimators
+from roll.core.configs.estimators import ESTIMATORS, OWN_FUNCTION, AdvantageEstimator, Estimator
 from roll.core.configs.fields import Bounds, option
 from roll.core.configs.losses import (
     DUAL_CLIP,
     PG_CLIP,
-    POLICY_LOSSES,
     KLEstimator,
     KLLossEstimator,
     LossAggregation,
     TrainInferCorrectionConfig,
 )
-from roll.core.configs.plain import JsonObject
-from roll.core.configs.rows import WarmStartConfig
+from roll.core.configs.rows import PairLossConfig, WarmStartConfig
+from roll.core.configs.sizes import Lengths
 from roll.core.configs.staleness import StalenessTuningConfig
 from roll.core.configs.watching import AlarmAction
 from roll.core.configs.worker import (
@@ -50,19 +50,15 @@ POSITIVE = Bounds(gt=0)
 SHARE = Bounds(ge=0, le=1)
 
 
-class Lengths(NamedTuple):
-    """Lengths in tokens."""
-
-    prompt: int
-    response: int
-    sequence: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(BaseConfig, ABC):
     kind: ClassVar[Literal["rlvr", "agentic", "sft", "dpo"]]
     from_rows: ClassVar[bool] = False
     """True if samples are rows of a file: nothing that is trained is generated."""
+    multi_turn: ClassVar[bool] = False
+    """True if rollouts are episodes of many turns."""
+    validation_block: ClassVar[str] = "validation: {data_args: {file_name: ...}}"
+    """The key of the main validation set, with the least that it needs."""
     group_size_key: ClassVar[str]
     """The key of `group_size`."""
     refused_estimators: ClassVar[Mapping[str, str]]
@@ -186,17 +182,19 @@ class PPOConfig(BaseConfig, ABC):
         return self.warm_start.steps if self.warm_start is not None and self.mode in ("both", "replay") else 0
 
     @property
-    def pg_variant(self) -> str:
-        return self.actor_train.pg_variant
+    def pair_loss(self) -> PairLossConfig | None:
+        """The loss of pairs of answers, in which a token's weight follows from the log-probs of both; None without one."""
+        return None
 
     @property
-    def trains_pairs(self) -> bool:
-        """Returns True if the loss is of pairs of answers, and what each token weighs follows from the log-probs of both."""
-        return False
+    def pg_variant(self) -> str:
+        weighted = self.from_rows or self.pair_loss is not None
+        return "roll.topologies.rows.row_losses.likelihood" if weighted else self.actor_train.pg_variant
 
     @property
     def uses_reference(self) -> bool:
-        return self.use_kl_loss or self.add_token_level_kl
+        pairs = self.pair_loss
+        return self.use_kl_loss or self.add_token_level_kl or (pairs is not None and pairs.loss != "simpo")
 
     @property
     def estimator(self) -> Estimator:
@@ -257,25 +255,16 @@ class PPOConfig(BaseConfig, ABC):
         """Returns the folder of the role's initial Hugging Face checkpoint; empty if none is named."""
         return role.model_args.model_name_or_path or self.pretrain or ""
 
-    def contract(self) -> JsonObject:
-        """Returns the values that all processes of a run must share, by key. The number of steps is the trainer's alone."""
-        return {
-            "rollout_batch_size": self.rollout_batch_size,
-            "samples of a group": self.group_size,
-            "async_generation_ratio": self.async_generation_ratio,
-            "staleness_policy": self.staleness_policy,
-            "weight_push_interval": self.weight_push_interval,
-            "model_update_transport": self.model_update_transport,
-            "sequence_length": self.lengths().sequence,
-            "actor_infer.generating_args.temperature": self.actor_infer.generating_args.temperature,
-            "actor_train.router_replay.mode": self.actor_train.router_replay.mode,
-        }
-
     # What a pipeline's own keys mean to the parts that all pipelines share.
 
     @property
     def reward_configs(self) -> Mapping[str, RewardConfig]:
         """Returns the reward workers by domain; an agentic run has none."""
+        return {}
+
+    @property
+    def reward_scopes(self) -> Mapping[str, str | None]:
+        """Over what the mean reward is subtracted, and over what the deviation is divided by, by key."""
         return {}
 
     @property
@@ -296,6 +285,29 @@ class PPOConfig(BaseConfig, ABC):
         """The maximum number of samples from a rollout: more than one if every turn of an episode is a sample."""
         return 1
 
+    @property
+    def epochs(self) -> float | None:
+        """Passes over prompts or rows (`total_epochs`) that say how long the run is; None: `max_steps` says it."""
+        return None
+
+    def in_steps(self, rows: int) -> Self:
+        """Returns a copy with `max_steps` in place of `epochs`, if these are given. `rows`: number of prompts or rows."""
+        if self.epochs is None:
+            return self
+        steps: dict[str, Any] = {"max_steps": math.floor(self.epochs * rows / self.groups_per_step + 1e-9), "total_epochs": None}
+        return replace(self, **steps)
+
+    @property
+    def data_sources(self) -> dict[str, DataArguments]:
+        """The data of all prompts or rows but those of a warm start, by the key of their owner."""
+        return {"actor_train": self.actor_train.data_args}
+
+    @property
+    def images_dir(self) -> str | None:
+        """The folder of the images of all processes of the run; None without any."""
+        shown = any(data.images is not None for data in self.data_sources.values())
+        return f"{self.shared_dir}/images" if shown else None
+
     @abstractmethod
     def lengths(self) -> Lengths:
         """Returns the lengths. Raises `ValueError` if the keys do not fit together."""
@@ -312,16 +324,18 @@ class PPOConfig(BaseConfig, ABC):
 
     @property
     @abstractmethod
+    def validations(self) -> Mapping[str, object]:
+        """All validation sets, by name."""
+
+    @property
+    @abstractmethod
     def validation_sampling(self) -> dict[str, GeneratingArguments]:
         """Returns the sampling of each validation set, by the set's name."""
 
-
-def names_or_path(cls: type[PPOConfig], key: str) -> tuple[str, ...]:
-    """Returns the built-in names of a key that also takes the dotted path of a user's own function; empty for other keys. For
-    editors and shells; the rules refuse invalid values."""
-    if key == "adv_estimator":
-        return usable_estimators(cls.refused_estimators)
-    return tuple(POLICY_LOSSES) if key == "pg_variant" else ()
+    @property
+    def validation_attempts(self) -> dict[str, int]:
+        """Returns the rollouts of each prompt or environment of each validation set, by the set's name."""
+        return {name: sampling.num_return_sequences or 1 for name, sampling in self.validation_sampling.items()}
 
 
 def set_key(name: str) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 from roll.core.configs.agentic import EnvFailurePolicy
-from roll.core.configs.arguments import GeneratingArguments
+from roll.core.configs.arguments import DataArguments, GeneratingArguments
 from roll.core.configs.base import COUNT
 from roll.core.configs.estimators import STEP_ESTIMATORS, Scope
 from roll.core.configs.fields import Bounds, option, required
-from roll.core.configs.ppo import MAIN_SET, Lengths, PPOConfig
+from roll.core.configs.ppo import MAIN_SET, PPOConfig, set_key
 from roll.core.configs.rows import PairLossConfig
+from roll.core.configs.sizes import Lengths
 from roll.core.configs.worker import RewardConfig, ValidationConfig
 
 
@@ -89,20 +89,20 @@ class RLVRConfig(PPOConfig):
     difficulty_high_threshold: float = option(1.0, "Mean reward at or above which a group is too easy.")
 
     @property
-    def trains_pairs(self) -> bool:
-        return self.online_pairs is not None
+    def pair_loss(self) -> PairLossConfig | None:
+        return self.online_pairs
 
     @property
-    def pg_variant(self) -> str:
-        return "roll.topologies.rows.row_losses.likelihood" if self.trains_pairs else super().pg_variant
-
-    @property
-    def uses_reference(self) -> bool:
-        return super().uses_reference or (self.online_pairs is not None and self.online_pairs.loss != "simpo")
+    def epochs(self) -> float | None:
+        return self.total_epochs
 
     @property
     def reward_configs(self) -> dict[str, RewardConfig]:
         return self.rewards
+
+    @property
+    def reward_scopes(self) -> dict[str, str | None]:
+        return {"norm_mean_type": self.norm_mean_type, "norm_std_type": self.norm_std_type}
 
     @property
     def group_size(self) -> int:
@@ -115,13 +115,6 @@ class RLVRConfig(PPOConfig):
     @property
     def groups_per_step(self) -> int:
         return self.rollout_batch_size
-
-    def in_steps(self, prompts: int) -> Self:
-        """Returns a copy with `max_steps` in place of `total_epochs`, if that is given. `prompts`: number of training prompts."""
-        if self.total_epochs is None:
-            return self
-        steps = math.floor(self.total_epochs * prompts / self.rollout_batch_size + 1e-9)
-        return replace(self, max_steps=steps, total_epochs=None)
 
     def lengths(self) -> Lengths:
         """Returns the lengths. Raises `ValueError` if neither response_length nor sequence_length is given or they do not fit."""
@@ -148,13 +141,11 @@ class RLVRConfig(PPOConfig):
 
     @property
     def validations(self) -> dict[str, ValidationConfig]:
-        """All validation sets, by name."""
         return ({MAIN_SET: self.validation} if self.validation else {}) | self.validation_sets
 
     @property
-    def images_dir(self) -> str | None:
-        sources = [self.actor_train.data_args, *(each.data_args for each in self.validations.values())]
-        return f"{self.shared_dir}/images" if any(data.images is not None for data in sources) else None
+    def data_sources(self) -> dict[str, DataArguments]:
+        return super().data_sources | {set_key(name): validation.data_args for name, validation in self.validations.items()}
 
     @property
     def validation_sampling(self) -> dict[str, GeneratingArguments]:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 ComputeDtype = Literal["fp32", "bf16", "fp16"]
 Dtype = Literal["auto", ComputeDtype]
 
 TORCH_NAMES: dict[ComputeDtype, str] = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 BYTES: dict[ComputeDtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
+class Lengths(NamedTuple):
+    """Lengths in tokens."""
+
+    prompt: int
+    response: int
+    sequence: int
 
 
 def compute_dtype(name: Dtype, accelerator: bool) -> ComputeDtype:

@@ -72,7 +72,7 @@ Answer = tuple[GenerateResult, int]
 
 
 @dataclass(eq=False, slots=True)
-class Asked:
+class EngineRequest:
     """A request at an engine."""
 
     route: Route
@@ -98,7 +98,7 @@ class RolloutClient:
         self._keeper = keeper
         self._expand = expand
         self._waiting: dict[Route, asyncio.Future[None]] = {}
-        self._asked: dict[int, dict[Route, Asked]] = {}
+        self._asked: dict[int, dict[Route, EngineRequest]] = {}
         """By engine."""
         self._aborting: set[asyncio.Future[None]] = set()
 
@@ -208,7 +208,7 @@ class RolloutClient:
 
     async def _ask(self, route: Route, engine: int, worker: WorkerHandle, request: GenerateRequest) -> GenerateResult | Answer:
         """Returns the engine's result, or the answer of another one, if this one falls silent and the other is first."""
-        asked = Asked(route, request, asyncio.timeout(None))
+        asked = EngineRequest(route, request, asyncio.timeout(None))
         self._asked.setdefault(engine, {})[route] = asked
         try:
             async with asked.until:
@@ -230,7 +230,7 @@ class RolloutClient:
             if asked.stand_in is not None:
                 asked.stand_in.cancel()
 
-    async def _elsewhere(self, asked: Asked) -> Answer:
+    async def _elsewhere(self, asked: EngineRequest) -> Answer:
         (route,) = self._request(1, asked.route.affinity, asked.request.priority)
         answer = await self._send(route, asked.request)
         if not asked.lost:

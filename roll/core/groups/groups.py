@@ -6,28 +6,26 @@
 A group that was trained may be leased and trained again (`max_reuse`); each such use is a row of the journal, too.
 
 `Admission` decides about the groups; here are their samples, the tasks that are still to be served, and the journal with the
-status of each. Every verb changes accounts and contents together, in one `_transaction`. `Groups` keeps them in memory, where no
-other process can intervene; `roll.topologies.sql.groups.SqlGroups` keeps them in a database that several processes share. After
-each change the accounts must balance.
+status of each. Every verb changes accounts and contents together, in one `_transaction`, after which the accounts must balance.
+Where groups are kept is the affair of a `GroupStorage`: `MemoryGroups` keeps those of a run of one process, and
+`roll.topologies.sql.groups.SqlGroups` those of several, in a database.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
-from roll.core.configs.plain import JsonMapping, JsonObject
+from roll.core.configs.plain import JsonObject
 from roll.core.data.sample import SampleGroup
 from roll.core.errors import Closed
 from roll.core.groups.changes import Changes
+from roll.core.groups.group_storage import GroupStorage
 from roll.core.groups.lease import Lease
-from roll.core.groups.one_process import OneProcess
 from roll.core.groups.parts import GroupParts
-from roll.core.groups.reuse import Trained
-from roll.core.groups.ticket import GroupState, Selection
+from roll.core.groups.ticket import Selection
 
 T = TypeVar("T")
 
@@ -37,8 +35,8 @@ START, LEASE = "admit", "lease"
 """Names of the waiters in `Changes.waits`."""
 
 
-class Groups(OneProcess):
-    """The one owner of all groups of a run."""
+class Groups(GroupStorage):
+    """The one owner of all groups of a run, wherever they are kept."""
 
     def __init__(self, parts: GroupParts) -> None:
         self.admission = parts.admission
@@ -147,9 +145,8 @@ class Groups(OneProcess):
 
     async def observe_step(self, wait_s: float, train_s: float, slack_s: float, reused: float, ess: float | None) -> None:
         """Records the trainer's measurements of a step: see `PipelineDepth.observe`."""
-        async with self._transaction():
-            self.depth.observe(wait_s, train_s, slack_s, reused, ess)
-            self._changed()
+        self.depth.observe(wait_s, train_s, slack_s, reused, ess)
+        await self._tell()
 
     async def trained(self, lease: Lease) -> None:
         """Marks the lease's groups trained."""
@@ -178,7 +175,7 @@ class Groups(OneProcess):
     async def set_served(self, version: int) -> None:
         """Records that all engines serve `version`, or a newer one, from now on."""
         async with self._transaction():
-            self.admission.set_served(version)
+            self.admission.set_served(self._served_by_all(version))
             self._changed()
 
     @property
@@ -186,7 +183,7 @@ class Groups(OneProcess):
         """True if no group may start, and one could if the engines served the newest version."""
         return self.admission.waits_for_weights(self.depth.depth)
 
-    # -- the end, and checkpoints ---------------------------------------------------------------------------------------
+    # -- the end --------------------------------------------------------------------------------------------------------
 
     @property
     def stopped(self) -> bool:
@@ -209,46 +206,14 @@ class Groups(OneProcess):
                 self._drop(group_id, reason)
             self._changed()
 
-    def state(self) -> JsonObject:
-        """Returns the state for a checkpoint besides `buffered`; tasks of groups in flight are served again after `restore`."""
-        live = self.admission.live
-        outstanding = [self._live[i].prompt for i in sorted(live) if live[i].state is GroupState.IN_FLIGHT]
-        return {"admission": self.admission.state(), "cursor": self._source.cursor(outstanding)}
+    # -- how ------------------------------------------------------------------------------------------------------------
 
-    def buffered(self) -> list[JsonObject]:
-        """Returns the complete groups, leased ones included, as JSON values; with `uses`, those that may be trained again."""
-        live, trained = self.admission.live, self.admission.reuse.groups
-        complete = [self._live[i].to_json() for i in sorted(live) if live[i].state is GroupState.BUFFERED]
-        return complete + [self._live[i].to_json() | {"uses": trained[i].uses} for i in sorted(trained)]
+    async def _tell(self) -> None:
+        """The other processes learn what has changed here."""
+        async with self._transaction():
+            self._changed()
 
-    def restore(self, state: JsonMapping, buffered: Sequence[JsonObject]) -> None:
-        """Continues from `state` and `buffered`; the source was set to its cursor before."""
-        groups = sorted((SampleGroup.from_json(row) for row in buffered), key=lambda group: group.group_id)
-        self._live = {group.group_id: group for group in groups}
-        uses = {row["group_id"]: row["uses"] for row in buffered if "uses" in row}
-        complete = {group.group_id: group.start_version for group in groups if group.group_id not in uses}
-        for group_id in complete:
-            self._trace.enter_phase(group_id, "buffered")
-        trained = [Trained(group_id, self._live[group_id].start_version, count) for group_id, count in uses.items()]
-        self.admission.restore(state["admission"], complete, trained=trained)
-        self._let_go()
-        self._changed()
-
-    # -- what an owner in a database does otherwise ---------------------------------------------------------------------
-
-    def _transaction(self) -> AbstractAsyncContextManager[None]:
-        """While open, no other process changes groups, and earlier changes by others are known here. All changes are kept, or
-        none."""
-        return nullcontext()
-
-    def _started(self, group: SampleGroup) -> None:
-        """Records that the group is in flight."""
-
-    def _completed(self, group: SampleGroup) -> None:
-        """Records that the group has its samples."""
-
-    def _ended(self, group: SampleGroup, status: str, reason: str, step: int, lag: int | None) -> None:
-        """Records that the group has ended, or was trained again (`reused`). Steps count from 1."""
+    def _log(self, group: SampleGroup, status: str, reason: str, step: int, lag: int | None) -> None:
         row: JsonObject = {"prompt_uid": group.prompt.uid, "status": status, "reason": reason, "step": step}
         row |= {"start_version": group.start_version, "lag": lag}
         if status != "reused":
@@ -258,15 +223,6 @@ class Groups(OneProcess):
             tokens = sum(len(sample.response_ids) for sample in group.samples)
             self._journal.write(group_id=group.group_id, **row, rewards=rewards, tokens=tokens)
         self._trace.end_group(group.group_id, {**row, "tokens_by_version": group.tokens_by_version})
-
-    async def _fetch(self, group_ids: Sequence[int]) -> None:
-        """Fetches groups that `_contents` is about to read."""
-
-    async def _contents(self, group_ids: Sequence[int]) -> list[SampleGroup]:
-        """Returns groups with their samples; those that cannot be read are dropped, or not trained again, and left out."""
-        return [self._live[group_id] for group_id in group_ids]
-
-    # -- how ------------------------------------------------------------------------------------------------------------
 
     def _may_start(self) -> bool:
         admission = self.admission

@@ -1,4 +1,4 @@
-"""Decides the response to failures, on plain values: a restart of the trainer, the synchronous schedule, an explorer's wait.
+"""Decides the response to failures, on plain values: a restart of the trainer, the synchronous schedule.
 
 A rank of the trainer dies: the trainer restarts from the newest checkpoint, within the same run. Later steps are taken back,
 exactly as when the whole run is resumed. The rank's peers, which may wait for it in a collective, restart with it, and so does
@@ -17,14 +17,9 @@ from collections.abc import Collection, Mapping
 from roll.core.configs.ppo import PPOConfig
 from roll.core.distributed.clock import monotonic
 from roll.core.distributed.cluster import Cluster
-from roll.core.errors import BackendLost, Missed, VersionGone, WorkerDied, WorkersLost, WorkerStartError
+from roll.core.errors import BackendLost, WorkerDied, WorkersLost, WorkerStartError
 from roll.core.pipeline.roles import of_trainer
 from roll.core.pipeline.state import RunState
-
-RETRY_S = 0.5
-"""Seconds before the first attempt to rejoin a run that waits at all."""
-SELDOM_S = 30.0
-"""Most seconds between two attempts to rejoin a run."""
 
 logger = logging.getLogger(__name__)
 
@@ -114,34 +109,3 @@ class Fallback:
             )
         state.groups.go_synchronous()
         await asyncio.Event().wait()
-
-
-def lost_versions(error: Exception) -> bool:
-    """True if an explorer fails because the trainer was started again, and no longer has the version that it serves."""
-    return isinstance(error, VersionGone) or isinstance(error.__cause__, VersionGone)
-
-
-def was_missed(error: Exception) -> bool:
-    """True if an explorer fails because it was silent for so long that the others took it for dead."""
-    return isinstance(error, Missed) or isinstance(error.__cause__, Missed)
-
-
-class Rejoining:
-    """Waits of an explorer before it restarts because the version that it needs is gone. Its trainer publishes another in a
-    moment; if that does not come, attempts become rarer, until `patience_s` has passed. Pure."""
-
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
-        self._at: object = None
-        self._waited_s = self._next_s = 0.0
-
-    def wait_s(self, at: object) -> float | None:
-        """`at`: the state of the run; a change of it is a sign that the trainer goes on. None: there is nothing to hope for."""
-        if at != self._at:
-            self._at, self._waited_s, self._next_s = at, 0.0, RETRY_S
-            return 0.0
-        if self._waited_s >= self._patience_s:
-            return None
-        wait_s = min(self._next_s, self._patience_s - self._waited_s)
-        self._waited_s, self._next_s = self._waited_s + wait_s, min(2 * self._next_s, SELDOM_S)
-        return wait_s

@@ -19,6 +19,7 @@ from roll.core.flow.custom_stage import CustomStage
 from roll.core.flow.flow import Flow
 from roll.core.groups.filters import GroupFilter
 from roll.core.groups.groups import Groups
+from roll.core.groups.memory_groups import MemoryGroups
 from roll.core.groups.parts import GroupParts
 from roll.core.groups.tasks import TaskSource
 from roll.core.record.callbacks import Callback, Observers, Reports
@@ -97,7 +98,7 @@ class Prepared:
     """Tag -> the rules of its environments."""
     contract: JsonObject = field(default_factory=dict)
     """Values that all processes of the run must share, by key."""
-    groups: Callable[[GroupParts], Groups] = Groups
+    groups: Callable[[GroupParts], Groups] = MemoryGroups
     """Makes the groups of a run that has them in this process."""
     teaching: Teaching | None = None
     """Asks the teachers; None: there are none."""

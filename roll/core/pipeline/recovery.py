@@ -9,7 +9,6 @@ from roll.core.distributed.cluster import Cluster
 from roll.core.engines.engine_fleet import NODE_LOOK_S
 from roll.core.errors import NodeLost, WorkersLost
 from roll.core.pipeline.clusters import device_locks, settle, start_clusters
-from roll.core.pipeline.failures import Rejoining, lost_versions, was_missed
 from roll.core.pipeline.lifecycle import RunLifecycle
 
 
@@ -77,23 +76,3 @@ class TrainerRecovery(Recovery):
         if self._run.state.interrupted:
             raise error
         self._died = await self._run.restarts.begin(self._clusters, error)
-
-
-class ExplorerRecovery(Recovery):
-    """If the trainer, which is another process, takes versions back, or no longer has the served ones, or this process was silent
-    and is missed, exploring restarts with its newest."""
-
-    def __init__(self, run: RunLifecycle, clusters: dict[str, Cluster]) -> None:
-        super().__init__(run, clusters)
-        self._rejoining = Rejoining(run.config.peer_timeout)
-
-    async def after(self, error: Exception) -> None:
-        groups = self._run.state.groups
-        missed = was_missed(error)
-        if not (missed or lost_versions(error) or await groups.was_taken_back()):
-            raise error
-        if (wait_s := self._rejoining.wait_s((groups.branch, groups.admission.newest))) is None:
-            raise error
-        await asyncio.sleep(wait_s)
-        why = "the others had taken this process for dead" if missed else "the trainer went on from a checkpoint"
-        self._run.state.note(f"{why}: exploring restarts with the trainer's version")

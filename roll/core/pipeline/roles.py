@@ -184,10 +184,9 @@ def infer_specs(
     start empty). `adapters`: folder of the adapters in that version."""
     worker: WorkerConfig = config.actor_infer
     model, chosen = worker.model_args, worker.strategy_args.options
-    per_engine = chosen.devices_per_engine if isinstance(chosen, EngineArguments) else 1
     specs = []
     at_once = 1 + bool(config.on_devices_of("actor_infer", at_once=True))
-    for placement in place(worker.devices, inventory, per_engine, at_once):
+    for placement in place(worker.devices, inventory, worker.strategy_args.engine.devices_per_engine, at_once):
         options: dict[str, Any] = {
             "model_path": model_path,
             "max_running_requests": derived.requests_per_engine,
@@ -227,10 +226,9 @@ def engines_on(
 ) -> list[tuple[Placement, dict[str, Any]]]:
     """Returns, for each engine, its placement, and its name and options. `given`: options of all."""
     args = on.strategy_args
-    per_engine = args.options.devices_per_engine if isinstance(args.options, EngineArguments) else 1
     return [
         (at, {"name": args.strategy_name, "options": {**given, **_engine_options(config, args, model, at, inventory, backend)}})
-        for at in place(on.devices, inventory, per_engine)
+        for at in place(on.devices, inventory, args.engine.devices_per_engine)
     ]
 
 

@@ -303,7 +303,7 @@ class SingleDriver(WithTrainer):
 
 def topology_of(config: PPOConfig) -> type[Topology]:
     rows = "answered_rows" if config.has_engines else "rows"
-    kind = rows if config.from_rows else "warm_start" if config.warm_steps and config.mode == "both" else config.mode
+    kind = rows if config.from_rows else "warm_start" if config.warm_steps and config.has_both_sides else config.mode
     found: type[Topology] = import_object(TOPOLOGIES[kind])
     return found
 

@@ -26,7 +26,7 @@ from roll.core.data.token_batch import TokenBatch
 from roll.core.trainer.batch import rollout_metrics
 
 
-class Estimate(NamedTuple):
+class AdvantageEstimate(NamedTuple):
     rewards: Tensor
     """[S] normalised rewards, for metrics."""
     advantages: Tensor
@@ -48,7 +48,7 @@ class Advantages(ABC):
         self._kl = KLController(config.init_kl_coef, config.target_kl, config.kl_horizon)
 
     @abstractmethod
-    def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
+    def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> AdvantageEstimate:
         """Normalises the rewards, applies the estimator, and clips its results."""
 
     def trains(self, group: SampleGroup, sample: Sample) -> bool:
@@ -173,7 +173,7 @@ class RLVRAdvantages(Advantages):
         mean = sum(group.outcomes) / len(group.outcomes)
         return config.difficulty_low_threshold < mean < config.difficulty_high_threshold
 
-    def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
+    def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> AdvantageEstimate:
         """Compares rollouts: one that became several samples counts once, and they share its advantage."""
         config = self._rlvr
         rollouts, of_sample = rollouts_of(groups)
@@ -198,7 +198,7 @@ class RLVRAdvantages(Advantages):
             else:
                 estimates[rows] = sequence_advantages(rewards[rows], group_ids[rows], config.adv_estimator, trained[rows])
         estimates = clip(estimates, config.reward_clip)
-        return Estimate(rewards[of_sample], estimates[of_sample], populations=domain_ids[of_sample])
+        return AdvantageEstimate(rewards[of_sample], estimates[of_sample], populations=domain_ids[of_sample])
 
     def state(self) -> JsonObject:
         return super().state() | {"rewards": {name: moments.state() for name, moments in self._running.items()}}

@@ -21,7 +21,7 @@ from roll.core.configs.estimators import STEP_ESTIMATORS, Scope
 from roll.core.data.sample import Sample, SampleGroup, Trajectory
 from roll.core.data.token_batch import TokenBatch
 from roll.core.record.episode_metrics import episode_metrics
-from roll.core.trainer.advantages import Advantages, Estimate, rollouts_of
+from roll.core.trainer.advantages import AdvantageEstimate, Advantages, rollouts_of
 
 
 class _Layout(NamedTuple):
@@ -51,7 +51,7 @@ class AgenticAdvantages(Advantages):
     def describe(self, samples: Sequence[Sample]) -> dict[str, float]:
         return episode_metrics(samples)
 
-    def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
+    def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> AdvantageEstimate:
         layout = _layout(batch, groups)
         config, normalization = self._agentic, self._agentic.reward_normalization
         comparable = {"batch": torch.zeros_like(layout.group_of_episode), "tags": layout.tag_of_episode}
@@ -60,12 +60,12 @@ class AgenticAdvantages(Advantages):
         of_samples = rewards[layout.episode_of_sample]
         if config.adv_estimator in STEP_ESTIMATORS:
             per_token = self._of_turns(batch, groups, layout, clip(rewards, config.reward_clip))
-            return Estimate(of_samples, clip(per_token, config.reward_clip), of_tokens=True)
+            return AdvantageEstimate(of_samples, clip(per_token, config.reward_clip), of_tokens=True)
         if config.uses_critic:  # an episode is one sample
-            return Estimate(of_samples, clip(of_samples, config.reward_clip))
+            return AdvantageEstimate(of_samples, clip(of_samples, config.reward_clip))
         estimated = sequence_advantages(rewards, layout.group_of_episode, config.adv_estimator, layout.tokens_of_episode)
         discount = config.gamma ** layout.turns_after_sample.float()
-        return Estimate(of_samples, clip(estimated, config.reward_clip)[layout.episode_of_sample] * discount)
+        return AdvantageEstimate(of_samples, clip(estimated, config.reward_clip)[layout.episode_of_sample] * discount)
 
     def _of_turns(self, batch: TokenBatch, groups: Sequence[SampleGroup], layout: _Layout, rewards: Tensor) -> Tensor:
         """Returns [N], the advantage of each token's turn."""

@@ -35,7 +35,7 @@ _BYTES |= {"I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredTensor:
     """A tensor, as a header describes it."""
 
     dtype: str
@@ -97,9 +97,9 @@ def value_head(folder: Path) -> dict[str, tuple[Path, str]]:
     return {}
 
 
-def stored_tensors(files: list[Path]) -> dict[str, Stored]:
+def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
     """Returns all tensors by name. Raises `ValueError` for a damaged header, and for files without any tensor."""
-    found: dict[str, Stored] = {}
+    found: dict[str, StoredTensor] = {}
     for path in files:
         found |= read_header(path)
     if not found:
@@ -107,7 +107,7 @@ def stored_tensors(files: list[Path]) -> dict[str, Stored]:
     return found
 
 
-def read_header(path: Path) -> dict[str, Stored]:
+def read_header(path: Path) -> dict[str, StoredTensor]:
     """Reads the header of one safetensors file: 8 bytes of length, little endian, then JSON that maps names to type, shape and
     place."""
     with open_regular(path) as stream:
@@ -132,7 +132,7 @@ def beginning(files: Sequence[Path], name: str, most: int = 1 << 20) -> bytes:
         return stream.read(min(most, stop - start))
 
 
-def _stored(path: Path, name: str, entry: Any, room: int) -> Stored:
+def _stored(path: Path, name: str, entry: Any, room: int) -> StoredTensor:
     try:
         dtype, shape, (start, stop) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
     except (KeyError, TypeError, ValueError):
@@ -143,7 +143,7 @@ def _stored(path: Path, name: str, entry: Any, room: int) -> Stored:
     known = dtype in _BYTES
     if start > stop or stop > room or (known and stop - start != prod(shape) * _BYTES[dtype]):
         raise ValueError(f"{path} is damaged: tensor {name!r} does not lie inside the file, or not in its size")
-    return Stored(dtype, shape)
+    return StoredTensor(dtype, shape)
 
 
 def _indexed(folder: Path) -> list[Path]:

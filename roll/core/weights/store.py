@@ -164,7 +164,7 @@ class Broadcast(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class BroadcastMember:
     """One member of a broadcast group; a plain value, by which the member's process joins."""
 
     address: str
@@ -193,7 +193,7 @@ class SendingEnd(Protocol):
         """Returns the next bucket of the share, and its description for the driver; with a path it becomes a file, and the bucket
         is None. (None, None) after the last. `slot`: the buffer that it is put into."""
 
-    async def broadcast(self, member: Member, *buckets: Bucket) -> None:
+    async def broadcast(self, member: BroadcastMember, *buckets: Bucket) -> None:
         """Sends the buckets to the group of which this rank is `member`."""
 
 
@@ -210,7 +210,7 @@ class ReceivingEnd(Protocol):
         """Returns True if the strategy has copied the bucket from the device where it is lent."""
 
     async def receive(
-        self, into: Callable[[int, Bucket], Awaitable[None]], version: int, member: Member, count: int, shares: bool
+        self, into: Callable[[int, Bucket], Awaitable[None]], version: int, member: BroadcastMember, count: int, shares: bool
     ) -> list[BucketFile]:
         """Hands `count` buckets on, one after the other. `shares`: returns them for other engines of the host, which can read
         them until `loaded`."""

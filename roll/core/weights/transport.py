@@ -44,8 +44,8 @@ TRANSPORTS = {
     "served": "roll.transports.directory.ServedWeightStore",
     "followed": "roll.transports.assembled.AssembledWeights",
     "broadcast": "roll.transports.weight_broadcast.WeightBroadcast",
-    "sending": "roll.transports.ends.SendingEnd",
-    "receiving": "roll.transports.ends.ReceivingEnd",
+    "sending": "roll.transports.ends.BroadcastSender",
+    "receiving": "roll.transports.ends.BroadcastReceiver",
 }
 """The implementations, loaded when they are used."""
 T = TypeVar("T")

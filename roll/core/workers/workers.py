@@ -17,7 +17,7 @@ from roll.core.data.token_batch import TokenBatch
 from roll.core.weights.adapter import AdapterSource
 from roll.core.weights.bucket import Bucket, BucketFile, Readable, WeightManifest
 from roll.core.weights.received import ReceivedWeights
-from roll.core.weights.store import Link, Made, Member
+from roll.core.weights.store import BroadcastMember, Link, Made
 from roll.core.weights.transport import receiving_end, sending_end
 from roll.core.workers.infer_engines import make_infer_strategy
 from roll.core.workers.infer_interface import (
@@ -124,7 +124,7 @@ class TrainWorker(CheckpointedWorker):
         """Returns the result of `SendingEnd.next`. Gathering is a collective: it returns when the other ranks are called, too."""
         return self._sending.next(path, slot)
 
-    async def broadcast(self, member: Member, *buckets: Bucket) -> None:
+    async def broadcast(self, member: BroadcastMember, *buckets: Bucket) -> None:
         """Sends the buckets during training."""
         await self._sending.broadcast(member, *buckets)
 
@@ -158,7 +158,7 @@ class InferWorker:
         """Returns the engine's host, and its number of devices there."""
         return self._receiving.host(), self._devices
 
-    async def receive_broadcast(self, version: int, member: Member, count: int, shares: bool) -> list[BucketFile]:
+    async def receive_broadcast(self, version: int, member: BroadcastMember, count: int, shares: bool) -> list[BucketFile]:
         """Replaces `count` calls of `receive_bucket`. A caller abandons this version's broadcasts by calling `receive_bucket`, or
         by broadcasting another version. Returns the result of `ReceivingEnd.receive`."""
         return await self._receiving.receive(self.strategy.receive_bucket, version, member, count, shares)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from roll.chat.conversation import (
-    Asked,
+    ChatRequest,
     Message,
     Reply,
     ToolCall,
@@ -27,17 +27,17 @@ from roll.prompts.messages import Show
 class Messages:
     ping = event({"type": "ping"}, "ping")
 
-    def read(self, body: dict[str, Any], session: Session) -> Asked:
+    def read(self, body: dict[str, Any], session: Session) -> ChatRequest:
         most = field_of(body, "max_tokens", int, least=1)
         if most is None:
             raise Refused(400, "max_tokens: Field required", "max_tokens")
         return _asked(body, most, session.show)
 
-    def reply(self, asked: Asked, reply: Reply, session: Session) -> dict[str, Any]:
+    def reply(self, asked: ChatRequest, reply: Reply, session: Session) -> dict[str, Any]:
         ending = {"stop_reason": _ending(reply), "stop_sequence": None}
         return self._head(asked, reply) | {"content": _blocks(reply), **ending, "usage": _usage(reply)}
 
-    def events(self, asked: Asked, reply: Reply, session: Session) -> Iterator[bytes]:
+    def events(self, asked: ChatRequest, reply: Reply, session: Session) -> Iterator[bytes]:
         def told(kind: str, **more: Any) -> bytes:
             return event({"type": kind, **more}, kind)
 
@@ -67,16 +67,16 @@ class Messages:
     def refusal_event(self, refused: Refused) -> bytes:
         return event(self.refusal(refused), "error")
 
-    def _head(self, asked: Asked, reply: Reply) -> dict[str, Any]:
+    def _head(self, asked: ChatRequest, reply: Reply) -> dict[str, Any]:
         return {"id": reply.call_id, "type": "message", "role": "assistant", "model": asked.model}
 
 
-def counted(body: dict[str, Any], session: Session) -> Asked:
+def counted(body: dict[str, Any], session: Session) -> ChatRequest:
     """A request whose tokens are to be counted: it need not say how many may be answered. Raises `Refused`."""
     return _asked(body, None, session.show)
 
 
-def _asked(body: dict[str, Any], most: int | None, show: Show | None) -> Asked:
+def _asked(body: dict[str, Any], most: int | None, show: Show | None) -> ChatRequest:
     system = text_of(body.get("system"))
     messages: list[Message] = [{"role": "system", "content": system}] if system else []
     for message in listed(body, "messages"):
@@ -86,7 +86,7 @@ def _asked(body: dict[str, Any], most: int | None, show: Show | None) -> Asked:
     if messages[-1]["role"] == "assistant":
         raise Refused(400, "prefill is not supported: an answer cannot go on from a text that is begun for it", "messages")
     choice = field_of(body, "tool_choice", dict) or {}
-    return Asked(
+    return ChatRequest(
         messages=messages,
         tools=[_tool(tool) for tool in listed(body, "tools")],
         model=str(body.get("model") or "policy"),

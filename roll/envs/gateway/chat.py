@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from roll.chat.conversation import (
-    Asked,
+    ChatRequest,
     Message,
     Reply,
     ToolCall,
@@ -25,7 +25,7 @@ DONE = b"data: [DONE]\n\n"
 class ChatCompletions:
     ping = b": keep-alive\n\n"
 
-    def read(self, body: dict[str, Any], session: Session) -> Asked:
+    def read(self, body: dict[str, Any], session: Session) -> ChatRequest:
         if field_of(body, "n", int) not in (None, 1):
             raise Refused(400, "n must be 1: ask once for each answer", "n")
         if body.get("functions"):
@@ -35,7 +35,7 @@ class ChatCompletions:
         if not messages:
             raise Refused(400, "messages must not be empty", "messages")
         options = field_of(body, "stream_options", dict) or {}
-        return Asked(
+        return ChatRequest(
             messages=messages,
             tools=[read_tool(tool) for tool in listed(body, "tools")],
             model=str(body.get("model") or "policy"),
@@ -46,7 +46,7 @@ class ChatCompletions:
             with_usage=bool(options.get("include_usage")),
         )
 
-    def reply(self, asked: Asked, reply: Reply, session: Session) -> dict[str, Any]:
+    def reply(self, asked: ChatRequest, reply: Reply, session: Session) -> dict[str, Any]:
         message: Message = {"role": "assistant", "content": reply.content, "refusal": None}
         if reply.thinking:
             message["reasoning_content"] = reply.thinking
@@ -56,7 +56,7 @@ class ChatCompletions:
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _ending(reply)}
         return self._head(asked, reply, "chat.completion") | {"choices": [choice], "usage": _usage(reply)}
 
-    def events(self, asked: Asked, reply: Reply, session: Session) -> Iterator[bytes]:
+    def events(self, asked: ChatRequest, reply: Reply, session: Session) -> Iterator[bytes]:
         head = self._head(asked, reply, "chat.completion.chunk")
 
         def chunk(delta: dict[str, Any], ending: str | None = None) -> bytes:
@@ -82,7 +82,7 @@ class ChatCompletions:
     def refusal_event(self, refused: Refused) -> bytes:
         return event(self.refusal(refused))
 
-    def _head(self, asked: Asked, reply: Reply, kind: str) -> dict[str, Any]:
+    def _head(self, asked: ChatRequest, reply: Reply, kind: str) -> dict[str, Any]:
         return {"id": reply.call_id, "object": kind, "created": reply.created, "model": asked.model}
 
 

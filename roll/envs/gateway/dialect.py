@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from roll.chat.conversation import Asked, Reply
+from roll.chat.conversation import ChatRequest, Reply
 from roll.chat.session import Session
 from roll.core.errors import Refused
 
@@ -26,13 +26,13 @@ class Dialect(Protocol):
     ping: bytes
     """Bytes that keep a stream alive while the answer is sampled."""
 
-    def read(self, body: dict[str, Any], session: Session) -> Asked:
+    def read(self, body: dict[str, Any], session: Session) -> ChatRequest:
         """Raises `Refused`."""
 
-    def reply(self, asked: Asked, reply: Reply, session: Session) -> dict[str, Any]:
+    def reply(self, asked: ChatRequest, reply: Reply, session: Session) -> dict[str, Any]:
         """The whole answer."""
 
-    def events(self, asked: Asked, reply: Reply, session: Session) -> Iterator[bytes]:
+    def events(self, asked: ChatRequest, reply: Reply, session: Session) -> Iterator[bytes]:
         """The same as a stream."""
 
     def refusal(self, refused: Refused) -> dict[str, Any]: ...

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from roll.chat.conversation import (
-    Asked,
+    ChatRequest,
     Message,
     Reply,
     ToolCall,
@@ -33,7 +33,7 @@ ROLES = {"developer": "system", "system": "system", "user": "user", "assistant":
 class Responses(ChatCompletions):
     """Errors have the form of Chat Completions."""
 
-    def read(self, body: dict[str, Any], session: Session) -> Asked:
+    def read(self, body: dict[str, Any], session: Session) -> ChatRequest:
         if body.get("background"):
             raise Refused(400, "background must be false: the answer is waited for", "background")
         for name in ELSEWHERE:
@@ -48,7 +48,7 @@ class Responses(ChatCompletions):
             raise Refused(400, "input must not be empty", "input")
         for item in items:
             _add(messages, item, session.show)
-        return Asked(
+        return ChatRequest(
             messages=messages,
             tools=[_tool(tool) for tool in listed(body, "tools")],
             model=str(body.get("model") or "policy"),
@@ -57,7 +57,7 @@ class Responses(ChatCompletions):
             reads_calls=body.get("tool_choice") != "none",
         )
 
-    def reply(self, asked: Asked, reply: Reply, session: Session) -> dict[str, Any]:
+    def reply(self, asked: ChatRequest, reply: Reply, session: Session) -> dict[str, Any]:
         whole = reply.stopped or bool(reply.calls)
         return self._response(asked, reply) | {
             "status": "completed" if whole else "incomplete",
@@ -66,7 +66,7 @@ class Responses(ChatCompletions):
             "usage": _tokens(reply),
         }
 
-    def events(self, asked: Asked, reply: Reply, session: Session) -> Iterator[bytes]:
+    def events(self, asked: ChatRequest, reply: Reply, session: Session) -> Iterator[bytes]:
         begun = self._response(asked, reply) | {"status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
         said = self.reply(asked, reply, session)
         told: list[dict[str, Any]] = [{"type": f"response.{name}", "response": begun} for name in ("created", "in_progress")]
@@ -81,7 +81,7 @@ class Responses(ChatCompletions):
         told = {"type": "error", "code": error["code"] or error["type"], "message": error["message"], "param": error["param"]}
         return event(told | {"sequence_number": 0}, "error")
 
-    def _response(self, asked: Asked, reply: Reply) -> dict[str, Any]:
+    def _response(self, asked: ChatRequest, reply: Reply) -> dict[str, Any]:
         head = self._head(asked, reply, "response")
         head["created_at"] = head.pop("created")
         return head | {

@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from roll.chat.conversation import Asked, Reply, whole_body
+from roll.chat.conversation import ChatRequest, Reply, whole_body
 from roll.chat.exchange import Sent, without_images
 from roll.chat.session import LARGEST_BODY, Call, Session
 from roll.core.errors import Refused
@@ -41,7 +41,7 @@ class Streamed(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, dialect: Dialect, asked: Asked, session: Session, call: Call, request: Request) -> None:
+    def __init__(self, dialect: Dialect, asked: ChatRequest, session: Session, call: Call, request: Request) -> None:
         super().__init__(headers={"cache-control": "no-store"})
         del self.headers["content-length"]
         self._dialect, self._asked, self._session, self._call, self._request = dialect, asked, session, call, request
@@ -239,7 +239,7 @@ async def _asking_body(request: Request, session: Session) -> bytes:
     return text
 
 
-def _read(dialect: Dialect, text: bytes, session: Session) -> tuple[dict[str, Any], Asked]:
+def _read(dialect: Dialect, text: bytes, session: Session) -> tuple[dict[str, Any], ChatRequest]:
     """Raises `Refused`."""
     body = whole_body(text)
     return body, dialect.read(body, session)

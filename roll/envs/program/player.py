@@ -22,15 +22,15 @@ from typing import Any
 from roll.chat.dialogue import Dialogue
 from roll.chat.samples import Outcome, episode_samples
 from roll.chat.score import Score
-from roll.chat.session import Limits, Session
+from roll.chat.session import Session, SessionLimits
 from roll.core.configs.agentic import EnvConfig
 from roll.core.configs.program import POSTED, ProgramConfig
 from roll.core.data.episode import Ask, EpisodeTask
 from roll.core.data.sample import EpisodeEnd, Sample, reaches
 from roll.core.errors import REFUSED, EpisodeFailed, StarterGone, Unanswered
 from roll.envs.gateway.server import Gateway
-from roll.envs.program.process import Command, Ending, Starter, base_environment
-from roll.envs.program.scoring import Scorer
+from roll.envs.program.process import Command, ProgramEnding, Starter, base_environment
+from roll.envs.program.scoring import ProgramScorer
 from roll.graders.sandbox.namespaces import NOBODY
 from roll.platform.temp_folder import TempFolder, own_package
 from roll.prompts.messages import Show
@@ -72,7 +72,7 @@ class Programs:
         self._exchanges, self._show = exchanges, show
         self._gateway = Gateway(host)
         self._folder: TempFolder | None = None
-        self._scorers: dict[str, Scorer] = {}
+        self._scorers: dict[str, ProgramScorer] = {}
         self._starters: dict[str, Starter] = {}
         self._places = {
             tag: asyncio.Semaphore(env.max_env_step_concurrent) for tag, env in self._envs.items() if env.max_env_step_concurrent
@@ -81,7 +81,7 @@ class Programs:
     async def play(self, task: EpisodeTask, ask: Ask) -> list[Sample]:
         """Raises `EpisodeFailed`, and the errors of `ask`."""
         env = self._envs[task.tag]
-        limits = Limits(self._context, self._answer_tokens(task.tag), env.max_steps)
+        limits = SessionLimits(self._context, self._answer_tokens(task.tag), env.max_steps)
         began = time.perf_counter()
         async with self._places.get(task.tag, nullcontext()):
             waited_s = time.perf_counter() - began
@@ -115,7 +115,7 @@ class Programs:
         if not session.forest.answers:
             nothing = "the program has ended without an answer of the policy: there is nothing to reward"
             raise self._unanswered(session, EpisodeFailed("no_calls", nothing))
-        scorer = self._scorers.get(task.tag) or self._scorers.setdefault(task.tag, Scorer(program))
+        scorer = self._scorers.get(task.tag) or self._scorers.setdefault(task.tag, ProgramScorer(program))
         trace = _trace(session, task, end)
         scoring = place.command(program, program.scoring, "scoring")
         try:
@@ -217,7 +217,7 @@ def _shape(session: Session) -> dict[str, float]:
     return {"conversations": float(len(forest.leaves())), "rendered_anew": float(forest.rendered_anew)}
 
 
-def _refuse(ending: Ending, kind: str, who: str, limit_s: float) -> None:
+def _refuse(ending: ProgramEnding, kind: str, who: str, limit_s: float) -> None:
     """Raises `EpisodeFailed` unless the command has ended well."""
     if ending.code is None:
         said = f"; its output ends with:\n{ending.output}" if ending.output else ""

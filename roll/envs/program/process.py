@@ -52,7 +52,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ProgramEnding:
     code: int | None
     """Exit code, or minus the signal; None if it was ended at its limit."""
     output: str
@@ -104,7 +104,7 @@ class Starter:
 
     async def run(
         self, command: Command, limit_s: float, interrupted_by: asyncio.Future[None] | None = None, gateway: Gateway | None = None
-    ) -> Ending:
+    ) -> ProgramEnding:
         """`interrupted_by`: when it is done the command is ended, too; what it raises is raised here. `gateway`: what a command
         that is shut in may reach. Raises `EpisodeFailed` if it cannot be started, `StarterGone` if this starter starts nothing
         any more."""
@@ -128,7 +128,7 @@ class Starter:
         if "failed" in said:
             raise EpisodeFailed("setup", f"{command.words[0]} cannot be started: {said['failed']}")
         code = said.get("code", -signal.SIGKILL)  # a keeper that was killed says nothing
-        return Ending(code if done else None, await asyncio.to_thread(tail, command.log))
+        return ProgramEnding(code if done else None, await asyncio.to_thread(tail, command.log))
 
     def _no_more(self, why: object) -> StarterGone:
         self._gone = True

@@ -19,7 +19,7 @@ from roll.core.errors import EpisodeFailed, TooManyStuck, boundary
 from roll.envs.program.process import Command, Starter
 
 
-class Scorer:
+class ProgramScorer:
     """Scorer of one tag."""
 
     def __init__(self, program: ProgramConfig) -> None:

@@ -25,7 +25,7 @@ NO_CALL = f'a call is {BEGIN}{{"name": ..., "arguments": {{...}}}}{END}, and thi
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedCall:
     """A call in an answer."""
 
     tool: Tool | None
@@ -98,27 +98,27 @@ class EnvWithTools:
         most = self._args.max_tool_uses
         return math.inf if most is None else most - self._uses
 
-    def _by_calls(self, reply: Reply) -> list[Asked]:
+    def _by_calls(self, reply: Reply) -> list[RequestedCall]:
         if not reply.calls and BEGIN in reply.content:
-            return [Asked(None, {}, wrong=NO_CALL)]
+            return [RequestedCall(None, {}, wrong=NO_CALL)]
         over = "there are no calls of tools left: answer without tools"
         return [
-            Asked(self._toolbox.named(call.name), call.arguments, call.id, "" if i < self._left else over)
+            RequestedCall(self._toolbox.named(call.name), call.arguments, call.id, "" if i < self._left else over)
             for i, call in enumerate(reply.calls)
         ]
 
-    def _in_words(self, text: str) -> list[Asked]:
+    def _in_words(self, text: str) -> list[RequestedCall]:
         """The first call in a text."""
         found = [(place, tool) for tool in self._toolbox.tools if (place := tool.read(text)) is not None]
         if not found or self._left <= 0:
             return []
         (_, handed), tool = min(found, key=lambda each: each[0][0])
         try:
-            return [Asked(tool, tool.arguments_of(handed))]
+            return [RequestedCall(tool, tool.arguments_of(handed))]
         except ToolFailed as failure:
-            return [Asked(tool, {}, wrong=str(failure))]
+            return [RequestedCall(tool, {}, wrong=str(failure))]
 
-    async def _use(self, asked: Asked) -> Used:
+    async def _use(self, asked: RequestedCall) -> Used:
         if asked.wrong:
             return Used(f"Error: {asked.wrong}", True)
         if asked.tool is None:
@@ -132,7 +132,7 @@ class EnvWithTools:
             return args.tool_execute_error_reward or args.tool_reward
         return args.tool_reward + args.tool_success_reward
 
-    def _told(self, asked: Sequence[Asked], texts: Sequence[str]) -> Observation | Results:
+    def _told(self, asked: Sequence[RequestedCall], texts: Sequence[str]) -> Observation | Results:
         if not self._as_messages:
             return "\n".join(texts)
         if self._by_template and not asked[0].id:  # no call that a result could answer
@@ -143,7 +143,7 @@ class EnvWithTools:
                 message |= {"tool_call_id": each.id, "name": each.tool.name if each.tool is not None else ""}
         return Results(messages)
 
-    def _info(self, asked: Sequence[Asked], used: Sequence[Used], texts: Sequence[str]) -> Info:
+    def _info(self, asked: Sequence[RequestedCall], used: Sequence[Used], texts: Sequence[str]) -> Info:
         """Returns the info, whose state is that of the environment, and the tools' texts since."""
         if self._state:
             self._state = hashlib.sha256("\n".join((self._state, *texts)).encode()).hexdigest()

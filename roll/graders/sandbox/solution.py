@@ -22,7 +22,7 @@ from typing import Any
 
 from roll.graders.sandbox import exceptions
 from roll.graders.sandbox.object_proxy import Peer
-from roll.graders.sandbox.surroundings import Asked, Printed, run_together
+from roll.graders.sandbox.surroundings import SolutionInput, SolutionOutput, run_together
 
 NAME = "solution"
 FILE = f"{NAME}.py"
@@ -66,7 +66,7 @@ def _run(message: dict[str, Any]) -> None:
     peer = None
     if not message["is_program"]:
         peer = Peer(socket.socket(fileno=4), Loaded(module, names), lambda *_: True)
-        peer.printed, sys.stdin = Printed(), Asked(peer)
+        peer.printed, sys.stdin = SolutionOutput(), SolutionInput(peer)
     exec(compile(message["source"], FILE, "exec", dont_inherit=True), vars(module))  # in the sandbox, whose purpose this is
     if peer is not None:
         peer.serve()

@@ -20,7 +20,7 @@ _PATCHES = re.compile(r"patch|setattr|environ|setenv|\bsys\.argv|mock")
 _KEPT = frozenset({"stdin", "stdout", "stderr", "modules", "path", "last_value", "last_type", "last_traceback", "last_exc", "_"})
 
 
-class Printed:
+class SolutionOutput:
     """The solution's output: what its process is asked for is told with what it has printed on the way."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Printed:
         return said if any(said) else []
 
 
-class Asked(io.TextIOBase):
+class SolutionInput(io.TextIOBase):
     """The solution's input: what the test has put in the place of its own."""
 
     def __init__(self, peer: Any) -> None:

@@ -14,11 +14,14 @@ from roll.core.configs.problems import MISSING_VALUE, Problem, did_you_mean
 from roll.core.configs.tools import ToolWrapperConfig
 from roll.plan.rules.loss_rules import unusable_estimator
 from roll.plan.rules.program_rules import host_problems, program_problems
+from roll.plan.rules.schedule_rules import WHOLE
+from roll.plan.rules.set_names import set_names
 
 
 def agentic_problems(config: AgenticConfig) -> Iterator[Problem]:
     for rule in (_lengths, _environments, _programs, _groups, _mixture, _validation, _advantages, _normalisation, _data):
         yield from rule(config)
+    yield from set_names(config.validation_sets)
 
 
 def _lengths(config: AgenticConfig) -> Iterator[Problem]:
@@ -70,7 +73,7 @@ def _programs(config: AgenticConfig) -> Iterator[Problem]:
 
 def _mixture(config: AgenticConfig) -> Iterator[Problem]:
     chosen = config.pass_rate_mixture
-    if chosen is None or config.mode == "bench":
+    if chosen is None or config.only_evaluates:
         return
     if config.groups_address is not None:
         message = "is not kept in a database of groups: each explorer would measure for itself"
@@ -188,7 +191,9 @@ def _normalisation(config: AgenticConfig) -> Iterator[Problem]:
     if normalization.grouping in ("batch", "tags") and estimator in GROUP_RELATIVE:
         message = f"{estimator} compares the episodes of a group"
         yield Problem(f"{key}.grouping", normalization.grouping, message, "traj_group_id, or adv_estimator: reinforce")
-    for name, value in (("norm_mean_type", normalization.norm_mean_type), ("norm_std_type", normalization.norm_std_type)):
+    if config.train_on_arrival and not config.only_explores and normalization.grouping in ("batch", "tags"):
+        yield Problem(f"{key}.grouping", normalization.grouping, WHOLE, "traj_group_id")
+    for name, value in config.reward_scopes.items():
         if (
             value == "group"
             and normalization.grouping == "traj_group_id"
@@ -196,7 +201,7 @@ def _normalisation(config: AgenticConfig) -> Iterator[Problem]:
             and estimator not in STEP_ESTIMATORS
         ):
             message = "a group of one has nothing to compare with, and train_env_manager.group_size is 1"
-            yield Problem(f"{key}.{name}", value, message, "grouping: tags or batch, or a larger group_size")
+            yield Problem(name, value, message, "grouping: tags or batch, or a larger group_size")
 
 
 def _data(config: AgenticConfig) -> Iterator[Problem]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Problem, did_you_mean
 from roll.core.configs.watching import KeepBestConfig
@@ -27,8 +26,8 @@ def best_problems(config: PPOConfig) -> Iterator[Problem]:
 def _kept(config: PPOConfig, rule: KeepBestConfig) -> Iterator[Problem]:
     names = [*of_validations(config)]
     if not names:
-        block = "val_env_manager: {...}" if isinstance(config, AgenticConfig) else "validation: {data_args: {file_name: ...}}"
-        yield Problem("keep_best.metric", rule.metric, "there is no validation set, so no best step", f"{block}, or no keep_best")
+        fix = f"{config.validation_block}, or no keep_best"
+        yield Problem("keep_best.metric", rule.metric, "there is no validation set, so no best step", fix)
         return
     if among(rule.metric, metric_names(config)) and not among(rule.metric, names):
         message = "is a metric of training: its rollouts are those of older weights than the step's checkpoint has"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.derived import old_logprobs_recomputed, optimizer_batch_size, optimizer_steps
 from roll.core.configs.losses import POLICY_LOSSES, ISWeightConfig, PolicyLossKnobs
 from roll.core.configs.ppo import PPOConfig, set_key
@@ -13,7 +12,6 @@ from roll.core.configs.problems import Note
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.worker import TrainedConfig
 from roll.plan.counts import validations
-from roll.plan.rows_config import RowsConfig
 from roll.plan.rules.metric_rules import among, of_validations
 
 HIGHEST_RATE = 0.01
@@ -32,12 +30,17 @@ def doubts(config: PPOConfig) -> Iterator[Note]:
         yield from _unread_by_the_loss(config)
         yield from _corrections_that_are_off(config)
         yield from _kl_that_is_off(config)
-    if config.has_engines and isinstance(config, RLVRConfig):  # an agent's answer may be one token: a move
-        yield from _response_length(config)
     yield from _validation(config)
-    if isinstance(config, AgenticConfig) and config.trains:
+    if isinstance(config, RLVRConfig):
+        yield from _of_responses(config)
+    elif config.trains:
         yield from _begun_batch(config)
-    if isinstance(config, RLVRConfig) and config.trains:
+
+
+def _of_responses(config: RLVRConfig) -> Iterator[Note]:
+    if config.has_engines:  # an agent's answer may be one token: a move
+        yield from _response_length(config)
+    if config.trains:
         yield from _warm_up(config)
         yield from _never_so_long(config)
         yield from _trained_and_validated(config)
@@ -60,7 +63,7 @@ def _warm_up(config: RLVRConfig) -> Iterator[Note]:
         yield Note("actor_train.training_args.warmup_steps", training.warmup_steps, message)
 
 
-def _begun_batch(config: AgenticConfig) -> Iterator[Note]:
+def _begun_batch(config: PPOConfig) -> Iterator[Note]:
     batch, episodes = optimizer_batch_size(config.actor_train), config.rollouts_per_step
     if episodes % batch:
         steps = optimizer_steps(config, config.actor_train)
@@ -143,10 +146,9 @@ def _trained_twice(config: RLVRConfig) -> Iterator[Note]:
 
 
 def _validation(config: PPOConfig) -> Iterator[Note]:
-    sets = config.validations if isinstance(config, RowsConfig) else config.validation_sampling
-    if config.eval_steps is not None and not sets:
-        block = "val_env_manager" if isinstance(config, AgenticConfig) else "validation: {data_args: {file_name: ...}}"
-        yield Note("eval_steps", config.eval_steps, f"does nothing: there is no validation set; add {block}, or remove the key")
+    if config.eval_steps is not None and not config.validations:
+        message = f"does nothing: there is no validation set; add {config.validation_block}, or remove the key"
+        yield Note("eval_steps", config.eval_steps, message)
     stopping, count = config.early_stopping, validations(config.max_steps, config.steps_between_validations)
     if stopping is not None and stopping.patience >= count and among(stopping.metric, [*of_validations(config)]):
         message = f"does nothing: the run has {count} validations, and the first is no loss; less, or smaller eval_steps"

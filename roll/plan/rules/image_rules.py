@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from roll.core.configs.agentic import AgenticConfig
-from roll.core.configs.arguments import DataArguments
 from roll.core.configs.engines import engines_that
-from roll.core.configs.ppo import PPOConfig, set_key
+from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Problem
-from roll.core.configs.rlvr import RLVRConfig
 
 TRAINERS = ("fsdp2_train", "fsdp2_infer", "deepspeed_train", "deepspeed_infer")
 """Back ends that train on images, or score them."""
 
 
 def image_problems(config: PPOConfig) -> Iterator[Problem]:
-    shown = {key: data for key, data in _sources(config).items() if data.images is not None}
+    shown = {key: data for key, data in config.data_sources.items() if data.images is not None}
     for key, data in shown.items():
-        if not isinstance(config, RLVRConfig | AgenticConfig):
+        if config.from_rows:
             message = "is read by RLVR and agents alone: SFT and DPO show text"
             yield Problem(f"{key}.data_args.images", "given", message, "remove it, and rows with images")
         elif data.template != "native":
             message = "shows no images: only the model's own chat template knows their marks"
             yield Problem(f"{key}.data_args.template", data.template, message, "native, or remove data_args.images")
-    if shown and isinstance(config, RLVRConfig | AgenticConfig):
+    if shown and not config.from_rows:
         yield from _blind(config)
     if not shown:
         for name, role in config.roles().items():
@@ -32,7 +29,7 @@ def image_problems(config: PPOConfig) -> Iterator[Problem]:
                 yield Problem(f"{name}.model_args.freeze_vision", True, "nothing is seen: no data_args.images", "remove it")
 
 
-def _blind(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
+def _blind(config: PPOConfig) -> Iterator[Problem]:
     """Yields problems of roles and parts that cannot take images."""
     for name, role in config.roles().items():
         chosen, seeing = role.strategy_args.strategy_name, engines_that("images") if name == "actor_infer" else TRAINERS
@@ -62,14 +59,7 @@ def _blind(config: RLVRConfig | AgenticConfig) -> Iterator[Problem]:
     for key, value, given, why in refused:
         if given:
             yield Problem(key, value, f"does not go with data_args.images: {why}", "leave one of the two out")
-    for domain, reward in config.rewards.items() if isinstance(config, RLVRConfig) else ():
+    for domain, reward in config.reward_configs.items():
         for name in reward.models:
             message = "does not go with data_args.images: the model that judges reads text"
             yield Problem(f"rewards.{domain}.{name}", "given", message, "a rule, or a service of your own")
-
-
-def _sources(config: PPOConfig) -> dict[str, DataArguments]:
-    """Returns all data of prompts or rows, by the key of its owner."""
-    sets: Mapping[str, object] = getattr(config, "validations", {})
-    found = {set_key(name): data for name, each in sets.items() if (data := getattr(each, "data_args", None)) is not None}
-    return {"actor_train": config.actor_train.data_args, **found}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from roll.core.configs.arguments import EngineArguments
 from roll.core.configs.derived import old_logprobs_recomputed, replays_routing, scores_ahead
 from roll.core.configs.dotted_path import DOTTED_PATH
 from roll.core.configs.engines import DRAFTS, engine_of, engines_that
@@ -74,8 +73,7 @@ def _router_replay(config: PPOConfig) -> Iterator[Problem]:
         message = f"{engine} is not asked here which experts it computed a token with"
         able = " or ".join(engines_that("routes"))
         yield Problem(key, "R3", message, f"actor_infer.strategy_args.strategy_name: {able}, or {off}")
-    options = config.actor_infer.strategy_args.options
-    given = options.given if isinstance(options, EngineArguments) else {}
+    given = config.actor_infer.strategy_args.engine.given
     block = "actor_infer.strategy_args.strategy_config"
     if (stages := given.get("pipeline_parallel_size", 1)) != 1 and engine_of(engine).routes:
         message = "router_replay needs the experts of all layers, and no process of such an engine has them"
@@ -120,7 +118,7 @@ def _kl(config: PPOConfig) -> Iterator[Problem]:
     if config.target_kl is not None and not config.add_token_level_kl:
         yield Problem("target_kl", config.target_kl, "has no effect: add_token_level_kl is false", "add_token_level_kl: true")
     if config.uses_reference and config.reference is None and config.mode in ("both", "train"):
-        user = "online_pairs" if config.trains_pairs else "use_kl_loss" if config.use_kl_loss else "add_token_level_kl"
+        user = "online_pairs" if config.pair_loss is not None else "use_kl_loss" if config.use_kl_loss else "add_token_level_kl"
         yield Problem("reference", MISSING_VALUE, f"{user} needs it", f"reference: {_beside(config)}")
 
 
@@ -134,7 +132,7 @@ LOG_PROB = "actor_log_prob"
 
 def _log_probs(config: PPOConfig) -> Iterator[Problem]:
     role = config.actor_log_prob
-    if role is None or config.mode in ("explore", "bench"):
+    if role is None or not config.trains:
         return
     recomputed, reason = old_logprobs_recomputed(config)
     if not recomputed:

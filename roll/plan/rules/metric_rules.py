@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from glob import escape
 
-from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.derived import keeps_sampling_mask, old_logprobs_recomputed, replays_routing
 from roll.core.configs.losses import POLICY_LOSSES, anchor_of
 from roll.core.configs.ppo import PPOConfig
@@ -14,7 +13,6 @@ from roll.core.configs.problems import MISSING_VALUE, Problem, did_you_mean
 from roll.core.configs.watching import AlarmConfig
 from roll.core.record.estimates import ACCURACY, ERRORS, ROLLOUTS, SCORE, numbers_of_attempts
 from roll.core.record.metric_names import OF_EVERY_RUN, OF_PAIRS, OF_SOME_RUNS
-from roll.plan.rows_config import DPOConfig, RowsConfig
 
 OF_VALIDATIONS = "a validation set"
 
@@ -26,20 +24,19 @@ def metric_names(config: PPOConfig) -> list[str]:
 
 def of_validations(config: PPOConfig) -> Iterator[str]:
     """Yields patterns of the names of the metrics of its validations."""
-    if isinstance(config, RowsConfig):
-        figures = OF_PAIRS if isinstance(config, DPOConfig) else OF_PAIRS[:1]
+    if config.from_rows:
+        figures = OF_PAIRS if config.pair_loss is not None else OF_PAIRS[:1]
         for position, name in enumerate(config.validations):
             yield from (f"{f'eval/{escape(name)}' if position else 'val'}/{figure}" for figure in figures)
             yield from () if position else (SCORE, ROLLOUTS, "time/validation_s", *([ACCURACY] if figures[1:] else []))
         return
-    tags, sets = [escape(tag) for tag in config.tag_to_domain], config.validation_sampling
+    tags = [escape(tag) for tag in config.tag_to_domain]
     domains = [escape(domain) for domain in dict.fromkeys(config.tag_to_domain.values())]
-    if sets:
+    if config.validations:
         yield from (ACCURACY, SCORE, ERRORS, ROLLOUTS, "time/validation_s", *(f"val_correct/{tag}/mean" for tag in tags))
-    for position, (name, sampling) in enumerate(sets.items()):
-        n, of_set = sampling.num_return_sequences or 1, f"eval/{escape(name)}"
-        if isinstance(config, AgenticConfig):
-            n = config.validations[name].env_manager.group_size
+    for position, (name, n) in enumerate(config.validation_attempts.items()):
+        of_set = f"eval/{escape(name)}"
+        if config.multi_turn:
             yield f"{of_set if position else 'val'}/env/*"
         for part in ("all", *(f"domain/{each}" for each in domains), *(f"tag/{each}" for each in tags)):
             for figure in (f"avg@{n}", *(f"pass@{k}" for k in numbers_of_attempts(n))):
@@ -68,7 +65,7 @@ def _of_this(config: PPOConfig) -> Iterator[str]:
     decoupled = not config.from_rows and old_logprobs_recomputed(config)[0] and anchor_of(config.pg_variant) == "step"
     corrects = correction.is_weight.enabled or any(each.enabled for each in correction.filters)
     has = {
-        "pairs of answers": isinstance(config, DPOConfig),
+        "pairs of answers": config.pair_loss is not None,
         "use_kl_loss or add_token_level_kl": config.uses_reference,
         "add_token_level_kl": config.add_token_level_kl,
         "teachers": bool(config.teachers),
@@ -80,8 +77,8 @@ def _of_this(config: PPOConfig) -> Iterator[str]:
         "actor_log_prob": config.actor_log_prob is not None,
         "keep_sampling_mask with top_p or top_k": keeps_sampling_mask(config),
         "router_replay": replays_routing(config),
-        "an agentic run": config.kind == "agentic",
-        "mode train": config.mode != "both",
+        "an agentic run": config.multi_turn,
+        "mode train": not config.has_both_sides,
     }
     for need, patterns in OF_SOME_RUNS.items():
         if need != OF_VALIDATIONS and has[need]:

@@ -15,6 +15,7 @@ from roll.core.configs.problems import MISSING_VALUE, Problem, did_you_mean
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.worker import RewardConfig
 from roll.plan.rules.loss_rules import unusable_estimator
+from roll.plan.rules.set_names import set_names
 
 WORKER = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorker"
 """One that is there."""
@@ -23,6 +24,7 @@ WORKER = "roll.pipeline.rlvr.rewards.math_rule_reward_worker.MathRuleRewardWorke
 def rlvr_problems(config: RLVRConfig) -> Iterator[Problem]:
     for rule in (_lengths, _rollout, _advantages, _data, _twice, _pass_rates, _epochs, _domains):
         yield from rule(config)
+    yield from set_names(config.validation_sets)
 
 
 def _twice(config: RLVRConfig) -> Iterator[Problem]:
@@ -96,7 +98,7 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
     compares = config.estimator.group_relative and not config.estimator.per_turn
     if size == 1 and compares:
         yield Problem("adv_estimator", config.adv_estimator, alone, f"{larger}, or use adv_estimator: reinforce")
-    for key, value in (("norm_mean_type", config.norm_mean_type), ("norm_std_type", config.norm_std_type)):
+    for key, value in config.reward_scopes.items():
         if value is not None and (compares or config.uses_greedy_baseline):
             message = f"{config.adv_estimator} brings its own baseline"
             yield Problem(key, value, message, f"remove {key}, or use adv_estimator: reinforce")
@@ -127,11 +129,9 @@ def _advantages(config: RLVRConfig) -> Iterator[Problem]:
 
 
 def _data(config: RLVRConfig) -> Iterator[Problem]:
-    sources: dict[str, DataArguments] = {set_key(name): each.data_args for name, each in config.validations.items()}
-    if config.mode != "bench":
-        sources["actor_train"] = config.actor_train.data_args
-    for name, data in sources.items():
-        yield from data_problems(f"{name}.data_args", data)
+    for name, data in config.data_sources.items():
+        if name != "actor_train" or not config.only_evaluates:
+            yield from data_problems(f"{name}.data_args", data)
 
 
 def data_problems(key: str, data: DataArguments) -> Iterator[Problem]:
@@ -150,7 +150,7 @@ def data_problems(key: str, data: DataArguments) -> Iterator[Problem]:
 
 def _pass_rates(config: RLVRConfig) -> Iterator[Problem]:
     key, chosen = "actor_train.data_args.pass_rate_curriculum", config.actor_train.data_args.pass_rate_curriculum
-    if chosen is None or config.mode == "bench":
+    if chosen is None or config.only_evaluates:
         return
     if config.groups_address is not None:
         message = "is not kept in a database of groups: each explorer would measure for itself"

@@ -209,8 +209,7 @@ def _divisor(size: int, devices: int, per_engine: int) -> str:
 def _engine_nodes(config: PPOConfig, device_count: int) -> Iterator[Problem]:
     per_node = max(1, device_count // config.num_nodes)
     for name, role in config.roles().items():
-        options, devices = role.strategy_args.options, role.devices
-        size = max(1, options.devices_per_engine) if isinstance(options, EngineArguments) else 1
+        devices, size = role.devices, max(1, role.strategy_args.engine.devices_per_engine)
         engines = (devices[i : i + size] for i in range(0, len(devices), size))
         if torn := next((engine for engine in engines if len({device // per_node for device in engine}) > 1), None):
             message = f"devices {', '.join(map(str, torn))} are one engine, and on several nodes of {per_node} devices"

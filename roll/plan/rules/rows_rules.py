@@ -13,7 +13,7 @@ from roll.core.configs.ppo import PPOConfig, set_key
 from roll.core.configs.problems import MISSING_VALUE, Problem
 from roll.core.configs.rows import PairLossConfig
 from roll.core.configs.worker import ActorTrainConfig
-from roll.plan.rows_config import DPOConfig, RowsConfig, RowSetConfig, SFTConfig
+from roll.plan.rows_config import RowsConfig, RowSetConfig
 from roll.plan.rules.rlvr_rules import data_problems
 from roll.plan.rules.set_names import set_names
 
@@ -40,8 +40,7 @@ OF_ENGINES = frozenset(
 OF_A_LOSS = frozenset({"pg_variant", "router_replay", *(item.name for item in fields(PolicyLossKnobs))})
 
 
-def rows_problems(config: PPOConfig) -> Iterator[Problem]:
-    assert isinstance(config, RowsConfig)
+def rows_problems(config: RowsConfig) -> Iterator[Problem]:
     yield from _unread(config)
     yield from _data(config)
     yield from _answers(config)
@@ -55,8 +54,8 @@ def rows_problems(config: PPOConfig) -> Iterator[Problem]:
     if training.warmup_ratio > 0 and training.warmup_steps > 0:
         message = f"warmup_steps {training.warmup_steps} is given too"
         yield Problem("actor_train.training_args.warmup_ratio", training.warmup_ratio, message, "keep one of them")
-    if isinstance(config, DPOConfig):
-        yield from _pairs(config)
+    if config.pair_loss is not None:
+        yield from _pairs(config, config.pair_loss)
     elif config.teachers:
         yield from _shares(config)
 
@@ -64,7 +63,7 @@ def rows_problems(config: PPOConfig) -> Iterator[Problem]:
 def _unread(config: RowsConfig) -> Iterator[Problem]:
     """Keys of other pipelines that are written, and would do nothing."""
     what, read = config.kind.upper(), OF_EVERY_PIPELINE | (OF_ENGINES if config.has_engines else set())
-    read |= {"teachers", "distillation"} if isinstance(config, SFTConfig) else set()
+    read |= {"teachers", "distillation"} if config.pair_loss is None else set()
     for item in fields(PPOConfig):
         value = getattr(config, item.name)
         if item.name not in read and value != default_of(item):
@@ -77,17 +76,15 @@ def _unread(config: RowsConfig) -> Iterator[Problem]:
     for item in fields(ActorTrainConfig):
         if item.name in OF_A_LOSS and (value := getattr(config.actor_train, item.name)) != default_of(item):
             yield Problem(f"actor_train.{item.name}", value, f"is not read: {what} has a loss of its own", "remove it")
-    if isinstance(config, SFTConfig) and config.reference is not None:
+    if config.pair_loss is None and config.reference is not None:
         yield Problem("reference", "given", "is not read: SFT has no reference", "remove it")
 
 
 def _data(config: RowsConfig) -> Iterator[Problem]:
-    data = config.actor_train.data_args
-    sources = {set_key(name): each.data_args for name, each in config.validations.items()} | {"actor_train": data}
-    for name, each in sources.items():
+    for name, each in config.data_sources.items():
         yield from row_data_problems(f"{name}.data_args", each)
     for key in ("curriculum", "pass_rate_curriculum"):
-        if getattr(data, key) is not None:
+        if getattr(config.actor_train.data_args, key) is not None:
             yield Problem(f"actor_train.data_args.{key}", "given", "is for prompts", "remove it")
 
 
@@ -133,8 +130,7 @@ def row_data_problems(key: str, data: DataArguments) -> Iterator[Problem]:
         yield Problem(f"{key}.continue_final_message", True, "is not read: an answer at the end of a row is trained", "remove it")
 
 
-def _pairs(config: DPOConfig) -> Iterator[Problem]:
-    keys = config.dpo
+def _pairs(config: RowsConfig, keys: PairLossConfig) -> Iterator[Problem]:
     if config.loss_agg_mode != "token-mean":
         message = "is not read: the loss is the mean over pairs"
         yield Problem("loss_agg_mode", config.loss_agg_mode, message, "remove it")

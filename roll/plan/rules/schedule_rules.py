@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.base import TRANSPORTS_APART, BaseConfig
 from roll.core.configs.derived import optimizer_batch_size
 from roll.core.configs.estimators import ESTIMATORS
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Problem
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.staleness import StalenessTuningConfig, deepest_pipeline, staleness_bound
 from roll.plan.rules.addresses import host_and_port
 
@@ -69,7 +67,7 @@ def _fallback(config: PPOConfig) -> Iterator[Problem]:
     key, after = "synchronous_after_failures", config.synchronous_after_failures
     if not after:
         return
-    if config.mode != "both" or config.groups_address is not None:
+    if not config.has_both_sides or config.groups_address is not None:
         yield Problem(key, after, "groups in a database may be started by other processes, too", "0, or groups in memory")
     if config.async_generation_ratio == 0:
         yield Problem(key, after, "has no effect at async_generation_ratio 0", "0")
@@ -101,7 +99,7 @@ BACK_END = "fsdp2_train"
 
 def _arrival(config: PPOConfig) -> Iterator[Problem]:
     """Yields problems of `train_on_arrival`: anything that needs all groups of the batch."""
-    if config.train_on_arrival and config.mode != "explore":
+    if config.train_on_arrival and not config.only_explores:
         for rule in (_one_step, _estimator, _normalisation, _devices):
             yield from rule(config)
 
@@ -144,15 +142,7 @@ def _estimator(config: PPOConfig) -> Iterator[Problem]:
 
 
 def _normalisation(config: PPOConfig) -> Iterator[Problem]:
-    scopes: dict[str, str | None] = {}
-    if isinstance(config, RLVRConfig):
-        scopes = {"norm_mean_type": config.norm_mean_type, "norm_std_type": config.norm_std_type}
-    elif isinstance(config, AgenticConfig):
-        norm, key = config.reward_normalization, "reward_normalization"
-        scopes = {f"{key}.norm_mean_type": norm.norm_mean_type, f"{key}.norm_std_type": norm.norm_std_type}
-        if norm.grouping in ("batch", "tags"):
-            yield Problem(f"{key}.grouping", norm.grouping, WHOLE, "traj_group_id")
-    for key, scope in scopes.items():
+    for key, scope in config.reward_scopes.items():
         if scope in ("batch", "running"):
             yield Problem(key, scope, WHOLE, "group")
 
@@ -172,7 +162,7 @@ def _devices(config: PPOConfig) -> Iterator[Problem]:
 
 def _halves(config: PPOConfig) -> Iterator[Problem]:
     yield from _served(config)
-    if config.mode != "explore" and config.explorer_name != "explorer":
+    if not config.only_explores and config.explorer_name != "explorer":
         yield Problem("explorer_name", config.explorer_name, f"has no effect with mode: {config.mode}", "remove it")
     if "/" in config.explorer_name or config.explorer_name in ("", ".", "..", "trainer"):
         yield Problem("explorer_name", config.explorer_name, "is no name of a folder of its own", "letters, digits, - and _")
@@ -182,7 +172,7 @@ def _served(config: PPOConfig) -> Iterator[Problem]:
     key, address, fix = "weights_address", config.weights_address, "the one address at which they reach the trainer's machine"
     if address is None:
         return
-    if config.mode not in ("explore", "train") or config.model_update_transport == "checkpoint_dir":
+    if not config.is_one_of_several or config.model_update_transport == "checkpoint_dir":
         message = f"nothing is served with mode: {config.mode}, model_update_transport: {config.model_update_transport}"
         yield Problem(key, address, message, "remove it")
         return
@@ -195,7 +185,7 @@ def _served(config: PPOConfig) -> Iterator[Problem]:
 
 def _silence(config: PPOConfig) -> Iterator[Problem]:
     """Nobody waits for a sign of life of itself."""
-    alone = {"peer_timeout": config.mode == "both", "member_timeout": config.groups_address is None}
+    alone = {"peer_timeout": config.has_both_sides, "member_timeout": config.groups_address is None}
     for key, unread in alone.items():
         if unread and (value := getattr(config, key)) != getattr(BaseConfig, key):
             message = "has no effect with mode: both" + (" without groups_database" if key == "member_timeout" else "")
@@ -204,12 +194,12 @@ def _silence(config: PPOConfig) -> Iterator[Problem]:
 
 def _transport(config: PPOConfig) -> Iterator[Problem]:
     key, every = "weight_anchor_interval", config.weight_anchor_interval
-    if every > 1 and config.mode == "both":
+    if every > 1 and config.has_both_sides:
         yield Problem(key, every, "with mode: both all versions are whole: the engines are near the trainer", "remove it")
     elif every > 1 and "actor_log_prob" in config.configured_roles():
         yield Problem(key, every, "actor_log_prob takes whole versions alone", "1, or no actor_log_prob")
     key, transport = "model_update_transport", config.model_update_transport
-    if config.mode in ("explore", "train"):
+    if config.is_one_of_several:
         if transport not in TRANSPORTS_APART:
             message = f"needs trainers and engines in one run: mode is {config.mode}"
             yield Problem(key, transport, message, ", or ".join(TRANSPORTS_APART[1:]))

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from typing import Any
 
-from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.arguments import EngineArguments
 from roll.core.configs.base import PRETRAIN
 from roll.core.configs.derived import optimizer_batch_size
 from roll.core.configs.fields import all_range_problems
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import MISSING_VALUE, Problem
-from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.worker import TrainedConfig
-from roll.plan.rows_config import RowsConfig
 from roll.plan.rules.agentic_rules import agentic_problems
 from roll.plan.rules.best_rules import best_problems
 from roll.plan.rules.image_rules import image_problems
@@ -28,7 +26,6 @@ from roll.plan.rules.rlvr_rules import rlvr_problems
 from roll.plan.rules.role_rules import device_problems, role_problems, unreadable_devices
 from roll.plan.rules.rows_rules import rows_problems
 from roll.plan.rules.schedule_rules import schedule_problems
-from roll.plan.rules.set_names import set_names
 from roll.plan.rules.teacher_rules import teacher_problems
 from roll.plan.rules.warm_start_rules import warm_start_problems
 
@@ -42,33 +39,7 @@ def check_config(config: PPOConfig, device_count: int) -> list[Problem]:
     if unreadable := [*unreadable_devices(config)]:
         return problems + unreadable
     problems += device_problems(config, device_count)
-    if isinstance(config, RowsConfig):
-        rules = (_run, _deterministic, alarm_problems, best_problems, role_problems, _template_variables, image_problems)
-        return problems + [problem for rule in (*rules, teacher_problems, rows_problems) for problem in rule(config)]
-    for rule in (
-        _run,
-        _deterministic,
-        _lengths,
-        _batch,
-        _evaluation,
-        alarm_problems,
-        best_problems,
-        operating_problems,
-        schedule_problems,
-        loss_problems,
-        teacher_problems,
-        warm_start_problems,
-        role_problems,
-        _sampling,
-        _template_variables,
-        image_problems,
-    ):
-        problems += rule(config)
-    if isinstance(config, RLVRConfig):
-        problems += [*rlvr_problems(config), *pair_problems(config)]
-    if isinstance(config, AgenticConfig):
-        problems += agentic_problems(config)
-    return problems
+    return problems + [problem for rule in RULES[config.kind] for problem in rule(config)]
 
 
 def _template_variables(config: PPOConfig) -> Iterator[Problem]:
@@ -108,9 +79,9 @@ def _deterministic(config: PPOConfig) -> Iterator[Problem]:
     excluded = (
         (ratio > 0, f"needs async_generation_ratio 0, not {ratio:g}: timing decides otherwise", "async_generation_ratio: 0"),
         (config.redundant_groups > 0, "excludes redundant_groups: timing decides which groups are used", "redundant_groups: 0"),
-        (config.mode in ("explore", "train"), f"timing decides otherwise with mode: {config.mode}", "mode: both"),
+        (config.is_one_of_several, f"timing decides otherwise with mode: {config.mode}", "mode: both"),
         (
-            config.train_on_arrival and config.mode != "explore",
+            config.train_on_arrival and not config.only_explores,
             "train_on_arrival adds gradients up in the order in which groups come: timing decides",
             "train_on_arrival: false",
         ),
@@ -177,7 +148,7 @@ def _whole_batches(config: PPOConfig, worker: TrainedConfig, name: str) -> Itera
     batch = optimizer_batch_size(worker)
     training, ranks = worker.training_args, worker.data_parallel_size
     groups, size, samples = config.groups_per_step, config.group_size, config.rollouts_per_step
-    units = ("prompts", "responses") if isinstance(config, RLVRConfig) else ("groups", "episodes")
+    units = ("groups", "episodes") if config.multi_turn else ("prompts", "responses")
     if batch > 0 and groups > 0 and samples % batch and config.samples_per_rollout == 1:
         message = (
             f"{groups} {units[0]} x {size} {units[1]} = {samples} samples, not a multiple of the {name}: "
@@ -205,10 +176,8 @@ def _batch_fix(config: PPOConfig, worker: TrainedConfig, batch: int) -> str:
 
 
 def _evaluation(config: PPOConfig) -> Iterator[Problem]:
-    if isinstance(config, RLVRConfig | AgenticConfig):
-        yield from set_names(config.validation_sets)
     checkpoints = config.bench_checkpoints
-    if config.mode != "bench":
+    if not config.only_evaluates:
         if checkpoints != [PRETRAIN]:
             yield Problem(
                 "bench_checkpoints", checkpoints, f"has no effect with mode: {config.mode}", "remove it, or mode: bench"
@@ -222,3 +191,16 @@ def _evaluation(config: PPOConfig) -> Iterator[Problem]:
     if config.resume_from_checkpoint not in (False, "auto"):
         message = "an evaluation resumes nothing: its models are those of bench_checkpoints"
         yield Problem("resume_from_checkpoint", config.resume_from_checkpoint, message, "false")
+
+
+_OF_ROWS = (_run, _deterministic, alarm_problems, best_problems, role_problems, _template_variables, image_problems)
+_GENERATING = (
+    *(_run, _deterministic, _lengths, _batch, _evaluation, alarm_problems, best_problems, operating_problems, schedule_problems),
+    *(loss_problems, teacher_problems, warm_start_problems, role_problems, _sampling, _template_variables, image_problems),
+)
+RULES: dict[str, tuple[Callable[[Any], Iterable[Problem]], ...]] = {
+    "rlvr": (*_GENERATING, rlvr_problems, pair_problems),
+    "agentic": (*_GENERATING, agentic_problems),
+    **dict.fromkeys(("sft", "dpo"), (*_OF_ROWS, teacher_problems, rows_problems)),
+}
+"""The rules of each kind of run, in the order in which their problems are told."""

@@ -17,8 +17,8 @@ def warm_start_problems(config: PPOConfig) -> Iterator[Problem]:
     warm = config.warm_start
     if warm is None or config.only_evaluates:
         return
-    if config.mode not in ("both", "replay") or config.groups_address is not None:
-        key = "mode" if config.mode in ("train", "explore") else "groups_database"
+    if config.is_one_of_several or config.groups_address is not None:
+        key = "mode" if config.is_one_of_several else "groups_database"
         message = "warm_start trains rows in the process that has the engines, too"
         yield Problem(key, getattr(config, key), message, f"mode: both without groups_database; or {BEFORE}")
     elif warm.steps >= config.max_steps:
@@ -32,7 +32,7 @@ def warm_start_problems(config: PPOConfig) -> Iterator[Problem]:
 
 def _beside(config: PPOConfig) -> Iterator[Problem]:
     """Keys whose work begins with the first step."""
-    epochs, usual, interval = getattr(config, "total_epochs", None), config.actor_train.training_args, config.weight_push_interval
+    epochs, usual, interval = config.epochs, config.actor_train.training_args, config.weight_push_interval
     rate = config.warm_start is not None and config.warm_start.learning_rate
     relative = "it is taken as a multiple of actor_train's, which is 0"
     refused = (

@@ -34,9 +34,9 @@ from roll.strategies.train.optimizer import MOMENTS, RateScale, make_adamw, unsc
 from roll.strategies.train.packed_attention import packs
 from roll.strategies.train.process import follow_cores, prepare_process
 from roll.strategies.train.recomputed import recompute_activations
-from roll.strategies.train.scorer import Call, Scorer
+from roll.strategies.train.scorer import Call, TokenScorer
 from roll.strategies.train.sharding import Ranks
-from roll.strategies.train.tensor_files import FilesOf, ModelFiles, TensorFiles
+from roll.strategies.train.tensor_files import FilesOf, MappedTensors, TensorFiles
 from roll.strategies.train.top_tokens import batch_top
 from roll.strategies.vision.family import copy_processor
 from roll.transports.buckets import host_copies, make_buckets
@@ -84,7 +84,7 @@ class HFTrainStrategy(ABC):
             recompute_activations(self._model)
         fast = spec.backend.compiles(self._device.type != "cpu")
         packed = packs(self._device, self._compute_dtype, self._model.config.get_text_config())
-        self._scorer = Scorer(self._model, fast, packed, opened(self._model, spec, masters), self._ranks.of_batch)
+        self._scorer = TokenScorer(self._model, fast, packed, opened(self._model, spec, masters), self._ranks.of_batch)
         if fast and self._layers_can_be_compiled:
             compile_layers(self._model.get_decoder())
         follow_cores(self._model, self._cores)
@@ -99,7 +99,7 @@ class HFTrainStrategy(ABC):
 
     def _loaded(self, path: Path, masters: bool) -> tuple[PreTrainedModel, Fused]:
         """The model, and the weights that it gets when it is divided: experts, and for masters what is wider in the files."""
-        stored = ModelFiles(path)
+        stored = MappedTensors(path)
         dtype, wider = model_folder.stored_dtype(path) if masters else (self._compute_dtype, set())
         model = self._load_model(path, dtype, stored.state(dtype))
         wider -= stored.fused
@@ -123,8 +123,8 @@ class HFTrainStrategy(ABC):
         return None if training is None else make_adamw(masters, training.arguments)
 
     def _load_model(self, path: Path, dtype: torch.dtype, state: dict[str, Tensor] | None = None) -> PreTrainedModel:
-        """Loads the model from a Hugging Face folder, on the CPU, or of the `state` that `ModelFiles` says. In the type that they
-        are stored in, weights are the files' own memory, which the ranks of a machine share."""
+        """Loads the model from a Hugging Face folder, on the CPU, or of the `state` that `MappedTensors` says. In the type that
+        they are stored in, weights are the files' own memory, which the ranks of a machine share."""
         return model_folder.load_model(path, dtype, self._spec.model.attn_implementation, state=state)
 
     @property

@@ -21,7 +21,7 @@ from roll.core.data.token_batch import PER_SAMPLE, Padded, TokenBatch
 from roll.core.data.transfer import Move
 from roll.strategies.train.forest_attention import ForestAttention
 from roll.strategies.train.packed_attention import PackedAttention
-from roll.strategies.train.ulysses import DividedAttention, Scored
+from roll.strategies.train.ulysses import DividedAttention, ScoredTokens
 
 
 class RankMicrobatch(NamedTuple):
@@ -69,7 +69,7 @@ class Layout:
     """[R, W, layers, k] the experts of each token; None: the routers choose them."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the model."""
-    scored: Scored | None = None
+    scored: ScoredTokens | None = None
     """This rank's share, where the rows are a part of the micro-batch's; None: they are all of it."""
 
     def each(self, move: Move) -> Layout:
@@ -140,7 +140,7 @@ def divided(layout: Layout, group: dist.ProcessGroup) -> Layout:
         places=layout.places[own] - first,
         routes=routes,
         arguments={"position_ids": part(layout.arguments["position_ids"]), "forest": forest},
-        scored=Scored(group, own, len(layout.places)),
+        scored=ScoredTokens(group, own, len(layout.places)),
     )
 
 

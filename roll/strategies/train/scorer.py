@@ -42,7 +42,7 @@ def changed_after_the_head(model: PreTrainedModel) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HeadInputs:
     places: Tensor
     """[K], index among the hidden states [R·C, H] that the head gets."""
     targets: Tensor
@@ -59,7 +59,7 @@ class ScoringHead:
 
     def __init__(self, model: PreTrainedModel, head: nn.Linear, fast: bool) -> None:
         self._head, self._model_type, self._fast = head, model.config.model_type, fast
-        self._asked: Asked | None = None
+        self._asked: HeadInputs | None = None
         self._said: Tensor | None = None
         self.top: tuple[Tensor, Tensor] | None = None
         """The most probable tokens, if they were asked for the last time."""
@@ -73,7 +73,7 @@ class ScoringHead:
         plain = type(head) is nn.Linear and changed_after_the_head(model) is None
         return cls(model, head, fast) if plain else None
 
-    def scores(self, asked: Asked, call: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
+    def scores(self, asked: HeadInputs, call: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
         """Returns `row_logprobs` of the tokens asked for. `call`: runs the model, and returns its head's output."""
         self._asked = asked
         try:
@@ -114,7 +114,7 @@ Call = Callable[..., Any]
 """The model, or a back end's wrapper that calls it."""
 
 
-class Scorer:
+class TokenScorer:
     def __init__(
         self,
         model: PreTrainedModel,
@@ -183,7 +183,7 @@ class Scorer:
         if scored is not None:
             targets, temperatures, kept = scored.of(targets), scored.of(temperatures), None if kept is None else scored.of(kept)
         if self._head is not None:
-            asked = Asked(layout.places, targets, temperatures, entropy, kept, top)
+            asked = HeadInputs(layout.places, targets, temperatures, entropy, kept, top)
             found = self._head.scores(asked, lambda: self.said(call, layout))
             most = self._head.top
         else:

@@ -109,7 +109,7 @@ def write_tensors(
         write_index(folder)
 
 
-class ModelFiles:
+class MappedTensors:
     """Most tensors are the model's as they lie in the files: mapped, so that what a rank does not read of them takes no memory.
     Experts are one tensor in the model and many in the files; to put them together takes memory of one's own, so each rank does
     that with its own, when the model is divided."""

@@ -30,7 +30,7 @@ V = TypeVar("V", Tensor, KeptSets)
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredTokens:
     """The trained tokens of a micro-batch that this rank of the group scores."""
 
     group: dist.ProcessGroup
@@ -39,8 +39,8 @@ class Scored:
     count: int
     """K"""
 
-    def each(self, move: Move) -> Scored:
-        return Scored(self.group, move(self.own), self.count)
+    def each(self, move: Move) -> ScoredTokens:
+        return ScoredTokens(self.group, move(self.own), self.count)
 
     def of(self, values: V) -> V:
         """Returns this rank's among K tokens."""

@@ -29,7 +29,7 @@ REGENERATED = "regenerated.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TokenDifference:
     """The first token that differs."""
 
     step: int
@@ -51,7 +51,7 @@ class Counts:
     not_compared: int = 0
     """Tokens behind a change of weights that kept the old weights' cache (weight_update_mode: in_flight), or of conversations
     whose turns are in other samples, too."""
-    first: Difference | None = None
+    first: TokenDifference | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Regeneration:
             generated = result.token_ids[at] if at < len(result.token_ids) else None
             if recorded != generated:
                 who = (one.step, one.group.group_id, one.sample.index, place, span.version, span.engine)
-                counts.first = counts.first or Difference(*who, recorded, generated)
+                counts.first = counts.first or TokenDifference(*who, recorded, generated)
                 break  # what follows is another response
             counts.equal += 1
             counts.largest_gap = max(counts.largest_gap, abs(one.sample.behaviour_logprobs[place] - result.logprobs[at]))

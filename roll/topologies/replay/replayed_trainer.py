@@ -23,6 +23,7 @@ from roll.core.flow.stage import AnyStage, Stage
 from roll.core.groups.filters import GroupFilter
 from roll.core.groups.groups import Groups
 from roll.core.groups.lease import Lease
+from roll.core.groups.memory_groups import MemoryGroups
 from roll.core.groups.parts import GroupParts
 from roll.core.pipeline.roles import loss_spec
 from roll.core.pipeline.stages import NO_PARTS, Parts, training
@@ -52,7 +53,7 @@ def recorded_groups(config: PPOConfig, first: int, filters: Mapping[str, GroupFi
     return partial(RecordedGroups, recording=recording, last=last, without=frozenset(config.replay.without), filters=filters)
 
 
-class RecordedGroups(Groups):
+class RecordedGroups(MemoryGroups):
     """Groups that were trained before: a step leases those that it had."""
 
     def __init__(

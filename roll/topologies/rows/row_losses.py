@@ -20,7 +20,7 @@ from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.rows import PairLossConfig
 from roll.core.data.sample import SampleGroup
 from roll.core.data.token_batch import TokenBatch
-from roll.core.trainer.advantages import Advantages, Estimate
+from roll.core.trainer.advantages import AdvantageEstimate, Advantages
 
 
 @policy_loss(anchor="none")
@@ -37,8 +37,8 @@ class RowWeights(Advantages):
         lengths = [sample.own_tokens for group in groups for sample in group.samples]
         return {"tokens/response_length/mean": sum(lengths) / len(lengths), "tokens/response_length/max": float(max(lengths))}
 
-    def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
-        return Estimate(batch.scores, torch.ones(batch.num_tokens), of_tokens=True)
+    def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> AdvantageEstimate:
+        return AdvantageEstimate(batch.scores, torch.ones(batch.num_tokens), of_tokens=True)
 
     def __call__(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> tuple[TokenBatch, dict[str, float]]:
         weights, metrics = self.estimate(batch, groups).advantages * batch.loss_mask, dict[str, float]()
@@ -61,13 +61,13 @@ class PairWeights(RowWeights):
         super().__init__(config)
         self._keys = keys
 
-    def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
+    def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> AdvantageEstimate:
         assert batch.proximal_logprobs is not None, "derived: the log-probs of rows that are pairs are always computed"
         log_probs = batch.proximal_logprobs.double().requires_grad_()
         strengths = self._strengths(batch, log_probs)
         (gradient,) = torch.autograd.grad(pair_losses(strengths, self._keys).mean(), log_probs)
         weights = -gradient * batch.loss_mask.sum()  # the loss is the mean over all trained tokens
-        return Estimate(self._keys.beta * strengths.detach().float(), weights.float(), of_tokens=True)
+        return AdvantageEstimate(self._keys.beta * strengths.detach().float(), weights.float(), of_tokens=True)
 
     def __call__(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> tuple[TokenBatch, dict[str, float]]:
         weighed, metrics = super().__call__(batch, groups)

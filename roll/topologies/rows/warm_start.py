@@ -24,7 +24,7 @@ from roll.core.flow.stage import AnyStage, SourceStage
 from roll.core.groups.tasks import TaskSource
 from roll.core.pipeline.stages import Parts
 from roll.core.pipeline.topology import Rollouts, SingleDriver
-from roll.core.trainer.advantages import Advantages, Estimate
+from roll.core.trainer.advantages import AdvantageEstimate, Advantages
 from roll.core.trainer.milestones import Milestone
 from roll.core.trainer.optimise import optimise
 from roll.core.trainer.trainer import Step, Trainer
@@ -96,7 +96,7 @@ class WarmAdvantages(Advantages):
     def _of(self, groups: Sequence[SampleGroup]) -> Advantages:
         return self._rows if groups[0].prompt.domain == ROWS else self._then
 
-    def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> Estimate:
+    def estimate(self, batch: TokenBatch, groups: Sequence[SampleGroup]) -> AdvantageEstimate:
         return self._of(groups).estimate(batch, groups)
 
     def trains(self, group: SampleGroup, sample: Sample) -> bool:

@@ -30,7 +30,7 @@ ROWS = 200
 """Rows held in memory at a time."""
 
 
-class Ended(NamedTuple):
+class JournalEnd(NamedTuple):
     """Journal status of a group that has ended."""
 
     state: str
@@ -91,7 +91,7 @@ def check_copy(file: Path, contract: Mapping[str, object]) -> None:
             check_contract(run, contract)
 
 
-def differs(connection: Connection, seq: int, journal: Mapping[int, Ended]) -> str:
+def differs(connection: Connection, seq: int, journal: Mapping[int, JournalEnd]) -> str:
     """Returns why the database does not belong to a checkpoint; empty if it does. `seq`: the number of the last change that
     the checkpoint knows; `journal`: the statuses that its journal has. Raises as a damaged database does."""
     if connection.dialect.name == "sqlite":
@@ -104,7 +104,7 @@ def differs(connection: Connection, seq: int, journal: Mapping[int, Ended]) -> s
     if run.seq < seq:
         return f"it has {run.seq} changes, the checkpoint knows {seq}"
     stored = {
-        row.id: Ended(row.state, row.step) for row in connection.execute(select(groups.c.id, groups.c.state, groups.c.step))
+        row.id: JournalEnd(row.state, row.step) for row in connection.execute(select(groups.c.id, groups.c.state, groups.c.step))
     }
     for group_id, status in journal.items():
         if stored.get(group_id) != status:

@@ -50,6 +50,7 @@ class FollowingGroups(Groups):
         self._kept: JsonObject | None = None
         """The state before the changes of a transaction that is not committed; its statuses are not in the journal."""
         self.branch = 0
+        """Number of times that versions were taken back, as far as this process knows."""
         self._seq = 0
         """The number of the transaction that is open."""
         self._own: set[int] = set()
@@ -115,7 +116,7 @@ class FollowingGroups(Groups):
     def _write_ended(self) -> None:
         ended_groups, self._ended_groups = self._ended_groups, []
         for ended in ended_groups:
-            super()._ended(*ended)
+            self._log(*ended)
 
     def _book(self, connection: Connection, journaled: int | None) -> Book:
         """`journaled`: the number of the last change whose statuses the journal has; None: there is no journal."""

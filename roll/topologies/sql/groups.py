@@ -42,6 +42,8 @@ class SqlGroups(FollowingGroups):
     drop = outlasting(Groups.drop)
     lease = outlasting(Groups.lease)
     set_published = outlasting(Groups.set_published)
+    set_served = outlasting(Groups.set_served)
+    _tell = outlasting(Groups._tell)
     drop_all = outlasting(Groups.drop_all)
 
     # -- joining and leaving --------------------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ class SqlGroups(FollowingGroups):
     async def complete(self, group: SampleGroup) -> None:
         """Stores the samples, which may be many, before the transaction begins."""
         if self.is_live(group.group_id):
-            work = await asyncio.to_thread(rows.Stored, group, self._member.name)
+            work = await asyncio.to_thread(rows.PackedGroup, group, self._member.name)
             async with self._lock:  # SQLite writes one after the other
                 await self._database.outside(work, much=True)
         await super().complete(group)
@@ -224,23 +226,9 @@ class SqlGroups(FollowingGroups):
         self._statements.append(rows.ended(ended, self._seq))
         self._ended_groups.append(ended)
 
-    async def observe_step(self, wait_s: float, train_s: float, slack_s: float, reused: float, ess: float | None) -> None:
-        self.depth.observe(wait_s, train_s, slack_s, reused, ess)
-        await self._tell()
-
-    @outlasting
-    async def _tell(self) -> None:
-        """Tells the others the changes here, if any."""
-        async with self._transaction():
-            self._changed()
-
-    @outlasting
-    async def set_served(self, version: int) -> None:
-        """Records that all engines of this process serve `version`, or a newer one, from now on."""
-        async with self._transaction():
-            self._statements.append(update(members).where(members.c.name == self._member.name).values(served=version))
-            self.admission.set_served(max(self.admission.version, min([version, *self.explorers.values()])))
-            self._changed()
+    def _served_by_all(self, version: int) -> int:
+        self._statements.append(update(members).where(members.c.name == self._member.name).values(served=version))
+        return max(self.admission.version, min([version, *self.explorers.values()]))
 
     async def _fetch(self, group_ids: Sequence[int]) -> None:
         """Fetches groups one after the other, and outside of the transaction: nobody waits for the link."""
@@ -301,6 +289,7 @@ class SqlGroups(FollowingGroups):
 
     @outlasting
     async def claims_validation(self, version: int) -> bool:
+        """True if this process is to validate `version`."""
         async with self._transaction():
             claim = partial(rows.claim_validation, version=version, member=self._member.name, seq=self._seq)
             if (claimed := await self._database.execute(claim)) is not None:
@@ -331,5 +320,6 @@ class SqlGroups(FollowingGroups):
         return self._peers.accompany(self._member)
 
     async def was_taken_back(self) -> bool:
+        """True if versions that this process served are gone, because the trainer went on from a checkpoint."""
         reads = partial(self._database.outside, lambda connection: connection.execute(select(runs.c.branch)).scalar_one())
         return bool(await self.outage.outlast(reads) != self.branch)

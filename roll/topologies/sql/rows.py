@@ -86,7 +86,7 @@ def started(group: SampleGroup, seq: int, member: str, task_set: str, cursor: Ma
 
 
 def completed(group: SampleGroup, seq: int) -> Executable:
-    """Marks the group as completed; its samples are `Stored`."""
+    """Marks the group as completed; its samples are `PackedGroup`."""
     versions = [span.version for sample in group.samples for span in sample.versions]
     row = {
         "seq": seq,
@@ -101,7 +101,7 @@ def completed(group: SampleGroup, seq: int) -> Executable:
     return update(groups).where(groups.c.id == group.group_id).values(row)
 
 
-class Stored:
+class PackedGroup:
     """The samples of a group that is still in flight, packed."""
 
     def __init__(self, group: SampleGroup, member: str) -> None:

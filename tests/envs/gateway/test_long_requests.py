@@ -8,7 +8,7 @@ from gateway_world import World, user
 
 from roll.chat.aside import CHARACTERS_A_TOKEN, SHORT, too_long
 from roll.chat.dialogue import Dialogue
-from roll.chat.session import Limits, Session
+from roll.chat.session import Session, SessionLimits
 
 LONG = "word " * SHORT
 
@@ -37,7 +37,7 @@ class Held(Dialogue):
 
 def second(world, dialogue, limits=None):
     """Another episode of the same gateway, and how it asks."""
-    session = Session("second", dialogue, world.ask, limits or Limits(500_000, 100, 10))
+    session = Session("second", dialogue, world.ask, limits or SessionLimits(500_000, 100, 10))
     address = world.gateway.open(session)
 
     async def ask(path="chat/completions", retry=0, **body):
@@ -112,7 +112,7 @@ def test_a_request_that_is_repeated_while_it_is_rendered_is_one():
 def test_calls_are_counted_and_the_end_is_heard_when_it_is_rendered():
     async def test(world):
         held = Held(world.tokenizer)
-        session, ask = second(world, held, Limits(500_000, 100, 1))
+        session, ask = second(world, held, SessionLimits(500_000, 100, 1))
         long = asyncio.ensure_future(ask(messages=[user(LONG)], model="any"))
         await rendering(held)
         held.go.set()
@@ -121,7 +121,7 @@ def test_calls_are_counted_and_the_end_is_heard_when_it_is_rendered():
         assert codes == [200, 400] and session.end == "max_steps"
 
         other = Held(world.tokenizer)
-        late = Session("late", other, world.ask, Limits(500_000, 100, 5))
+        late = Session("late", other, world.ask, SessionLimits(500_000, 100, 5))
         address = world.gateway.open(late)
         headers = {"authorization": f"Bearer {late.model_key}"}
         body = {"messages": [user(LONG)], "model": "any"}
@@ -146,7 +146,7 @@ def test_calls_are_counted_and_the_end_is_heard_when_it_is_rendered():
 def test_what_cannot_fit_is_refused_by_its_size(messages, told):
     async def test(world):
         held = Held(world.tokenizer)
-        session, ask = second(world, held, Limits(100, 10, 10))
+        session, ask = second(world, held, SessionLimits(100, 10, 10))
         answer = await ask(messages=messages, model="any")
         assert answer.status_code == 400 and answer.json()["error"]["code"] == "context_length_exceeded"
         assert told in answer.json()["error"]["message"] and session.end == "context"

@@ -15,7 +15,7 @@ from roll.core.workers.train_backends import make_train_strategy
 from roll.core.workers.train_interface import RankContext
 from roll.strategies.model_folder import load_model
 from roll.strategies.train.fsdp2 import FSDP2Strategy
-from roll.strategies.train.tensor_files import ModelFiles, untouched
+from roll.strategies.train.tensor_files import MappedTensors, untouched
 
 EXPERT = "model.layers.0.mlp.experts.3.up_proj.weight"
 
@@ -49,7 +49,7 @@ def test_weights_have_their_bits(megatron_models, tmp_path, family, name):
 
 
 def test_nothing_of_the_experts_is_read_before_the_model_is_divided(megatron_models):
-    made = ModelFiles(megatron_models / "qwen3_moe")
+    made = MappedTensors(megatron_models / "qwen3_moe")
     state, later = made.state(torch.bfloat16), made.later()
     assert not state.keys() & later.parts and later.experts.keys() < state.keys()
     for name, shape in later.experts.items():
@@ -58,7 +58,7 @@ def test_nothing_of_the_experts_is_read_before_the_model_is_divided(megatron_mod
     model = load_model(megatron_models / "qwen3_moe", torch.bfloat16, "sdpa", state=state)
     for name in later.experts:
         assert model.state_dict()[name].data_ptr() == state[name].data_ptr()
-    assert ModelFiles(megatron_models / "qwen2-tied").state(torch.float32) is None
+    assert MappedTensors(megatron_models / "qwen2-tied").state(torch.float32) is None
 
 
 def test_memory_that_nobody_touches_is_not_there_in_deterministic_mode_either():

@@ -7,7 +7,7 @@ from database_party import B, Party, explore, run
 
 from roll.core.errors import DatabaseDamaged, DatabaseFailed, TakenBack
 from roll.topologies.sql.connecting import open_engine, reading
-from roll.topologies.sql.copying import EMPTY, Ended, differs, restore_copy, write_copy
+from roll.topologies.sql.copying import EMPTY, JournalEnd, differs, restore_copy, write_copy
 
 AT = 1
 """The step of the checkpoint."""
@@ -141,7 +141,7 @@ def test_a_database_that_is_not_the_checkpoints_is_known(make_party, tmp_path, c
     known = asyncio.run(until_checkpoint(party, tmp_path))
     party.change(change)
     with reading(party.address) as connection:
-        found = differs(connection, known, {0: Ended("trained", 1), 1: Ended("trained", 1)})
+        found = differs(connection, known, {0: JournalEnd("trained", 1), 1: JournalEnd("trained", 1)})
     assert found.startswith(why) and bool(found) == bool(why)
 
 

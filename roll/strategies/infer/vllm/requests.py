@@ -62,7 +62,7 @@ def first_unrouted(request: GenerateRequest) -> int:
     return len(request.prompt_ids) + len(request.partial_ids) - 1 if request.partial_ids else 0
 
 
-class Response:
+class SampledResponse:
     """Tokens that vLLM has sampled for a request so far. Stop strings are found here, so that they mean the same in every engine,
     also one that began before an interruption."""
 

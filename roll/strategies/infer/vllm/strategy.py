@@ -33,7 +33,7 @@ from roll.strategies.infer.vllm.arguments import ROUTES, SEEING, engine_argument
 from roll.strategies.infer.vllm.images import EngineImages, Prompt, under
 from roll.strategies.infer.vllm.own_metrics import OwnMetrics
 from roll.strategies.infer.vllm.process import EngineFigures, engine_environment, engine_folder, start_engine
-from roll.strategies.infer.vllm.weights import ReceivedAdapters, ReceivedWeights, lora_request
+from roll.strategies.infer.vllm.weights import ReceivedAdapters, StagedBuckets, lora_request
 from roll.transports.lending import LentBucket
 
 
@@ -61,7 +61,7 @@ class VLLMInferStrategy:
 
     _adopting: asyncio.Task[None] | None = None
     _asleep = False
-    _dropped: ReceivedWeights | None = None
+    _dropped: StagedBuckets | None = None
     """The weights that a sleep has taken, as long as none came in their place."""
     _ended: EngineError | None = None
     """The reason why the engine takes no more calls."""
@@ -100,8 +100,8 @@ class VLLMInferStrategy:
         self._queue = RequestQueue(RequestBounds(model.vocab_size, max_length, sees=images is not None), max_running_requests)
         self._adapters = ReceivedAdapters(adapters) if adapters else None
         shapes, tied = self._images.shapes, bool(config.tie_word_embeddings)
-        self._received = self._adapters or ReceivedWeights(Path(model_path), tied, shapes)
-        self._whole = self._received if isinstance(self._received, ReceivedWeights) else None
+        self._received = self._adapters or StagedBuckets(Path(model_path), tied, shapes)
+        self._whole = self._received if isinstance(self._received, StagedBuckets) else None
         self._frees_memory = bool(arguments.get("enable_sleep_mode")) and not on_cpu
         self._figures, self._folder, self._version = EngineFigures(), engine_folder(), version
         self._engine = start_engine(arguments, engine_environment(devices, threads, arguments, self._folder.path), self._figures)

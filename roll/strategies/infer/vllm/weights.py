@@ -31,7 +31,7 @@ from roll.transports.node_files import node_file, path_of, shared_file
 HEAD = "lm_head.weight"
 
 
-class ReceivedWeights:
+class StagedBuckets:
     """Buckets of one version, kept until the engine takes them. What the model consists of is read from its folder.
 
     Thread-safe: buckets may arrive on any thread."""

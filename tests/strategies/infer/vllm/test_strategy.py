@@ -32,7 +32,7 @@ from roll.core.workers.infer_interface import GenerateResult
 from roll.core.workers.workers import InferWorker
 from roll.reports.prometheus.engine_watch import figures_of
 from roll.reports.prometheus.page import MetricsPage
-from roll.strategies.infer.vllm.weights import ReceivedWeights
+from roll.strategies.infer.vllm.weights import StagedBuckets
 from roll.transports.buckets import make_buckets
 from roll.transports.lending import Lender, LentBucket
 from roll.transports.shared_buffers import FileBuffer
@@ -457,7 +457,7 @@ def test_weights_that_a_sleep_drops_are_loaded_again_where_no_new_ones_come(
         served.run(served.update("interrupt"))
     else:  # as after the start
         served.models[served.version].save_pretrained(tmp_path / "start")
-        monkeypatch.setattr(served.strategy, "_whole", ReceivedWeights(tmp_path / "start", tied=True))
+        monkeypatch.setattr(served.strategy, "_whole", StagedBuckets(tmp_path / "start", tied=True))
         shutil.rmtree(tmp_path / "start")  # a checkpoint that has made room for the next
     dropping.clear()
     served.run(turn())

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from roll.core.weights.bucket import Bucket, checksum, manifest_of
-from roll.strategies.infer.vllm.weights import ReceivedWeights
+from roll.strategies.infer.vllm.weights import StagedBuckets
 from roll.transports.buckets import make_buckets
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -26,9 +26,9 @@ def tied(request: Any) -> bool:
 
 
 @pytest.fixture
-def received(lab: Any, tmp_path: Path, tied: bool) -> ReceivedWeights:
+def received(lab: Any, tmp_path: Path, tied: bool) -> StagedBuckets:
     lab.model(tied=tied).save_pretrained(tmp_path)
-    return ReceivedWeights(tmp_path, tied=tied)
+    return StagedBuckets(tmp_path, tied=tied)
 
 
 def descriptors() -> int:
@@ -41,7 +41,7 @@ def descriptors() -> int:
     return sum(link.startswith("/memfd:weights") for link in links)
 
 
-def test_the_files_hold_what_was_sent_under_the_names_of_the_folder(lab: Any, received: ReceivedWeights, tied: bool) -> None:
+def test_the_files_hold_what_was_sent_under_the_names_of_the_folder(lab: Any, received: StagedBuckets, tied: bool) -> None:
     before = descriptors()
     model = lab.model(seed=1, tied=tied)
     buckets, manifest = lab.weights(model, 4)
@@ -57,7 +57,7 @@ def test_the_files_hold_what_was_sent_under_the_names_of_the_folder(lab: Any, re
     assert descriptors() == before
 
 
-def test_a_bucket_that_comes_again_replaces_the_first(lab: Any, received: ReceivedWeights, tied: bool) -> None:
+def test_a_bucket_that_comes_again_replaces_the_first(lab: Any, received: StagedBuckets, tied: bool) -> None:
     before = descriptors()
     buckets, manifest = lab.weights(lab.model(seed=1, tied=tied), 1)
     for bucket in [*buckets, buckets[0]]:
@@ -70,7 +70,7 @@ def test_a_bucket_that_comes_again_replaces_the_first(lab: Any, received: Receiv
     received.forget()
 
 
-def test_what_does_not_fit_the_model_is_refused_and_not_kept(lab: Any, received: ReceivedWeights, tied: bool) -> None:
+def test_what_does_not_fit_the_model_is_refused_and_not_kept(lab: Any, received: StagedBuckets, tied: bool) -> None:
     before = descriptors()
     buckets, _ = lab.weights(lab.model(seed=1, tied=tied), 1)
     name, tensor = next(iter(buckets[0].tensors.items()))
@@ -85,7 +85,7 @@ def test_what_does_not_fit_the_model_is_refused_and_not_kept(lab: Any, received:
     assert descriptors() == before
 
 
-def test_incomplete_or_foreign_sets_are_refused(lab: Any, received: ReceivedWeights, tied: bool) -> None:
+def test_incomplete_or_foreign_sets_are_refused(lab: Any, received: StagedBuckets, tied: bool) -> None:
     buckets, manifest = lab.weights(lab.model(seed=1, tied=tied), 1)
     for bucket in buckets[:-1]:
         received.receive(1, bucket)
@@ -105,7 +105,7 @@ def test_incomplete_or_foreign_sets_are_refused(lab: Any, received: ReceivedWeig
 
 @pytest.mark.parametrize("tied", [True], indirect=True, ids=["tied"])
 @pytest.mark.parametrize("one_bucket", [True, False])
-def test_tied_weights_that_differ_are_refused(lab: Any, received: ReceivedWeights, one_bucket: bool) -> None:
+def test_tied_weights_that_differ_are_refused(lab: Any, received: StagedBuckets, one_bucket: bool) -> None:
     state = {name: tensor.clone() for name, tensor in lab.model(seed=3).state_dict().items()}
     state[HEAD] += 1
     with pytest.raises(ValueError, match="tied"):
@@ -115,7 +115,7 @@ def test_tied_weights_that_differ_are_refused(lab: Any, received: ReceivedWeight
 
 
 @pytest.mark.parametrize("tied", [True], indirect=True, ids=["tied"])
-def test_a_tied_head_alone_is_the_embedding(lab: Any, received: ReceivedWeights) -> None:
+def test_a_tied_head_alone_is_the_embedding(lab: Any, received: StagedBuckets) -> None:
     state = {name: tensor for name, tensor in lab.model(seed=3).state_dict().items() if name != EMBEDDING}
     buckets = list(make_buckets(state.items(), 10**9))
     received.receive(1, buckets[0])
@@ -127,12 +127,10 @@ def test_a_tied_head_alone_is_the_embedding(lab: Any, received: ReceivedWeights)
 
 def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no \*\.safetensors"):
-        ReceivedWeights(tmp_path, tied=False)
+        StagedBuckets(tmp_path, tied=False)
 
 
-def test_files_that_are_kept_live_until_the_next_version_takes_their_place(
-    lab: Any, received: ReceivedWeights, tied: bool
-) -> None:
+def test_files_that_are_kept_live_until_the_next_version_takes_their_place(lab: Any, received: StagedBuckets, tied: bool) -> None:
     before = descriptors()
     for version in (1, 2):
         model = lab.model(seed=version, tied=tied)

@@ -2,7 +2,7 @@
 
 from database_party import Tasks
 
-from roll.core.groups.tasks import OneTaskSet
+from roll.topologies.one_task_set import OneTaskSet
 
 
 def test_an_id_says_of_which_task_set_it_is_and_is_read_back_with_and_without():

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roll.core.configs.arguments import PassRateConfig
-from roll.core.data.pass_rates import PassRates, difficulty, share
+from roll.core.data.pass_rates import share
 from roll.core.data.sample import JUDGED, Sample, SampleGroup
+from roll.prompts.pass_rates import PassRates, difficulty
 from roll.prompts.prompt_source import PromptSource
 from roll.prompts.stored_rows import TokenizedRow
 
