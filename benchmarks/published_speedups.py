@@ -27,6 +27,7 @@ from pathlib import Path
 
 from pipeline_run import ROOT, save_results
 
+from roll.cli.options import that_generates
 from roll.prepare.compose import load
 from roll.simulate.costs import Costs, Spread
 from roll.simulate.figures import steady, step_rows
@@ -64,7 +65,7 @@ def step_s(costs: Costs, trainers: int, engines: int = 0, ratio: float = 0.0, re
     ]
     with tempfile.TemporaryDirectory() as folder:
         config, _ = load(ROOT / "examples/config", "rlvr_config_async", overrides)
-        config = simulated(config, Path(folder))
+        config = simulated(that_generates(config, "rlvr_config_async"), Path(folder))
         summary = simulate(Simulation(config, costs))
         if summary["status"] != "finished":
             raise RuntimeError(summary["reason"])

@@ -107,10 +107,10 @@ def _earned(
     empty: float | None,
     unread: Mapping[str, str],
 ) -> dict[str, Any]:
-    from roll.graders.references import Earned, oddities, success_at
+    from roll.graders.references import ReferenceRewards, oddities, success_at
 
     values = [result.value for result in results if result.value is not None]
-    earned = Earned(values, [result.error for result in results if result.error is not None], empty, unread=unread)
+    earned = ReferenceRewards(values, [result.error for result in results if result.error is not None], empty, unread=unread)
     chosen, best = config.rewards[domain].success_at, max(values, default=None)
     less = [(row, result) for row, result in zip(judged, results, strict=True) if result.value is None or result.value != best]
     return {

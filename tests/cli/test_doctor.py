@@ -155,7 +155,7 @@ def test_a_check_tells_it_of_each_domain_that_runs_programs_here(monkeypatch):
     def told(**reward_args):
         reward = RewardConfig(worker_cls="a.b.CodeSandboxRewardWorker", reward_args=reward_args)
         other = RewardConfig(worker_cls="a.b.MathRuleRewardWorker")
-        return list(doctor.sandbox_here(SimpleNamespace(rewards={"code": reward, "math": other})))
+        return list(doctor.sandbox_here(SimpleNamespace(reward_configs={"code": reward, "math": other})))
 
     monkeypatch.setattr(doctor, "state_here", lambda isolation: NONE)
     assert told() == [f"rewards.code: programs are shut in by filter; not by {NONE['missing'][0]}"]

@@ -105,7 +105,8 @@ def test_the_gradient_is_that_of_the_pairs_in_plain_torch(world, tmp_path, loss)
 def test_a_run_trains_its_own_pairs_within_the_bound_and_drops_ties(world, tmp_path, ratio):
     from roll.cli.verify import main as verify
 
-    summary = pipeline_for(config(world, tmp_path, async_generation_ratio=ratio), local=True).run()
+    watched = [{"metric": "pairs/loss", "above": 9.0}]  # a metric that the run has, so an alarm may watch it
+    summary = pipeline_for(config(world, tmp_path, async_generation_ratio=ratio, alarms=watched), local=True).run()
     folder = tmp_path / "run"
     assert (summary["status"], summary["steps"]) == ("finished", 6), summary
     assert verify([str(folder)]) == 0

@@ -261,9 +261,9 @@ class VLLMInferStrategy:
             call.collector = await self._engine.add_request(request.request_id, salted, sampling, **more)
 
     async def _collect(self, call: _Call) -> GenerateResult:
-        from roll.strategies.infer.vllm.requests import Response
+        from roll.strategies.infer.vllm.requests import SampledResponse
 
-        response = Response(call.request, self._tokenizer, self._routed)
+        response = SampledResponse(call.request, self._tokenizer, self._routed)
         while True:
             async with self._engine_errors():
                 output = await call.collector.get()
