@@ -141,7 +141,8 @@ def test_a_checkpoint_counts_the_groups_whose_statuses_the_journal_has(make_part
 
             async def watched(statements):
                 await commit(statements)
-                seen.append((groups.admission.dropped.total(), groups.state(), len(groups._journal.rows)))
+                if statements:  # a sign of life has none
+                    seen.append((groups.admission.dropped.total(), groups.state(), len(groups._journal.rows)))
 
             monkeypatch.setattr(groups._database, "commit", watched)
             await groups.drop(group.group_id, "some reason")
