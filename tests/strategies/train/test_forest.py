@@ -246,11 +246,17 @@ def test_keys_are_copied_only_where_something_is_shared():
     assert attention._paths.tolist() == [*range(12), *range(12, 15), *range(12, 15), *range(15, 21)]
 
 
-def test_only_accelerators_that_have_the_kernel_use_it():
+def test_only_accelerators_that_have_the_kernel_use_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     config = Gemma2Config(hidden_size=64, num_attention_heads=2, head_dim=32)
+    assert packed_attention.packs(torch.device("cuda"), torch.bfloat16, config)
     assert not packed_attention.packs(torch.device("cpu"), torch.bfloat16, config)
     assert not packed_attention.packs(torch.device("cuda"), torch.float32, config)
-    config.head_dim = 320
+    for head in (320, 36):  # too wide, and no multiple of 8
+        config.head_dim = head
+        assert not packed_attention.packs(torch.device("cuda"), torch.bfloat16, config)
+    config.head_dim = 32
+    monkeypatch.setattr(packed_attention, "varlen_attn", lambda query, key, value, is_causal: query)  # as in torch 2.10
     assert not packed_attention.packs(torch.device("cuda"), torch.bfloat16, config)
 
 
