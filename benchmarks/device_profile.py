@@ -56,9 +56,10 @@ def _largest(times: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def _ran(seen: Any, accelerator: bool) -> Iterator[tuple[str, float]]:
-    """Name and microseconds of each kernel."""
+    """Name and microseconds of each kernel. Regions that torch marks on the device's time (an optimiser's step, what is compiled)
+    are made of these."""
     for event in seen.events():
-        if accelerator and event.device_type == DeviceType.CUDA:
+        if accelerator and event.device_type == DeviceType.CUDA and not event.is_user_annotation:
             yield event.name, event.time_range.elapsed_us()
         elif not accelerator and event.name.startswith("aten::"):
             yield event.name, event.self_cpu_time_total

@@ -37,6 +37,7 @@ import statistics
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -340,6 +341,15 @@ def show(row: Row, peak: float | None, ceiling: float | None) -> None:
         print(line)
 
 
+def results(rows: list[Row], device: str, peak: float | None, args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "device": device,
+        "torch": torch.__version__,
+        "arguments": {key: str(value) for key, value in vars(args).items()},
+        "rows": [asdict(row) | {"mfu": row.mfu(peak) if peak else None} for row in rows],
+    }
+
+
 def main() -> None:
     args = parse()
     name = "CPU" if args.device == "cpu" else torch.cuda.get_device_name(args.device)
@@ -352,25 +362,25 @@ def main() -> None:
     heads = " ".join(f"{head:>12}" for head in ("MFU", "log-probs/s", "their MFU", "of compiled"))
     print(f"{'side':20} {'tokens/s':>12} {heads} {'peak GiB':>10}")
     rows: list[Row] = []
+    failed = False
     with tempfile.TemporaryDirectory() as folder:
         save(model, folder)
         del model
-        for side in args.sides:
-            for count in args.requests if side in ENGINES else (0,):
+        for side, count in [(each, count) for each in args.sides for count in (args.requests if each in ENGINES else (0,))]:
+            try:
                 rows.append(in_new_process(side, count, folder, args, counts))
-                show(rows[-1], peak, next((row.tokens_per_s for row in rows if row.side == CEILINGS[1]), None))
-                if side == "hf_infer" and (args.size, count) in AIMS:
-                    print(f"{'  aim (H200)':20} {AIMS[args.size, count]:12,}")
-    found = [asdict(row) | {"mfu": row.mfu(peak) if peak else None} for row in rows]
-    results = {
-        "device": name,
-        "torch": torch.__version__,
-        "arguments": {key: str(value) for key, value in vars(args).items()},
-        "rows": found,
-    }
-    save_results("gpu", results)
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1) + "\n")
+            except Exception as error:  # boundary: the minutes of a borrowed device are for the other sides, too
+                failed = True
+                traceback.print_exception(error)
+                print(f"{side:20} failed: {type(error).__name__}: {' '.join(str(error).split()[:40])}", flush=True)
+                continue
+            show(rows[-1], peak, next((row.tokens_per_s for row in rows if row.side == CEILINGS[1]), None))
+            if side == "hf_infer" and (args.size, count) in AIMS:
+                print(f"{'  aim (H200)':20} {AIMS[args.size, count]:12,}")
+            if args.json:
+                args.json.write_text(json.dumps(results(rows, name, peak, args), indent=1) + "\n")
+    save_results("gpu", results(rows, name, peak, args))
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

@@ -28,8 +28,10 @@ import asyncio
 import itertools
 import os
 import statistics
+import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from typing import Any, get_args
 
@@ -260,7 +262,7 @@ def main() -> None:
     parser.add_argument("--sglang", default=".venv-sglang/bin/python", help="the interpreter that has SGLang")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    rows = []
+    rows, failed = [], False
     print(f"load {os.getloadavg()[0]:.1f}; milliseconds")
     print(
         f"{'':42}{'gather':>9}{'send':>9}{'wait':>9}{'pause':>9}{'max':>9}{'update':>9}{'GB/s':>8} {'of copy':>8}"
@@ -269,8 +271,14 @@ def main() -> None:
     for size, engine in itertools.product(args.size, args.engines):
         with tempfile.TemporaryDirectory() as folder:
             save(make_model(size), f"{folder}/model")
-            rows += asyncio.run(table(size, engine, f"{folder}/model", args, Path(folder) / "weights"))
+            try:
+                rows += asyncio.run(table(size, engine, f"{folder}/model", args, Path(folder) / "weights"))
+            except Exception as error:  # boundary: the others are measured all the same
+                failed = True
+                traceback.print_exception(error)
+                print(f"{size:5} {engine:9} failed: {type(error).__name__}: {' '.join(str(error).split()[:40])}", flush=True)
     save_results("weight_update", {"ranks": args.ranks, "bucket_mb": args.bucket_mb, "rows": rows})
+    sys.exit(failed)
 
 
 if __name__ == "__main__":

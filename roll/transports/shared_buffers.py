@@ -81,7 +81,7 @@ class CudaBuffer:
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self._device, self._address, handle = device, ctypes.c_void_p(), _Handle()
         with torch.cuda.device(device):
-            torch.cuda.synchronize()  # CUDA's context of this device is this thread's from here on
+            _finish(device)  # CUDA's context of this device is this thread's from here on
             _call("cudaMalloc", ctypes.byref(self._address), ctypes.c_size_t(nbytes))
             try:
                 _call("cudaIpcGetMemHandle", ctypes.byref(handle), self._address)
@@ -101,14 +101,20 @@ def _mapped_block(handle: bytes, nbytes: int, device: torch.device) -> Iterator[
     """CUDA refuses the process that made the block."""
     address = ctypes.c_void_p()
     with torch.cuda.device(device):
-        torch.cuda.synchronize()
+        _finish(device)
         peers = ctypes.c_uint(1)  # cudaIpcMemLazyEnablePeerAccess, the only value there is
         _call("cudaIpcOpenMemHandle", ctypes.byref(address), _Handle.from_buffer_copy(handle), peers)
         try:
             yield _tensor_at(address, nbytes, device)
         finally:
-            torch.cuda.synchronize()  # what was begun on the memory is done
+            _finish(device)  # what was begun on the memory
             _call("cudaIpcCloseMemHandle", address)
+
+
+def _finish(device: torch.device) -> None:
+    """Waits for what this thread has begun there. To wait for the whole device is forbidden, and ends the graph, while another
+    thread captures one."""
+    torch.cuda.current_stream(device).synchronize()
 
 
 class _Handle(ctypes.Structure):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -182,3 +183,27 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     with pytest.raises(SystemExit, match="2"):
         parse()
     assert "--sides: megatron needs requirements/megatron.txt" in capsys.readouterr().err
+
+
+def test_a_side_that_fails_does_not_end_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A borrowed device is there for minutes."""
+    import gpu
+
+    def measured(side: str, *arguments: object) -> gpu.Row:
+        if side == "fsdp2":
+            raise RuntimeError("no kernel image is available")
+        return gpu.Row(side, 10.0, 1.0, 0, 5.0)
+
+    found = tmp_path / "rows.json"
+    arguments = ["--device", "cpu", "--size", "1M", "--json", str(found), "--sides", "torch-compiled", "fsdp2", "megatron"]
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *arguments])
+    monkeypatch.setattr(gpu, "in_new_process", measured)
+    monkeypatch.setattr(gpu, "missing", lambda side, python: None)
+    monkeypatch.setattr(gpu, "save_results", lambda name, results: None)
+    with pytest.raises(SystemExit) as ended:
+        gpu.main()
+    assert ended.value.code == 1
+    assert "fsdp2                failed: RuntimeError: no kernel image is available" in capsys.readouterr().out
+    assert [row["side"] for row in json.loads(found.read_text())["rows"]] == ["torch-compiled", "megatron"]

@@ -47,10 +47,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("gpu"))
 
 
-def make_model(seed: int = 0) -> Any:
-    """4 million random parameters, with heads of a size that every attention kernel knows, and next-token distributions that
-    are far from uniform: log-probs of other weights differ by about 1 in the mean."""
-    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 4}
+def make_model(seed: int = 0, width: int = 256) -> Any:
+    """4 million random parameters (of twice the width 16), with heads of a size that every attention kernel knows, and next-token
+    distributions that are far from uniform: log-probs of other weights differ by about 1 in the mean."""
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": 4, "num_attention_heads": width // 64}
     return tiny_qwen2(256, seed=seed, num_key_value_heads=2, max_position_embeddings=512, initializer_range=0.04, **sizes)
 
 
@@ -87,6 +87,15 @@ def model_path(tmp_path_factory: pytest.TempPathFactory, infer_lab: SimpleNamesp
     """The model of version 0 and a byte-level tokenizer."""
     folder = str(tmp_path_factory.mktemp("model"))
     make_model().save_pretrained(folder)
+    infer_lab.make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def large_model_path(tmp_path_factory: pytest.TempPathFactory, infer_lab: SimpleNamespace) -> str:
+    """Of 16 million parameters."""
+    folder = str(tmp_path_factory.mktemp("large-model"))
+    make_model(width=512).save_pretrained(folder)
     infer_lab.make_tokenizer().save_pretrained(folder)
     return folder
 

@@ -1,7 +1,8 @@
 """FSDP2, Megatron and DeepSpeed on one GPU.
 
 Tolerances: bf16 keeps 8 significant bits, so log-probs are compared in the mean (0.02); those of other weights differ by about
-1. In float32 GPU and CPU differ by the order of additions (1e-4).
+1. In float32 GPU and CPU differ by the order of additions (1e-4), which two steps enlarge: of FSDP2 on a CPU from 3e-6 to 1.2e-4
+where weights are moved by half a rounding (1e-3 here).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from roll.strategies.train.checkpoint_files import Snapshot
 from roll.strategies.train.logprobs import head_logprobs
 
 BF16_MEAN = 2e-2
-FP32 = 1e-4
+FP32, AFTER_STEPS = 1e-4, 1e-3
 VOCABULARY = 256
 SUPERVISED = LossSpec(pg_variant="vanilla")
 """With advantages of 1 and weight 1: minus the mean log-prob."""
@@ -58,10 +59,10 @@ def make(backend: str, device: str, model_path: str, train_lab: SimpleNamespace)
     """Strategies of the back end in bf16, closed at the end."""
     made = []
 
-    def build(on: str = device, name: str = BACKENDS[backend][1], **options: Any) -> Any:
+    def build(on: str = device, name: str = BACKENDS[backend][1], folder: str = model_path, **options: Any) -> Any:
         own = BACKENDS[backend][2] if name == BACKENDS[backend][1] else {}
         chosen = {**train_lab.OPTIONS, "dtype": "bf16", "max_tokens_per_microbatch": 64, **own, **options}
-        made.append(make_train_strategy(RankContext(device=on), train_spec(name, model_path, **chosen)))
+        made.append(make_train_strategy(RankContext(device=on), train_spec(name, folder, **chosen)))
         return made[-1]
 
     yield build
@@ -116,7 +117,7 @@ def test_float32_on_the_gpu_is_that_of_the_cpu(make: Make, batch: TokenBatch, tr
         got, expected = (s.train_step(batch, train_lab.LOSS, train_lab.totals(batch)) for s in (there, here))
         assert got == pytest.approx(expected, rel=FP32, abs=1e-5)
     assert got["actor_train/grad_norm"] > 0
-    torch.testing.assert_close(there.log_probs(batch), here.log_probs(batch), rtol=0, atol=FP32)
+    torch.testing.assert_close(there.log_probs(batch), here.log_probs(batch), rtol=0, atol=AFTER_STEPS)
 
 
 def test_samples_that_begin_alike(make: Make, batch: TokenBatch, train_lab: SimpleNamespace, infer_lab: SimpleNamespace) -> None:
@@ -181,9 +182,12 @@ def test_offload_frees_the_memory_and_reload_brings_all_back(
     batch: TokenBatch,
     train_lab: SimpleNamespace,
     infer_lab: SimpleNamespace,
+    large_model_path: str,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    strategy = make()
+    """Of a model whose moments are larger than what the allocator gives back: 20 MiB at once, where segments grow
+    (expandable_segments), as they do in a run. ZeRO-3's of a model of 4 million parameters are 15 MiB each."""
+    strategy = make(folder=large_model_path)
     strategy.train_step(batch, train_lab.LOSS, train_lab.totals(batch))
     snapshot = strategy.snapshot()
     state = written(strategy, snapshot, tmp_path_factory.mktemp("before"))
@@ -193,7 +197,7 @@ def test_offload_frees_the_memory_and_reload_brings_all_back(
 
     strategy.offload()
     freed, returned = allocated - torch.cuda.memory_allocated(), reserved - torch.cuda.memory_reserved()
-    least = OFFLOADED[backend] * infer_lab.make_model().num_parameters()
+    least = OFFLOADED[backend] * infer_lab.make_model(width=512).num_parameters()
     assert freed >= 0.98 * least
     assert returned >= 0.5 * least  # to the driver, for an engine in another process; blocks that are not quite empty stay
     late = written(strategy, snapshot, tmp_path_factory.mktemp("meanwhile"))

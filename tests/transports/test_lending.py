@@ -309,45 +309,62 @@ def test_a_seal_is_of_bytes_and_their_order():
     assert int(seal(swapped)) != found
 
 
-class Runtime:
-    """CUDA's calls as they are made, on host memory."""
+RUNTIME = """
+#include <stdlib.h>
+#include <string.h>
+typedef struct { char reserved[64]; } cudaIpcMemHandle_t;  /* as in driver_types.h */
+static void *blocks[8];
+int there(void) { int count = 0; for (int i = 0; i < 8; i++) count += blocks[i] != 0; return count; }
+static int place(void *block) { for (int i = 0; i < 8; i++) if (blocks[i] == block) return i; return -1; }
+int cudaMalloc(void **block, size_t size) { return (*block = blocks[place(0)] = malloc(size)) == 0; }
+int cudaFree(void *block) { int at = place(block); if (at < 0) return 1; free(block); blocks[at] = 0; return 0; }
+int cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *block) {
+  if (place(block) < 0) return 1;
+  for (int i = 0; i < 64; i++) handle->reserved[i] = (char)(3 * i);
+  memcpy(handle->reserved + 8, &block, sizeof block);
+  return 0;
+}
+int cudaIpcOpenMemHandle(void **block, cudaIpcMemHandle_t handle, unsigned int flags) {
+  for (int i = 0; i < 64; i++) if ((i < 8 || i > 15) && handle.reserved[i] != (char)(3 * i)) return 1;
+  memcpy(block, handle.reserved + 8, sizeof *block);
+  return flags != 1 || place(*block) < 0;
+}
+int cudaIpcCloseMemHandle(void *block) { return place(block) < 0; }
+int cudaGetLastError(void) { return 0; }
+"""
+"""CUDA's calls by their own declarations, on host memory."""
 
-    def __init__(self):
-        self.calls, self.blocks, self.refuses = [], {}, set()
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cudart")
+    (folder / "cudart.c").write_text(RUNTIME)
+    command = ["cc", "-shared", "-fPIC", "-o", folder / "libcudart.so", folder / "cudart.c"]
+    subprocess.run(command, check=True, timeout=60)
+    return ctypes.CDLL(str(folder / "libcudart.so"))
+
+
+class Runtime:
+    """The calls as they are made."""
+
+    def __init__(self, library):
+        self.library, self.calls, self.refuses = library, [], set()
 
     def __getattr__(self, name):
         def call(*arguments):
             self.calls.append(name)
-            return 217 if name in self.refuses else type(self).__dict__.get(f"_{name}", lambda *_: 0)(self, *arguments)
+            return 217 if name in self.refuses else getattr(self.library, name)(*arguments)
 
         return call
 
-    def _cudaMalloc(self, address, nbytes):
-        block = ctypes.create_string_buffer(nbytes.value)
-        address._obj.value = ctypes.addressof(block)
-        self.blocks[address._obj.value] = block
-        return 0
-
-    def _cudaIpcGetMemHandle(self, handle, address):
-        ctypes.memmove(handle, address.value.to_bytes(8, "little"), 8)
-        return 0
-
-    def _cudaIpcOpenMemHandle(self, address, handle, flags):
-        assert flags.value == 1
-        address._obj.value = int.from_bytes(bytes(handle)[:8], "little")
-        return 0
-
-    def _cudaFree(self, address):
-        del self.blocks[address.value]
-        return 0
-
 
 @pytest.fixture
-def runtime(monkeypatch):
-    runtime = Runtime()
+def runtime(library, monkeypatch):
+    runtime = Runtime(library)
     monkeypatch.setattr(shared_buffers, "_runtime", lambda: runtime)
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: runtime.calls.append("synchronize"))
+    stream = SimpleNamespace(synchronize=lambda: runtime.calls.append("finish"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(
         shared_buffers,
         "_tensor_at",
@@ -364,9 +381,9 @@ def test_a_block_of_a_gpu_is_opened_and_closed_by_the_calls_of_cuda(runtime):
     with mapped(buffer.handle, 1 << 12, gpu) as memory:
         assert torch.equal(memory, buffer.memory)
     buffer.close()
-    made = ["synchronize", "cudaMalloc", "cudaIpcGetMemHandle"]
-    read = ["synchronize", "cudaIpcOpenMemHandle", "synchronize", "cudaIpcCloseMemHandle"]
-    assert runtime.calls == [*made, *read, "cudaFree"] and not runtime.blocks
+    made = ["finish", "cudaMalloc", "cudaIpcGetMemHandle"]
+    read = ["finish", "cudaIpcOpenMemHandle", "finish", "cudaIpcCloseMemHandle"]
+    assert runtime.calls == [*made, *read, "cudaFree"] and not runtime.library.there()
 
 
 @pytest.mark.parametrize("refused", ["cudaMalloc", "cudaIpcGetMemHandle", "cudaIpcOpenMemHandle"])
@@ -377,4 +394,6 @@ def test_what_cuda_refuses_is_an_error_that_torch_does_not_meet_again(runtime, r
         with mapped(buffer.handle, 16, torch.device("cuda", 0)):
             pass
     assert runtime.calls[runtime.calls.index(refused) + 1] == "cudaGetLastError"
-    assert refused == "cudaIpcOpenMemHandle" or not runtime.blocks
+    if refused == "cudaIpcOpenMemHandle":
+        buffer.close()
+    assert not runtime.library.there()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -24,17 +25,24 @@ RECOMPILATIONS = 64
 """Limit of one function: with and without gradients, for training and for scoring, of several roles in a process."""
 
 
-@functools.cache
+_PREPARED: ContextVar[bool] = ContextVar("prepared", default=False)
+"""torch keeps its settings for each thread, as this is: an accelerator's backward passes, which compile, too, run in another."""
+
+
 def prepare() -> type[Exception]:
-    """Loads the compiler, once in a process. Returns the class of a failing compilation's errors."""
+    """Loads the compiler, and says once in a thread how to compile. Returns the class of a failing compilation's errors."""
     import torch._dynamo
     import torch._functorch.config
     import torch._inductor.config
 
-    torch._dynamo.config.recompile_limit = max(RECOMPILATIONS, torch._dynamo.config.recompile_limit)
-    # A backward pass is compiled with its forward pass: there a failure can still be answered.
-    torch._functorch.config.force_non_lazy_backward_lowering = True
-    torch._inductor.config.cpp.dynamic_threads = True  # on CPUs the cores follow the work
+    if not _PREPARED.get():
+        torch._dynamo.config.recompile_limit = max(RECOMPILATIONS, torch._dynamo.config.recompile_limit)
+        # Where another thread compiles at this moment a function runs as it is.
+        torch._dynamo.config.error_on_nested_fx_trace = False
+        # A backward pass is compiled with its forward pass: there a failure can still be answered.
+        torch._functorch.config.force_non_lazy_backward_lowering = True
+        torch._inductor.config.cpp.dynamic_threads = True  # on CPUs the cores follow the work
+        _PREPARED.set(True)
     return torch._dynamo.exc.TorchDynamoException
 
 
@@ -53,6 +61,7 @@ class Compiled(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
+            prepare()
             return self._function(*args, **kwargs)
         except self._failure as error:
             tell_failure(" ".join(str(error).split()[:60]))

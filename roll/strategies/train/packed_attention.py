@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from itertools import accumulate
 from typing import Any
 
@@ -15,9 +16,11 @@ from torch.nn.attention.varlen import varlen_attn
 
 from roll.core.data.transfer import Move
 
-WIDEST_HEAD = 256
-"""Limit of the kernel."""
+WIDEST_HEAD, HEAD_STEP = 256, 8
+"""Limit of the kernel, whose heads are multiples of the second."""
 LEAST_CAPABILITY = (8, 0)
+ARGUMENTS = {"scale", "window_size", "enable_gqa"}
+"""Which torch 2.11 does not have all."""
 
 
 def packs(device: torch.device, dtype: torch.dtype, config: Any) -> bool:
@@ -25,7 +28,8 @@ def packs(device: torch.device, dtype: torch.dtype, config: Any) -> bool:
     if device.type != "cuda" or torch.version.hip is not None or dtype not in (torch.bfloat16, torch.float16):
         return False
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return head <= WIDEST_HEAD and torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY
+    fits = head <= WIDEST_HEAD and head % HEAD_STEP == 0 and signature(varlen_attn).parameters.keys() >= ARGUMENTS
+    return fits and torch.cuda.get_device_capability(device) >= LEAST_CAPABILITY
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@ compiler. Graphs are made and run without code for them, but in the test that na
 
 import functools
 import logging
+import threading
 
 import pytest
 import torch
@@ -142,6 +143,32 @@ def test_a_compilation_that_fails_is_told_once_and_the_run_goes_on(backend, mode
     told = [record.getMessage() for record in caplog.records if record.name == compiled.__name__]
     assert len(told) == 1 and "no compiler here" in told[0]
     assert_same(got, expected, 1e-7)
+
+
+def test_what_a_backward_pass_compiles_in_a_thread_of_its_own_is_compiled_alike(backend):
+    """As on an accelerator, whose backward passes autograd runs in a thread: for each torch has settings of its own."""
+    seen = []
+
+    def settings(graph, inputs):
+        import torch._functorch.config
+
+        seen.append((torch._dynamo.config.recompile_limit, torch._functorch.config.force_non_lazy_backward_lowering))
+        return graph
+
+    backend(settings)
+    function = compiled.Compiled(lambda x, n: x * n)
+    function(torch.ones(3), 2)
+    thread = threading.Thread(target=function, args=(torch.ones(3, dtype=torch.float64), 2))
+    thread.start()
+    thread.join()
+    assert seen == [(compiled.RECOMPILATIONS, True)] * 2
+
+
+def test_a_function_runs_as_it_is_while_another_thread_compiles(backend, monkeypatch):
+    """Two roles in one process, as with `--local`."""
+    function = compiled.Compiled(lambda x: x + 1)
+    monkeypatch.setattr("torch.fx._symbolic_trace._is_fx_tracing_flag", True)
+    assert torch.equal(function(torch.zeros(2)), torch.ones(2))
 
 
 @pytest.mark.slow

@@ -246,11 +246,29 @@ def test_keys_are_copied_only_where_something_is_shared():
     assert attention._paths.tolist() == [*range(12), *range(12, 15), *range(12, 15), *range(15, 21)]
 
 
-def test_only_accelerators_that_have_the_kernel_use_it():
+@pytest.mark.parametrize("shared", [0, 4])
+def test_the_kernel_itself_takes_what_it_is_given(shared):
+    """By its own declaration, forward and backward, where no device is needed: shapes and arguments, not numbers."""
+    index = torch.stack([torch.arange(12), torch.cat([torch.arange(shared), torch.arange(12, 24 - shared)])])
+    attention = packed_attention.PackedAttention(index, [12, 12], [0, shared]).each(lambda tensor: tensor.to("meta"))
+    tokens = 24 - shared
+    q, k, v = (torch.empty(1, tokens, heads, 64, device="meta", requires_grad=True) for heads in (4, 2, 2))
+    out = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, 8)
+    out.sum().backward()
+    assert out.shape == q.grad.shape == q.shape and k.grad.shape == v.grad.shape == k.shape
+
+
+def test_only_accelerators_that_have_the_kernel_use_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     config = Gemma2Config(hidden_size=64, num_attention_heads=2, head_dim=32)
+    assert packed_attention.packs(torch.device("cuda"), torch.bfloat16, config)
     assert not packed_attention.packs(torch.device("cpu"), torch.bfloat16, config)
     assert not packed_attention.packs(torch.device("cuda"), torch.float32, config)
-    config.head_dim = 320
+    for head in (320, 36):  # too wide, and no multiple of 8
+        config.head_dim = head
+        assert not packed_attention.packs(torch.device("cuda"), torch.bfloat16, config)
+    config.head_dim = 32
+    monkeypatch.setattr(packed_attention, "varlen_attn", lambda query, key, value, is_causal: query)  # as in torch 2.10
     assert not packed_attention.packs(torch.device("cuda"), torch.bfloat16, config)
 
 

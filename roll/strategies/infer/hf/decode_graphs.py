@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -43,19 +44,22 @@ class CudaCapture:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
+        """Those that are not forgotten: torch ends with an error where a pool is asked for whose last graph has gone."""
 
     def __call__(self, step: Step) -> Step:
         with torch.cuda.device(self._device):
-            beside = torch.cuda.Stream()
-            beside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(beside):
-                step()  # libraries allocate what they need at their first call, which a capture forbids
-            torch.cuda.current_stream().wait_stream(beside)
-            graph = torch.cuda.CUDAGraph()
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                # Libraries allocate what they need of a stream at their first call, and keep it: not out of the graphs' pool.
+                step()
+            torch.cuda.current_stream().wait_stream(self._stream)
+            graph, pool = torch.cuda.CUDAGraph(), next((each.pool() for each in self._graphs), None)
             # Other threads may receive weights meanwhile: only this one's mistakes count.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=pool, stream=self._stream, capture_error_mode="thread_local"):
                 output = step()
+        self._graphs.add(graph)
 
         def replay() -> Tensor:
             graph.replay()

@@ -170,3 +170,13 @@ def test_a_kernel_that_fails_at_the_start_leaves_rows_and_is_said(
     assert engine.slots == 600 // 256, "rows have one length: fewer of them run at once"
     asked = groups(lab, 2, seed=5)
     same(lab.run_all(engine, asked), lab.run_all(lab.engine(lab.model(), slots=4), asked))
+
+
+def test_the_kernel_itself_takes_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its own declaration, where no device is needed: shapes and arguments, not numbers."""
+    monkeypatch.undo()
+    pool, numbers = torch.empty(20, 256, 2, 64, device="meta"), torch.arange(7, dtype=torch.int32, device="meta")
+    rows = block_cache.BlockRows(torch.empty(6, 3, dtype=torch.int32, device="meta"), numbers[1:], numbers)
+    with torch.inference_mode():
+        out = block_cache.block_attention(torch.empty(6, 14, 1, 64, device="meta"), pool, pool, rows, None)
+    assert out.shape == (6, 1, 14, 64) and (rows.borders * 768).dtype == torch.int32

@@ -5,8 +5,11 @@ then, or a number that the host took from a tensor, gives other results than a s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -16,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from roll.plan.memory import padded
 from roll.strategies.infer.hf import block_cache
+from roll.strategies.infer.hf.decode_graphs import CudaCapture
 
 CLOSE = 5e-5
 """Between log-probs of float32 products of other shapes, down to -9."""
@@ -179,3 +183,64 @@ def test_sizes_are_few_and_none_is_half_as_large_again() -> None:
     assert [padded(width, 272, 64) for width in (1, 64, 65, 100, 129, 193, 257)] == [64, 64, 96, 128, 192, 256, 272]
     for count in range(1, 3000):
         assert count <= padded(count, 1 << 20) < max(1.5 * count, count + 1)
+
+
+class Pools:
+    """The rules of torch's allocator for graphs. Those that live share a pool; to ask for one whose last graph has gone is an
+    error (CUDACachingAllocator.cpp: use_count > 0) as long as something is left in it; and what a library first needs of a stream
+    while that is captured, it takes from the pool and keeps (CublasHandlePool.cpp)."""
+
+    def __init__(self) -> None:
+        self.pools: list[WeakSet[Any]] = []
+        self.workspaces: dict[Any, int | None] = {}
+        self.capturing: int | None = None
+        self.current: Any = SimpleNamespace(wait_stream=lambda other: None)
+
+    def Stream(self, device: Any = None) -> Any:
+        return SimpleNamespace(wait_stream=lambda other: None)
+
+    def current_stream(self) -> Any:
+        return self.current
+
+    def graph_pool_handle(self) -> int:
+        self.pools.append(WeakSet())
+        return len(self.pools) - 1
+
+    @contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    @contextmanager
+    def graph(self, graph: Any, pool: int | None, capture_error_mode: str, stream: Any = None) -> Iterator[None]:
+        new, pool = pool is None, self.graph_pool_handle() if pool is None else pool
+        left = pool in self.workspaces.values()
+        if not new and left and not self.pools[pool]:
+            raise RuntimeError("use_count > 0 INTERNAL ASSERT FAILED")
+        self.pools[pool].add(graph)
+        graph.pool, self.capturing = lambda: pool, pool
+        with self.stream(stream or self):
+            yield
+        self.capturing = None
+
+    def step(self) -> Tensor:
+        self.workspaces.setdefault(id(self.current), self.capturing)
+        return torch.zeros(1)
+
+
+def test_graphs_share_a_pool_as_long_as_one_lives_and_leave_nothing_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that new ones can be captured after all have been forgotten, as when the cache has grown or slept."""
+    torchs = Pools()
+    for name in ("Stream", "current_stream", "graph_pool_handle", "stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, getattr(torchs, name))
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", type("Graph", (), {"replay": lambda self: None}))
+    capture = CudaCapture(torch.device("cuda", 0))
+    for _ in range(3):
+        replays = [capture(torchs.step) for _ in range(4)]
+        living = [pool for pool in torchs.pools if pool]
+        assert [len(pool) for pool in living] == [4]
+        replays.clear()
+        assert not any(torchs.pools)
+    assert set(torchs.workspaces.values()) == {None}
