@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from roll.core.configs.agentic import AgenticConfig
 from roll.core.configs.derived import Derived, derive
-from roll.core.configs.engines import engine_of, engines_that
+from roll.core.configs.engines import engine_of
 from roll.core.configs.losses import anchor_of
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.redact import redact_text
@@ -229,10 +229,9 @@ def _sampling(config: PPOConfig, derived: Derived) -> Iterator[str]:
     if derived.keeps_sampling_mask:
         yield f"{drawn}; the engine says what S is, and all log-probs, entropies and ratios are those over S (keep_sampling_mask)"
         return
-    able = " or ".join(engines_that("sampling_mask"))
     yield (
         f"{drawn}; ℓ_b stays log p of the whole distribution, so the ratio is 1 on fresh samples, but they are samples of the "
-        f"cut policy, not of p, and the gradient is not that of either (keep_sampling_mask mends this with {able})"
+        f"cut policy, not of p, and the gradient is not that of either (keep_sampling_mask mends this)"
     )
     if given.top_p < 1 and given.top_k == 0:
         each = -math.log(given.top_p)

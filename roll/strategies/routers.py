@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM
 
 from roll.core.algorithms.loss_metrics import MeanMetric, Metrics
-from roll.core.data.routes import type_for
+from roll.core.data.routes import TYPES, type_for
 from roll.strategies.model_folder import load_config
 
 
@@ -95,6 +95,17 @@ def check_replayable(folder: Path) -> None:
     """Raises `ValueError` unless the folder's model is a mixture whose routing can be replayed."""
     with torch.device("meta"):
         Routers(AutoModelForCausalLM.from_config(load_config(folder))).check_known()
+
+
+def routed_layers(folder: Path) -> tuple[list[int], str]:
+    """The numbers of the layers that have experts, and the type of the experts' numbers, of the folder's model."""
+    check_replayable(folder)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(load_config(folder))
+    routers = {name: module for name, module in model.named_modules() if is_router(module)}
+    dtype = type_for(max(int(module.num_experts) for module in routers.values()))
+    layers = [int(part) for name in routers for part in name.split(".") if part.isdecimal()]
+    return layers, next(name for name, each in TYPES.items() if each == dtype)
 
 
 class _Router:

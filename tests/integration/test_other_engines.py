@@ -88,18 +88,17 @@ def test_a_run_whose_engine_starts_empty_samples_from_the_trainers_weights(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt")
-@pytest.mark.xdist_group("vllm")
-def test_a_mixture_trains_over_the_sets_and_with_the_experts_of_vllm(lab, make_config, material, tmp_path):
+@pytest.mark.parametrize(("engine", "python"), ENGINES)
+def test_a_mixture_trains_over_the_sets_and_with_the_experts_of_its_engine(lab, make_config, material, tmp_path, engine, python):
     """Through the other interpreter's messages. Log-probs of the same weights are the trainer's to rounding, which those over the
     whole vocabulary (top_p 0.7: up to 0.36 nats) or of other experts are not."""
     tokenizer = AutoTokenizer.from_pretrained(material / "model")
     sizes = FOR_VLLM | {"moe_intermediate_size": 32, "head_dim": 32, "eos_token_id": 1, "pad_token_id": 0}
-    tiny_mixture(len(tokenizer), **sizes).save_pretrained(tmp_path / "model")
+    tiny_mixture(len(tokenizer), tie_word_embeddings=False, **sizes).save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     changes = {
         "pretrain": str(tmp_path / "model"),
-        "actor_infer.strategy_args": {"strategy_name": "vllm", "strategy_config": {"python": sys.executable}},
+        "actor_infer.strategy_args": {"strategy_name": engine, "strategy_config": {"python": python}},
         "actor_infer.generating_args": {"temperature": 1.0, "top_p": 0.7},
         "actor_train.router_replay.mode": "R3",
         "actor_train.training_args.learning_rate": 0.03,

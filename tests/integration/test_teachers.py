@@ -1,6 +1,8 @@
 """On-policy distillation: frozen teachers score the policy's own samples, and their log-probs become advantages."""
 
+import importlib.util
 import json
+import os
 import sys
 
 import pytest
@@ -22,6 +24,16 @@ BOTH_TAGS = {"rollout_batch_size": 8, "num_return_sequences_in_group": 2, "rollo
 PURE = {"adv_estimator": "on_policy_distillation", "actor_train.pg_variant": "reinforce", "rollout_log_per_step": "all"}
 
 
+SGLANG = os.environ.get("SGLANG_PYTHON")
+VLLM_MARKS = [
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt"),
+    pytest.mark.xdist_group("vllm"),
+]
+SGLANG_MARKS = [pytest.mark.skipif(SGLANG is None, reason="needs SGLANG_PYTHON (make test-sglang)"), pytest.mark.sglang]
+SERVING = [
+    pytest.param("vllm", sys.executable, 0.8, marks=VLLM_MARKS),
+    pytest.param("sglang", SGLANG, 1.0, marks=SGLANG_MARKS),
+]
 ENGINE = {"teachers.big.strategy_args.strategy_name": "vllm"}
 
 
@@ -256,14 +268,15 @@ def test_a_divergence_of_groups_that_are_trained_as_they_arrive_is_the_same(lab,
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.xdist_group("vllm")
-def test_a_teacher_that_vllm_serves_teaches_as_the_same_model_on_a_training_back_end(lab, make_config, tmp_path):
+@pytest.mark.parametrize(("engine", "python", "temperature"), SERVING)
+def test_a_teacher_that_an_engine_serves_teaches_as_the_same_model_on_a_training_back_end(
+    lab, make_config, tmp_path, engine, python, temperature
+):
     """One step ahead of the trainer, on devices of its own. Log-probs of the two differ by rounding."""
-    pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
     folder = write_teacher(tmp_path / "teacher", 3, **FOR_VLLM | {"num_attention_heads": 2})
     changes = PURE | taught_by(folder, device="2") | {"max_steps": 3, "async_generation_ratio": 1, "rpc_timeout": 200.0}
-    changes |= diverging("reverse_kl", 8) | {"actor_infer.generating_args.temperature": 0.8}
-    elsewhere = ENGINE | {"teachers.big.strategy_args.strategy_config": {"python": sys.executable}}
+    changes |= diverging("reverse_kl", 8) | {"actor_infer.generating_args.temperature": temperature}
+    elsewhere = {"teachers.big.strategy_args": {"strategy_name": engine, "strategy_config": {"python": python}}}
     runs = [
         lab.start(make_config(changes | {"exp_name": name} | each), LocalBackend(), THREE_SLOTS)
         for name, each in (("trainers", {}), ("engines", elsewhere))
@@ -271,7 +284,7 @@ def test_a_teacher_that_vllm_serves_teaches_as_the_same_model_on_a_training_back
     for run in runs:
         assert run.summary["status"] == "finished", run.summary["reason"]
         first = [row for row in run.trained_samples() if row["step"] == 1]
-        assert run.steps()[0]["teacher/kl"] == pytest.approx(divergence(first, folder, 0.8), abs=1e-4)
+        assert run.steps()[0]["teacher/kl"] == pytest.approx(divergence(first, folder, temperature), abs=1e-4)
         assert [step["teacher/token_share"] for step in run.steps()] == [1, 1, 1]
     one, other = (run.steps()[0] for run in runs)
     assert one["actor/divergence"] == pytest.approx(other["actor/divergence"], rel=1e-3)
@@ -375,7 +388,15 @@ def test_groups_that_are_trained_as_they_arrive_are_taught_alike(lab, make_confi
         ({"teachers.big.model_args.model_name_or_path": None}, "teachers.big.model_args.model_name_or_path", "it starts from"),
         ({"teachers.big.model_args.lora_target": "all-linear"}, "teachers.big.model_args.lora_target", "without adapters"),
         ({"teachers.big.strategy_args.strategy_name": "hf_infer"}, "strategy_name", "does not fit teachers.big"),
-        ({"teachers.big.strategy_args.strategy_name": "sglang"}, "strategy_name", "fsdp2_infer or deepspeed_infer"),
+        (
+            {
+                "teachers.big.strategy_args.strategy_name": "sglang",
+                "teachers.big.device_mapping": "2",
+                "actor_infer.generating_args.temperature": 0.7,
+            },
+            "teachers.big.strategy_args.strategy_name",
+            "are of temperature 1, and the policy samples at 0.7",
+        ),
         (ENGINE, "teachers.big.device_mapping", "actor_train would take turns with it, and it keeps its memory"),
         (
             ENGINE | {"teachers.big.device_mapping": "2", "actor_infer.generating_args.top_k": 3},

@@ -133,19 +133,6 @@ def filtered(**config):
         (
             {
                 "keep_sampling_mask": True,
-                "actor_infer": {"strategy_args": {"strategy_name": "sglang"}, "generating_args": {"top_k": 5}},
-            },
-            "keep_sampling_mask",
-            "sglang is not asked here which tokens top_p and top_k kept",
-        ),
-        (
-            {"actor_train": {"router_replay": {"mode": "R3"}}, "actor_infer": {"strategy_args": {"strategy_name": "sglang"}}},
-            "actor_train.router_replay.mode",
-            "sglang is not asked here which experts it computed a token with",
-        ),
-        (
-            {
-                "keep_sampling_mask": True,
                 "actor_infer": {
                     "strategy_args": {"strategy_name": "vllm", "strategy_config": {"speculative_config": DRAFTS}},
                     "generating_args": {"top_k": 5},

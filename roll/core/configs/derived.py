@@ -166,9 +166,8 @@ def samples_in_fp8(config: PPOConfig) -> bool:
 
 def keeps_sampling_mask(config: PPOConfig) -> bool:
     """True if samples carry the sets kept by top_p and top_k."""
-    args = config.actor_infer.strategy_args
-    able = engine_of(args.strategy_name).sampling_mask and not args.strategy_config.get(DRAFTS)
-    return able and config.actor_infer.generating_args.truncates and config.keep_sampling_mask is not False
+    drafts = config.actor_infer.strategy_args.strategy_config.get(DRAFTS)
+    return not drafts and config.actor_infer.generating_args.truncates and config.keep_sampling_mask is not False
 
 
 def replays_routing(config: PPOConfig) -> bool:

@@ -14,6 +14,8 @@ class EngineTraits:
     """Dotted path of its `Scorer`; empty: it serves no classifier."""
     teacher: str = ""
     """Dotted path of its `Teacher`; empty: it says no log-probs of texts that it is given."""
+    teaches_at_1: bool = False
+    """Log-probs of texts are those of temperature 1, whatever is asked."""
     package: str = ""
     """Dotted path of the module that knows its installation and its arguments (`EnginePackage`); empty: the engine is this
     project's own, and runs in its worker's process."""
@@ -23,14 +25,10 @@ class EngineTraits:
     """Its log-probs equal the trainer's up to rounding."""
     repeatable: bool = False
     """It promises that a response is a function of weights, prompt and seed."""
-    sampling_mask: bool = False
-    """It reports the tokens that top_p and top_k kept."""
     images: bool = False
     """It is shown images."""
-    routes: bool = False
-    """It reports the experts that computed a token."""
     routes_argument: str = ""
-    """The argument that it needs for that."""
+    """The argument that it needs to report the experts that computed a token."""
     adapters: Literal["none", "merged", "beside"] = "none"
     """Its way to serve LoRA adapters: merged into its base weights, or computed beside them."""
     largest_rank: int | None = None
@@ -62,9 +60,7 @@ ENGINES: dict[str, EngineTraits] = {
         scorer="roll.strategies.infer.hf.scorer.HFScorer",
         computes_as_trainer=True,
         repeatable=True,
-        sampling_mask=True,
         images=True,
-        routes=True,
         adapters="merged",
     ),
     "vllm": EngineTraits(
@@ -74,9 +70,7 @@ ENGINES: dict[str, EngineTraits] = {
         package="roll.strategies.infer.vllm.arguments",
         hosted=True,
         copies_lent=True,
-        sampling_mask=True,
         images=True,
-        routes=True,
         routes_argument="enable_return_routed_experts",
         adapters="beside",
         largest_rank=512,
@@ -88,7 +82,10 @@ ENGINES: dict[str, EngineTraits] = {
     ),
     "sglang": EngineTraits(
         strategy="roll.strategies.infer.sglang.strategy.SGLangInferStrategy",
+        teacher="roll.strategies.infer.sglang.teacher.SGLangTeacher",
+        teaches_at_1=True,
         package="roll.strategies.infer.sglang.arguments",
+        routes_argument="enable_return_routed_experts",
         ends_by_folder=True,
         memory_share=0.84,  # on a device of 80 GB, about, for it follows from the device
         share_argument="mem_fraction_static",

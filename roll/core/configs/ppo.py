@@ -140,7 +140,7 @@ class PPOConfig(BaseConfig, ABC):
         None,
         "What log-probs are of where top_p or top_k cut the distribution that is sampled.\n"
         "true: the cut distribution. The engine says which tokens it kept, and policy, old and reference log-probs are taken "
-        "over the same tokens (hf_infer, vllm).\n"
+        "over the same tokens.\n"
         "false: the whole distribution, as in ROLL; then the gradient is not that of the policy which sampled.\n"
         "null: true where the engine can.",
     )

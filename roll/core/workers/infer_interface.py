@@ -35,9 +35,9 @@ class SamplingParams:
     stop_strings: tuple[str, ...] = ()
     include_stop_str_in_output: bool = True
     with_kept: bool = False
-    """Requests the tokens that top_p and top_k kept; log-probs are then taken over these (hf_infer, vllm)."""
+    """Requests the tokens that top_p and top_k kept; log-probs are then taken over these."""
     with_routes: bool = False
-    """Requests the experts that each token was routed to (hf_infer, vllm)."""
+    """Requests the experts that each token was routed to."""
     seed: int | None = None
     """With a seed the response is a function of weights, prompt and seed alone, however requests are batched or interrupted.
     (vllm, sglang: only in their batch-invariant modes, `VLLM_BATCH_INVARIANT=1` and `enable_deterministic_inference`; otherwise

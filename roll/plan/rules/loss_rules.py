@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from roll.core.configs.derived import old_logprobs_recomputed, replays_routing, scores_ahead
 from roll.core.configs.dotted_path import DOTTED_PATH
-from roll.core.configs.engines import DRAFTS, engine_of, engines_that
+from roll.core.configs.engines import DRAFTS
 from roll.core.configs.estimators import ESTIMATORS, usable_estimators
 from roll.core.configs.losses import POLICY_LOSSES, anchor_of, knob_problems
 from roll.core.configs.ppo import PPOConfig
@@ -19,7 +19,7 @@ RECIPES = {"dapo": "ppo, with pg_clip: [0.2, 0.28] and loss_agg_mode: token-mean
 
 
 def loss_problems(config: PPOConfig) -> Iterator[Problem]:
-    for rule in (_policy_loss, _clipping, _sampling_mask, _drafts, _router_replay, _correction, _kl, _log_probs, _critic):
+    for rule in (_policy_loss, _clipping, _drafts, _router_replay, _correction, _kl, _log_probs, _critic):
         yield from rule(config)
 
 
@@ -41,16 +41,6 @@ def _policy_loss(config: PPOConfig) -> Iterator[Problem]:
             yield Problem("old_logprobs", "bypass", message, "auto, or train_infer_correction.is_weight.enabled: false")
 
 
-def _sampling_mask(config: PPOConfig) -> Iterator[Problem]:
-    engine = config.actor_infer.strategy_args.strategy_name
-    cuts = config.actor_infer.generating_args.truncates
-    if config.keep_sampling_mask and cuts and not engine_of(engine).sampling_mask:
-        message = f"{engine} is not asked here which tokens top_p and top_k kept"
-        able = " or ".join(engines_that("sampling_mask"))
-        fix = f"actor_infer.strategy_args.strategy_name: {able}, or actor_infer.generating_args with top_p: 1 and top_k: 0"
-        yield Problem("keep_sampling_mask", True, message, fix)
-
-
 def _drafts(config: PPOConfig) -> Iterator[Problem]:
     if not config.actor_infer.strategy_args.strategy_config.get(DRAFTS):
         return
@@ -67,18 +57,13 @@ def _drafts(config: PPOConfig) -> Iterator[Problem]:
 def _router_replay(config: PPOConfig) -> Iterator[Problem]:
     if not replays_routing(config):
         return
-    key, off = "actor_train.router_replay.mode", "router_replay.mode: disable"
-    engine = config.actor_infer.strategy_args.strategy_name
-    if not engine_of(engine).routes:
-        message = f"{engine} is not asked here which experts it computed a token with"
-        able = " or ".join(engines_that("routes"))
-        yield Problem(key, "R3", message, f"actor_infer.strategy_args.strategy_name: {able}, or {off}")
+    off = "router_replay.mode: disable"
     given = config.actor_infer.strategy_args.engine.given
     block = "actor_infer.strategy_args.strategy_config"
-    if (stages := given.get("pipeline_parallel_size", 1)) != 1 and engine_of(engine).routes:
+    if (stages := given.get("pipeline_parallel_size", 1)) != 1:
         message = "router_replay needs the experts of all layers, and no process of such an engine has them"
         yield Problem(f"{block}.pipeline_parallel_size", stages, message, f"tensor_parallel_size, or {off}")
-    if given.get("enable_prefix_caching") is False and engine_of(engine).routes:
+    if given.get("enable_prefix_caching") is False:
         message = "router_replay: the engine keeps its experts by the blocks of the prefix cache"
         yield Problem(f"{block}.enable_prefix_caching", False, message, f"true, or {off}")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import Field, fields
 
 from roll.core.configs.derived import keeps_sampling_mask
-from roll.core.configs.engines import engines_that
+from roll.core.configs.engines import engine_of, engines_that
 from roll.core.configs.fields import default_of
 from roll.core.configs.losses import POLICY_LOSSES
 from roll.core.configs.ppo import PPOConfig
@@ -73,14 +73,18 @@ def _elsewhere(config: PPOConfig) -> Iterator[Problem]:
         if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", url):
             yield Problem(f"{key}.endpoint", url, "is no address of a server", "http://host:port/v1")
         if sampling.temperature != 1:
-            message = f"its log-probs are of temperature 1, and the policy samples at {sampling.temperature:g}"
-            yield Problem(f"{key}.endpoint", url, message, "actor_infer.generating_args.temperature: 1, or a model on devices")
+            yield Problem(f"{key}.endpoint", url, _at_1(config), f"{_AT_1}, or a model on devices")
         if keeps_sampling_mask(config):
             yield Problem(f"{key}.endpoint", url, _WHOLE, f"{_UNCUT}, or a model on devices")
 
 
 _WHOLE = "its log-probs are of the whole vocabulary, and the policy's of the sets that top_p and top_k kept"
 _UNCUT = "top_p: 1 and top_k: 0, keep_sampling_mask: false"
+_AT_1 = "actor_infer.generating_args.temperature: 1"
+
+
+def _at_1(config: PPOConfig) -> str:
+    return f"its log-probs are of temperature 1, and the policy samples at {config.actor_infer.generating_args.temperature:g}"
 
 
 def engine_teachers(config: PPOConfig) -> dict[str, TeacherConfig]:
@@ -95,6 +99,8 @@ def _engines(config: PPOConfig) -> Iterator[Problem]:
         key = f"{name}.strategy_args.strategy_name"
         if keeps_sampling_mask(config):
             yield Problem(key, strategy, _WHOLE, f"{_UNCUT}, or fsdp2_infer")
+        if engine_of(strategy).teaches_at_1 and config.actor_infer.generating_args.temperature != 1:
+            yield Problem(key, strategy, _at_1(config), f"{_AT_1}, or vllm or fsdp2_infer")
         if others:
             message = f"{' and '.join(others)} would take turns with it, and it keeps its memory"
             yield Problem(f"{name}.device_mapping", teacher.device_mapping, message, "devices of its own, or fsdp2_infer")

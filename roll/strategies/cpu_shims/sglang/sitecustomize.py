@@ -2,11 +2,13 @@
 puts its folder on their PYTHONPATH; nothing installed is changed.
 
 - torchvision's wheel is a CUDA build: beside a CPU torch its operators do not load, and their declarations are missed at import.
+- what the server keeps of experts in host memory is pinned for a device, and without one there is nothing to pin it for.
 - triton (a gigabyte) is imported for GPU kernels that never run here: hollow modules take its place where it is not installed.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
@@ -91,6 +93,17 @@ class TorchvisionOperators(MetaPathFinder):
             self._library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
+class UnpinnedMemory(MetaPathFinder):
+    """Finds nothing itself; gives a CPU's host memory its allocator before the recorder of experts asks for one."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+        if name != "sglang.srt.state_capturer.base":
+            return
+        importlib.import_module("sglang.srt.mem_cache.memory_pool")
+        common = importlib.import_module("sglang.srt.mem_cache.pool_host.common")
+        common.ALLOC_MEMORY_FUNCS["cpu"] = lambda dims, dtype, allocator, **_: allocator.allocate(dims, dtype=dtype, device="cpu")
+
+
 if importlib.util.find_spec("triton") is None:
     sys.meta_path.insert(0, HollowTriton())
-sys.meta_path.insert(0, TorchvisionOperators())
+sys.meta_path[:0] = [TorchvisionOperators(), UnpinnedMemory()]

@@ -26,6 +26,16 @@ INSTALL = (
 )
 STARTUP_TIMEOUT_S = 600.0
 
+ROUTES = "enable_return_routed_experts"
+"""The argument of a server that records which experts computed a token."""
+SPARE = 8
+"""Places of its context that SGLang gives to nothing that it is to read, and one more."""
+
+UNTIED = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+"""Types of models that SGLang has with an output layer of its own, whatever their configuration says."""
+ALL_SPARSE = ("qwen2_moe", "qwen3_moe")
+"""Types of models that SGLang has with experts in each layer, whatever their configuration says."""
+
 STRATEGY_KEYS = ("python", "startup_timeout_s", "tensor_parallel_size")
 """The keys of `strategy_config` that are read here, and not by the server."""
 
@@ -53,6 +63,7 @@ OURS: dict[str, str] = {
     "weight_version": "it is the policy version",
     "speculative_algorithm": f"{EXACT_LOGPROBS}; drafted tokens have others",
     "quantization": "weight updates of a server that quantises are not tested; vllm has quantization: fp8",
+    "sampling_mask_max_tokens": "it is the size of the vocabulary",
     "skip_server_warmup": "it is always on",
     "log_level": "errors show the server's log",
 }
@@ -89,7 +100,17 @@ def remarks(key: str, given: Mapping[str, Any], accelerators: bool) -> Iterator[
 
 
 def check_folder(folder: str, given: Mapping[str, Any], dtype: str, device_kind: str) -> None:
-    pass
+    """`ValueError` for a model of which SGLang would leave a part empty, without an error of its own."""
+    from transformers import AutoConfig  # which takes a second
+
+    config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    lacks = None
+    if config.tie_word_embeddings and config.model_type in UNTIED:
+        lacks = "tie_word_embeddings is true, and SGLang has an output layer of its own for such a model"
+    elif config.model_type in ALL_SPARSE and (config.mlp_only_layers or config.decoder_sparse_step != 1):
+        lacks = "there are layers without experts (mlp_only_layers, decoder_sparse_step), and SGLang gives some to each"
+    if lacks:
+        raise ValueError(f"{folder}/config.json: {lacks}, which nothing would fill: use hf_infer or vllm")
 
 
 def check_argument(python: str | None, name: str, value: object) -> None:
@@ -112,14 +133,16 @@ def server_arguments(
     seed: int,
     max_length: int,
     max_running_requests: int,
-    version: int,
+    version: int = 0,
+    most_kept: int | None = None,
 ) -> dict[str, object]:
-    """All arguments of a server: the user's laid over our defaults, and the arguments that only this project sets."""
+    """All arguments of a server: the user's laid over our defaults, and the arguments that only this project sets. `most_kept`:
+    tokens of a kept set."""
     kind = devices[0].partition(":")[0]
     defaults: dict[str, object] = {"load_format": "safetensors"}
     if kind == "cpu":
         # No CPU kernels are published: attention is torch's. The cache has room for what may run, instead of half the memory.
-        defaults |= {"attention_backend": "torch_native", "max_total_tokens": max_running_requests * (max_length + 1)}
+        defaults |= {"attention_backend": "torch_native", "max_total_tokens": max_running_requests * (max_length + SPARE)}
     return {
         **defaults,
         **{name: value for name, value in given.items() if name not in STRATEGY_KEYS},
@@ -129,10 +152,22 @@ def server_arguments(
         "tp_size": len(devices),
         "dtype": dtype,
         "random_seed": seed,
-        # One more: SGLang counts the token that would follow.
-        "context_length": max_length + 1,
+        "context_length": max_length + SPARE,
         "max_running_requests": max_running_requests,
         "weight_version": str(version),
+        "sampling_mask_max_tokens": most_kept,
         "skip_server_warmup": True,
         "log_level": "warning",
     }
+
+
+def teaching_arguments(
+    model_path: str, given: Mapping[str, object], *, max_tokens: int, devices: Sequence[str], **others: Any
+) -> dict[str, object]:
+    """Returns those of a server that says the log-probs of texts. `max_tokens`: of a batch; longer texts are read in parts.
+    `others`: as `server_arguments`."""
+    defaults: dict[str, object] = {"chunked_prefill_size": max_tokens}
+    if devices[0] == "cpu":
+        # By itself it takes off what a GPU would need for so large a batch; here the number of tokens bounds its cache.
+        defaults["mem_fraction_static"] = 0.8
+    return server_arguments(model_path, {**defaults, **given}, devices=devices, **others)

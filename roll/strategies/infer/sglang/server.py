@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -19,6 +20,7 @@ from roll.platform.child import end_process, start_process
 from roll.platform.interpreters import environment
 from roll.platform.ports import free_port
 from roll.platform.temp_folder import TempFolder, temporary_files_in
+from roll.strategies.infer.sglang.arguments import INSTALL, STARTUP_TIMEOUT_S, interpreter
 
 CPU_SHIMS = Path(__file__).parents[2] / "cpu_shims" / "sglang"
 LOG_LINES = 12
@@ -41,7 +43,8 @@ def command_line(arguments: Mapping[str, object]) -> list[str]:
 
 def server_environment(devices: Sequence[str], threads: int) -> dict[str, str]:
     """`devices`: as this process counts them; the server counts its own from 0."""
-    env = environment() | {"OMP_NUM_THREADS": str(threads)}
+    # The places of `SPARE` are never computed, so a text may have as many tokens as the model takes.
+    env = environment() | {"OMP_NUM_THREADS": str(threads), "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
     if devices[0] != "cpu":
         env["CUDA_VISIBLE_DEVICES"] = visible_devices(torch_indices(devices), os.environ.get("CUDA_VISIBLE_DEVICES"))
     else:
@@ -52,6 +55,13 @@ def server_environment(devices: Sequence[str], threads: int) -> dict[str, str]:
             "TORCHDYNAMO_DISABLE": "1",
         }
     return env
+
+
+def start_server(given: Mapping[str, Any], arguments: Mapping[str, Any], devices: Sequence[str], threads: int) -> SGLangServer:
+    """Starts the server in the interpreter of `strategy_config`, which is `given`. Raises `ValueError` if there is none."""
+    if (python := interpreter(given.get("python"))) is None:
+        raise ValueError(f"there is no SGLang on this machine: {INSTALL}")
+    return SGLangServer(python, arguments, devices, threads, given.get("startup_timeout_s", STARTUP_TIMEOUT_S))
 
 
 class SGLangServer:
@@ -82,6 +92,22 @@ class SGLangServer:
         connection of its own: a kept one may be closed by the server just when it is used again."""
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         return httpx.AsyncClient(base_url=self.url, headers=self.headers, timeout=None, limits=limits, trust_env=False)
+
+    async def post(self, client: httpx.AsyncClient, route: str, body: Mapping[str, Any]) -> Any:
+        """Returns the answer's JSON. SGLang reports many a refusal with `success: false` only. Raises `EngineError`."""
+        try:
+            response = await client.post(f"/{route}", json=body)
+        except httpx.TransportError as error:
+            if not self.alive:
+                raise self.failure("is gone") from error
+            raise
+        answer: Any = None
+        with contextlib.suppress(ValueError):
+            answer = response.json()
+        refused = isinstance(answer, dict) and answer.get("success") is False
+        if refused or response.status_code != 200:
+            raise RuntimeError(f"SGLang refused /{route} ({response.status_code}): {response.text[:500]}")
+        return answer
 
     @property
     def alive(self) -> bool:

@@ -8,24 +8,27 @@ token with the version of its weights. New weights are staged as files in memory
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import base64
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import numpy as np
 from transformers import AutoConfig, AutoTokenizer
 
+from roll.core.data.extras import Extras
 from roll.core.data.sample import FinishReason, VersionSpan
 from roll.core.errors import Aborted
 from roll.core.weights.bucket import Bucket, WeightManifest
 from roll.core.workers.infer_interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.core.workers.response_text import Tokenizer, response_text
+from roll.strategies.infer.recorded import cut, first_unrouted, kept_tokens, routes
 from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
-from roll.strategies.infer.sglang.arguments import INSTALL, STARTUP_TIMEOUT_S, interpreter, server_arguments
-from roll.strategies.infer.sglang.server import SGLangServer
+from roll.strategies.infer.sglang.arguments import ROUTES, server_arguments
+from roll.strategies.infer.sglang.server import start_server
+from roll.strategies.routers import routed_layers
 from roll.transports.staged import StagedWeights
 
 # What running requests go through. retract: back to the queue with their tokens, prefilled again; in_place: their KV cache stays.
@@ -39,9 +42,14 @@ class SGLangInferStrategy:
     rank of `tensor_parallel_size`. `version`: the policy version of the folder's weights. `engine_args`: `python`, the
     interpreter that has SGLang, and further fields of SGLang's `ServerArgs`.
 
+    With `enable_return_routed_experts` it reports experts. `interrupt` then ends what runs, with reason `abort`: a request that
+    was prefilled again would have the experts of that prefill for what older weights sampled.
+
     A request's seed is sent with `enable_deterministic_inference` alone, without which SGLang ignores it."""
 
     _asleep = False
+    _routed: tuple[list[int], str] | None = None
+    """The layers whose experts the server records, and the type of their numbers."""
 
     def __init__(
         self,
@@ -56,10 +64,8 @@ class SGLangInferStrategy:
         version: int = 0,
         engine_args: Mapping[str, Any] | None = None,
     ) -> None:
+        model: Any = AutoConfig.from_pretrained(model_path).get_text_config()
         given = dict(engine_args or {})
-        python, timeout_s = interpreter(given.pop("python", None)), given.pop("startup_timeout_s", STARTUP_TIMEOUT_S)
-        if python is None:
-            raise ValueError(f"there is no SGLang on this machine: {INSTALL}")
         arguments = server_arguments(
             model_path,
             given,
@@ -69,19 +75,24 @@ class SGLangInferStrategy:
             max_length=max_length,
             max_running_requests=max_running_requests,
             version=version,
+            most_kept=model.vocab_size,
         )
         self._heeds_seeds = bool(given.get("enable_deterministic_inference"))
         self._model_path = Path(model_path)
-        vocab_size: int = AutoConfig.from_pretrained(model_path).get_text_config().vocab_size
-        self._queue = RequestQueue(RequestBounds(vocab_size, max_length), max_running_requests)
+        if arguments.get(ROUTES):
+            self._routed = routed_layers(self._model_path)
+            self._recorded = (model.num_hidden_layers, model.num_experts_per_tok)
+        self._queue = RequestQueue(RequestBounds(model.vocab_size, max_length), max_running_requests)
         self._tokenizer: Tokenizer = AutoTokenizer.from_pretrained(model_path)
-        self._server = SGLangServer(python, arguments, devices, threads, timeout_s)
+        self._server = start_server(given, arguments, devices, threads)
         self._client = self._server.client()
         self._staged = StagedWeights()
         self._stats = EngineStats(version=version)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """Cancelling the call aborts the request in the engine."""
+        if request.sampling.with_routes and self._routed is None:
+            raise ValueError(f"the engine records no experts: engine_args need {ROUTES}")
         limit = self._queue.bounds.tokens_left(request)
         if limit < 1:  # the request was aborted with its last token
             return GenerateResult.without_tokens(request, "length")
@@ -130,7 +141,8 @@ class SGLangInferStrategy:
                 await self._queue.empty()
             began = time.monotonic()
             if mode != "drain":
-                await self._post("pause_generation", {"mode": _PAUSE[mode]})
+                recomputes = mode == "interrupt" and self._routed is not None
+                await self._post("pause_generation", {"mode": "abort" if recomputes else _PAUSE[mode]})
             await self._post(
                 "update_weights_from_disk",
                 # Flushing with the cache of running requests in use is refused; a version of its own keys the cache then.
@@ -176,18 +188,23 @@ class SGLangInferStrategy:
         self._staged.close()
 
     def _body(self, request: GenerateRequest, limit: int) -> dict[str, Any]:
-        sampling = request.sampling
+        sampling, most = request.sampling, self._queue.bounds.vocab_size
+        # A mask is said of a finite top_k alone.
+        top_k = min(sampling.top_k or most, most) if cut(sampling) else sampling.top_k or -1
         return {
             "rid": request.request_id,
             "input_ids": [*request.prompt_ids, *request.partial_ids],
             "return_logprob": True,
+            "return_sampling_mask": cut(sampling),
+            "return_routed_experts": sampling.with_routes,
+            "routed_experts_start_len": first_unrouted(request),
             # The version in the key keeps requests away from cached prefixes of other weights.
             "extra_key": str(self._stats.version),
             "sampling_params": {
                 "max_new_tokens": limit,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
-                "top_k": sampling.top_k or -1,
+                "top_k": top_k,
                 "stop": list(sampling.stop_strings),
                 "stop_token_ids": list(sampling.stop_token_ids),
                 "skip_special_tokens": False,
@@ -199,6 +216,8 @@ class SGLangInferStrategy:
         meta = answer["meta_info"]
         tokens: list[int] = answer.get("output_ids") or []
         logprobs = [float(entry[0]) for entry in meta.get("output_token_logprobs") or []]
+        if cut(request.sampling):
+            logprobs = meta.get("output_token_sampling_logprobs") or []
         if len(logprobs) != len(tokens):
             raise RuntimeError(f"SGLang returned {len(tokens)} tokens and {len(logprobs)} log-probs for {request.request_id!r}")
         spans = [
@@ -212,20 +231,17 @@ class SGLangInferStrategy:
         self._stats.prefill_tokens += meta.get("prompt_tokens", 0) - meta.get("cached_tokens", 0)
         text = response_text(self._tokenizer, tokens, request.sampling, reason)
         preempted = meta.get("num_retractions", 0) > 0
-        return GenerateResult(request.request_id, tokens, logprobs, spans, reason, text, preempted)
+        extras = self._extras(request, meta, len(tokens))
+        return GenerateResult(request.request_id, tokens, logprobs, spans, reason, text, preempted, extras)
+
+    def _extras(self, request: GenerateRequest, meta: dict[str, Any], tokens: int) -> Extras:
+        masks = meta.get("output_token_sampling_mask") or []
+        # The whole vocabulary is no set.
+        sets = [np.array(ids if len(ids) < self._queue.bounds.vocab_size else [], np.int32) for ids in masks]
+        kept, experts = kept_tokens("SGLang", request.sampling, sets, tokens), None
+        if (said := meta.get("routed_experts")) is not None:
+            experts = np.frombuffer(base64.b64decode(said), np.int32).reshape(-1, *self._recorded)
+        return Extras(kept, routes("SGLang", request, self._routed if request.sampling.with_routes else None, experts, tokens))
 
     async def _post(self, route: str, body: dict[str, Any]) -> Any:
-        """The answer's JSON. SGLang reports many a refusal with `success: false` only."""
-        try:
-            response = await self._client.post(f"/{route}", json=body)
-        except httpx.TransportError as error:
-            if not self._server.alive:
-                raise self._server.failure("is gone") from error
-            raise
-        answer: Any = None
-        with contextlib.suppress(ValueError):
-            answer = response.json()
-        refused = isinstance(answer, dict) and answer.get("success") is False
-        if refused or response.status_code != 200:
-            raise RuntimeError(f"SGLang refused /{route} ({response.status_code}): {response.text[:500]}")
-        return answer
+        return await self._server.post(self._client, route, body)

@@ -12,13 +12,13 @@ from vllm import envs
 from vllm.sampling_params import RequestOutputKind
 
 from roll.core.data.extras import Extras
-from roll.core.data.kept_tokens import Ints, KeptTokens
-from roll.core.data.routes import Routes
+from roll.core.data.kept_tokens import Ints
 from roll.core.data.sample import FinishReason, VersionSpan
 from roll.core.data.seeding import derive_seed
 from roll.core.errors import EngineError
-from roll.core.workers.infer_interface import GenerateRequest, GenerateResult, SamplingParams
+from roll.core.workers.infer_interface import GenerateRequest, GenerateResult
 from roll.core.workers.response_text import Tokenizer, response_text
+from roll.strategies.infer.recorded import cut, first_unrouted, kept_tokens, routes
 from roll.strategies.infer.stop_strings import StopStringMatcher
 
 KEPT = "kept_sets"
@@ -46,20 +46,10 @@ def vllm_sampling(request: GenerateRequest, limit: int) -> object:
         flat_logprobs=True,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA if ours.stop_strings else RequestOutputKind.FINAL_ONLY,
-        extra_args={KEPT: True} if _cut(ours) else None,
+        extra_args={KEPT: True} if cut(ours) else None,
         routed_experts_prompt_start=first_unrouted(request),
         skip_clone=True,
     )
-
-
-def _cut(sampling: SamplingParams) -> bool:
-    """True if the request asks for kept sets, and has other ones than the whole vocabulary."""
-    return sampling.with_kept and sampling.temperature > 0 and (sampling.top_p < 1 or sampling.top_k > 0)
-
-
-def first_unrouted(request: GenerateRequest) -> int:
-    """The first token whose experts no call before has reported; a call reports those of all its tokens but the last."""
-    return len(request.prompt_ids) + len(request.partial_ids) - 1 if request.partial_ids else 0
 
 
 class SampledResponse:
@@ -84,7 +74,7 @@ class SampledResponse:
         """A `RequestOutput`; the result with the last one. `FloatingPointError` if a log-prob is not finite."""
         part = output.outputs[0]
         if part.token_ids and not self.stopped:
-            if part.sampling_mask is not None and _cut(self._request.sampling):
+            if part.sampling_mask is not None and cut(self._request.sampling):
                 self._kept += [np.array(ids, np.int32) for ids in part.sampling_mask.token_ids]
             for token, logprob in zip(part.token_ids, part.logprobs.logprobs, strict=True):
                 self._tokens.append(token)
@@ -96,29 +86,9 @@ class SampledResponse:
             return None
         reason: FinishReason = "stop" if self.stopped else _finish_reason(part.finish_reason)
         spans = _spans(part.weight_versions or [], len(self._tokens))
-        return self._result(spans, reason, Extras(self._kept_tokens(), self._routes(part.routed_experts)))
-
-    def _kept_tokens(self) -> KeptTokens | None:
-        sampling, tokens = self._request.sampling, len(self._tokens)
-        if not sampling.with_kept:
-            return None
-        if not _cut(sampling):
-            return KeptTokens.whole(tokens)
-        if len(self._kept) < tokens:
-            raise EngineError(f"the vLLM engine reported {len(self._kept)} kept sets of {tokens} tokens")
-        return KeptTokens.of(self._kept[:tokens])
-
-    def _routes(self, experts: Any) -> Routes | None:
-        """`experts`: [tokens, all layers, experts a token], of tokens from the first that was asked for."""
-        if self._routed is None or not self._tokens:
-            return None
-        request, (layers, dtype) = self._request, self._routed
-        needed = len(request.prompt_ids) + len(request.partial_ids) + len(self._tokens) - 1 - first_unrouted(request)
-        if experts is None or len(experts) < needed:
-            raise EngineError(
-                f"the vLLM engine reported the experts of {0 if experts is None else len(experts)} of {needed} tokens"
-            )
-        return Routes(experts[:needed, layers].astype(dtype))
+        tokens, request = len(self._tokens), self._request
+        kept = kept_tokens("vLLM", request.sampling, self._kept, tokens)
+        return self._result(spans, reason, Extras(kept, routes("vLLM", request, self._routed, part.routed_experts, tokens)))
 
     def _result(self, spans: list[VersionSpan], reason: FinishReason, extras: Extras) -> GenerateResult:
         if not math.isfinite(sum(self._logprobs)):

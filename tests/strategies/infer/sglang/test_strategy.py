@@ -193,6 +193,42 @@ def test_every_token_has_the_log_prob_that_the_weights_of_its_version_give_it(en
 
 
 @real
+def test_kept_sets_outlive_a_second_prefill(engine):
+    """The server puts what an update interrupts back into its queue, with the sets so far."""
+    cut = {"with_kept": True, "top_p": 0.7}
+
+    async def main():
+        tasks = [asyncio.ensure_future(engine.strategy.generate(request(f"kept{i}", 150, **cut))) for i in range(4)]
+        await engine.generate(request("begins", 5))
+        await engine.update("interrupt")
+        return await asyncio.gather(*tasks)
+
+    before = engine.version
+    results = engine.run(main())
+    assert any([span.version for span in result.versions] == [before, before + 1] for result in results)
+    for result in results:
+        counts = torch.tensor(result.extras.kept.counts)
+        sets = torch.tensor(result.extras.kept.ids).long().split(counts.tolist())
+        assert len(sets) == 150
+        with torch.no_grad():
+            tokens = torch.tensor([[*PROMPT, *result.token_ids]])
+            logits = {span.version: model_of(span.version)(tokens).logits[0, len(PROMPT) - 1 : -1] for span in result.versions}
+        for span in result.versions:
+            for at in range(span.start, span.stop):
+                place = (sets[at] == result.token_ids[at]).nonzero().item()
+                true = logits[span.version][at, sets[at]].log_softmax(-1)[place]
+                assert abs(float(true) - result.logprobs[at]) < CLOSE
+
+
+@real
+def test_the_last_token_of_the_longest_text_is_sampled_too(engine):
+    """SGLang itself reads no text that leaves fewer than seven places of its context."""
+    (free,) = engine.run(engine.generate(request("long", 196, temperature=0)))
+    (last,) = engine.run(engine.generate(request("last", 196, partial=free.token_ids[:195], temperature=0)))
+    assert (last.finish_reason, last.token_ids) == ("length", free.token_ids[195:])
+
+
+@real
 def test_sleep_waits_for_what_runs_and_keeps_what_comes_waiting(engine):
     """The server itself ends when it is to release memory that is in use."""
 
@@ -354,6 +390,7 @@ def test_arguments_are_checked_without_starting_or_importing_anything():
         ("tp_size", "write tensor_parallel_size"),
         ("admin_api_key", "each server has a random one"),
         ("load_format", "must be one of safetensors, dummy"),
+        ("sampling_mask_max_tokens", "it is the size of the vocabulary"),
     ):
         with pytest.raises(ValueError, match=message):
             check_argument(PYTHON, name, 1)

@@ -1,0 +1,25 @@
+"""What is known of SGLang before a server starts."""
+
+import pytest
+from transformers import LlamaConfig, Qwen3MoeConfig
+
+from roll.strategies.infer.sglang.arguments import check_folder
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (Qwen3MoeConfig(tie_word_embeddings=True), "tie_word_embeddings is true"),
+        (Qwen3MoeConfig(mlp_only_layers=[1]), "layers without experts"),
+        (Qwen3MoeConfig(decoder_sparse_step=2), "layers without experts"),
+        (Qwen3MoeConfig(), None),
+        (LlamaConfig(tie_word_embeddings=True), None),
+    ],
+)
+def test_a_model_of_which_sglang_would_leave_a_part_empty_is_refused(tmp_path, config, says):
+    config.save_pretrained(tmp_path)
+    if says is None:
+        check_folder(str(tmp_path), {}, "fp32", "cpu")
+    else:
+        with pytest.raises(ValueError, match=rf"{says}.*which nothing would fill: use hf_infer or vllm"):
+            check_folder(str(tmp_path), {}, "fp32", "cpu")
