@@ -160,7 +160,7 @@ class RunReader:
         return page(self.groups(), selection)
 
     def funnel(self) -> dict[str, object]:
-        """EndedGroups with their reasons, as the journal has them; what is under way, as the summary says."""
+        """Statuses with their reasons, as the journal has them; what is under way, as the summary says."""
         with self._grouping:
             self.look(self.statuses)
             statuses = [[status, reason, count] for (status, reason), count in sorted(self.statuses.counts.items())]
