@@ -8,10 +8,12 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import pandas
 import pytest
 
 import roll
 from roll.prepare.default_devices import shared_out, with_default_devices
+from roll.prompts.prompt_file import read_rows
 
 ROOT = Path(__file__).parents[1]
 
@@ -138,6 +140,21 @@ def test_lengths_and_template_are_those_of_model_and_rows(embedded_task, tmp_pat
     assert other.actor_train.data_args == config.actor_train.data_args
 
 
+@pytest.mark.parametrize("judge", ["answer", "reward_model"])
+def test_conversations_in_a_column_prompt_are_rows_as_in_trl_and_verl(judge, embedded_task, tmp_path):
+    def row(number: int) -> dict[str, object]:
+        answer = {"answer": "2"} if judge == "answer" else {"reward_model": {"style": "rule", "ground_truth": "2"}}
+        return {"prompt": [{"role": "user", "content": f"{number}+1="}], **answer}
+
+    given = {"model": embedded_task / "model", "reward": exact, "output_dir": str(tmp_path)}
+    config = roll.load_config(data=[row(n) for n in range(8)], validation=[{"question": "1+1=", "answer": "2"}], **given)
+    asked = config.actor_train.data_args
+    (first, *_), (held_out,) = (list(read_rows(data)) for data in (asked, config.validation.data_args))
+    assert (first.messages, first.ground_truth) == ([{"role": "user", "content": "0+1="}], "2")
+    assert (held_out.prompt, held_out.ground_truth) == ("1+1=", "2"), "of its own columns, whatever those of training are"
+    assert roll.check(config).plan.exp_name == "rlvr"
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -146,6 +163,8 @@ def test_lengths_and_template_are_those_of_model_and_rows(embedded_task, tmp_pat
         ({"data": "prompts.jsonl"}, "is no list of rows"),
         ({"data": [{"text": "x"}]}, "has no column with a prompt: text"),
         ({"data": [{"prompt": object()}]}, "not JSON serializable"),
+        ({"data": [["1+1=", "2"]]}, "does not yield rows"),
+        ({"data": pandas.DataFrame(rows())}, "does not yield rows"),
         ({"reward": "exact"}, "is no function"),
         ({"reward": [exact, exact]}, "functions of the same name"),
         ({"reward": [exact, brief], "reward_weights": [1]}, "has 1 weights for 2 rewards"),

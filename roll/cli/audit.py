@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from roll.cli.options import OVERRIDES, Parser, answering, config_folder, keys_and_values, that_generates
@@ -18,13 +17,14 @@ from roll.core.configs.problems import ConfigError, Problem
 from roll.core.configs.redact import visible
 from roll.core.configs.worker import RewardConfig
 from roll.core.data.sample import Prompt
+from roll.core.errors import PromptFileError
 from roll.core.rewards.worker import worker_class
 from roll.envs.audit import AuditReport, as_mapping, as_text, audit_env, audit_reward
 from roll.envs.kept_audits import chosen_prompts, keep, prompts, subjects
 from roll.envs.packages import interpreter, shorthand
 from roll.plan.rules.loading import load_config
 from roll.prepare.fitting import usual_columns
-from roll.prompts.prompt_file import read_rows
+from roll.prompts.prompt_file import contents, read_rows
 
 LONGEST_EPISODE = 200
 """Turns, where no tag says it."""
@@ -131,11 +131,9 @@ def _reward(name: str, reward: RewardConfig, prompts: Sequence[Prompt], options:
 
 def _file(name: str) -> DataArguments:
     """Raises `ConfigError`."""
-    path = Path(name)
     try:
-        with path.open(encoding="utf-8") as lines:
-            first = json.loads(next((line for line in lines if line.strip()), ""))
-    except (OSError, ValueError) as error:
-        raise ConfigError([Problem("--prompts", name, f"cannot be read: {error}", "a file with a JSON object a line")]) from error
-    columns = usual_columns(first if isinstance(first, dict) else {}, "--prompts", name)
+        _, first = next(contents(DataArguments(file_name=name), "--prompts"), ("", {}))
+    except PromptFileError as error:
+        raise ConfigError([Problem("--prompts", name, str(error), error.fix)]) from error
+    columns = usual_columns(first, "--prompts", name)
     return load_config(DataArguments, {"file_name": name, **columns})

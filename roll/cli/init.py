@@ -19,7 +19,7 @@ from roll.core.configs.problems import ConfigError, Problem
 from roll.core.errors import PromptFileError
 from roll.prepare.fitting import COLUMNS, lengths, opened, usual_columns
 from roll.prepare.packaged import EmbeddedModel, embedded_model
-from roll.prompts.prompt_file import read_rows
+from roll.prompts.prompt_file import contents, read_rows
 
 Row = dict[str, Any]
 TRAIN_ROWS, VALIDATION_ROWS = 1024, 128
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         nargs="+",
         default=["rlvr"],
         metavar=("rlvr|agent|jsonl", "FILE"),
-        help="rlvr: additions, and a reward (default); agent: an environment; jsonl FILE: prompts of your own",
+        help="rlvr: additions, and a reward (default); agent: an environment; jsonl FILE: prompts of your own (or .csv, ...)",
     )
     try:
         options = parser.parse_args(arguments)
@@ -213,14 +213,13 @@ def additions(words: str) -> StartingRows:
 
 
 def of_file(path: Path) -> StartingRows:
-    """Reads the rows of a JSON Lines file, in an order that a seed decides. Raises `ConfigError`."""
+    """Reads the rows of a file of prompts, in an order that a seed decides. Raises `ConfigError`."""
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        rows = [json.loads(line) for line in lines]
-    except (OSError, ValueError) as error:
-        raise _wrong(path, f"cannot be read: {error}", "name a file with a JSON object a line") from None
-    if len(rows) < 2 or not all(isinstance(row, dict) for row in rows):
-        raise _wrong(path, f"has {len(rows)} rows", "name a file with two JSON objects at least, one a line")
+        rows = [row for _, row in contents(DataArguments(file_name=str(path)), "--task jsonl")]
+    except PromptFileError as error:
+        raise _wrong(path, str(error), error.fix or "mend the file") from None
+    if len(rows) < 2:
+        raise _wrong(path, f"has {len(rows)} rows", "name a file with two rows at least")
     columns = usual_columns(rows[0], "--task jsonl", str(path))
     if "ground_truth" not in rows[0] and "ground_truth" not in columns:
         names = ", ".join(COLUMNS["ground_truth"])

@@ -80,7 +80,7 @@ class OpenedModel:
         """Returns the template for rows like these."""
         if self.tokenizer.chat_template:
             return "native"
-        return "chatml" if rows and "messages" in rows[0] else "none"
+        return "chatml" if rows and _conversation(rows[0]) else "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +139,22 @@ def usual_columns(row: Mapping[str, Any], key: str, value: object) -> dict[str, 
     """Returns the keys of `data_args` for columns with another name than the first in `COLUMNS`. Raises `ConfigError`, about this
     key and its value, where there is no prompt."""
     found = {kind: next((name for name in names if name in row), None) for kind, names in COLUMNS.items()}
-    if found["messages"] is not None:
-        found["prompt"] = None
+    if (conversation := _conversation(row)) is not None:
+        found |= {"prompt": None, "messages": conversation}
+    if found["ground_truth"] is None and isinstance(row.get("reward_model"), Mapping):  # as verl's files have it
+        found["ground_truth"] = "reward_model.ground_truth"
     if found["prompt"] is None and found["messages"] is None:
         names = ", ".join((*COLUMNS["prompt"], *COLUMNS["messages"]))
         message = f"has no column with a prompt: {', '.join(map(str, row)) or 'it is empty'}"
         raise ConfigError([Problem(key, value, message, f"call it one of {names}")])
     return {kind: name for kind, name in found.items() if name is not None and name != kind}
+
+
+def _conversation(row: Mapping[str, Any]) -> str | None:
+    """The column with messages, which in TRL's and verl's rows is called `prompt`."""
+    named = (name for name in COLUMNS["messages"] if name in row)
+    listed = (name for name in COLUMNS["prompt"] if isinstance(row.get(name), list))
+    return next(named, None) or next(listed, None)
 
 
 def as_lines(rows: Sequence[Mapping[str, Any]], key: str) -> str:

@@ -47,8 +47,8 @@ def made(
     known = opened(str(model), "model")
     mapping = _fitted(known, rows, columns, keys)
     folder = Path(str(keys.get("output_dir", RLVRConfig.output_dir))) / "data"
-    of_data = {"template": known.template(rows), "default_tag": DOMAIN, "tag": _UNUSED, **columns}
-    mapping["actor_train"]["data_args"] = {"file_name": _written(folder, rows), **of_data}
+    of_data = {"template": known.template(rows), "default_tag": DOMAIN, "tag": _UNUSED}
+    mapping["actor_train"]["data_args"] = {"file_name": _written(folder, rows), **of_data, **columns}
     if learning_rate is not None:
         mapping["actor_train"]["training_args"]["learning_rate"] = learning_rate
     if validation is not None:
@@ -116,12 +116,16 @@ def _rows(key: str, data: Rows) -> tuple[list[dict[str, Any]], dict[str, str]]:
         raise ConfigError(
             [Problem(key, data, "is no list of rows", "for a file write actor_train: {data_args: {file_name: ...}}")]
         )
-    rows = [{"prompt": row} if isinstance(row, str) else dict(row) for row in data]
+    listed = list(data)
+    if hasattr(data, "columns") or not all(isinstance(row, str | Mapping) for row in listed):  # a table yields its columns
+        fix = 'texts or mappings; of a table of pandas data.to_dict("records"), of polars data.to_dicts()'
+        raise ConfigError([Problem(key, type(data).__name__, "does not yield rows", fix)])
+    rows = [{"prompt": row} if isinstance(row, str) else dict(row) for row in listed]
     if not rows:
         raise ConfigError([Problem(key, [], "has no rows", "at least one")])
     columns = usual_columns(rows[0], key, "rows")
     answer = columns.get("ground_truth", "ground_truth")
-    return [row if answer in row else row | {answer: ""} for row in rows], columns
+    return [row if answer.partition(".")[0] in row else row | {answer: ""} for row in rows], columns
 
 
 def _written(folder: Path, rows: Sequence[Mapping[str, Any]]) -> str:

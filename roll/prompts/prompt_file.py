@@ -1,4 +1,4 @@
-"""Prompt files: JSON Lines, one prompt per line, or tables (CSV, Parquet, Arrow), one per row, with configurable column names.
+"""Prompt files: JSON Lines, one prompt per line, or tables (CSV, TSV, Parquet, Arrow), one per row; columns may have any names.
 
 Rows are read one after the other and none is kept, so a file may be larger than memory. Invariant: every row is complete and well
 typed, and its identity is unique among all files read together. The first row that is not well typed ends the reading with one
@@ -34,8 +34,6 @@ A_ROW_A_LINE = "one object a line, as `jq -c '.[]' FILE` makes them of a list"
 _ITS_TAG = "say which column it is, e.g. data_args: {tag: source}, or data_args.default_tag for all rows"
 MOST_LISTED = 5
 """Files that a pattern would mean."""
-LARGEST_ROW = 16 << 20
-"""Bytes of a line: a row may bring its test cases."""
 LONGEST_PROMPT = 4 << 20
 """Characters of a prompt, and of all messages of a row together: no context window holds more, tokenizing more takes minutes."""
 
@@ -192,10 +190,10 @@ def _numbered(source: _File | _DataSet, key: str, with_bytes: Collection[str] = 
 def _lines(path: Path) -> Iterator[dict[str, object] | None]:
     """Yields each line's content; None for a blank one."""
     with open_regular(path) as file:
-        for number, line in enumerate(lines(file, LARGEST_ROW), start=1):
+        for number, line in enumerate(lines(file, tables.LARGEST_ROW), start=1):
             where = f"{path}:{number}"
             if line is None:
-                raise PromptFileError(f"{where}: the row has more than {LARGEST_ROW:,} bytes")
+                raise PromptFileError(f"{where}: the row has more than {tables.LARGEST_ROW:,} bytes")
             if not line.strip():
                 yield None
                 continue

@@ -1,6 +1,6 @@
-"""Rows of files that are tables (CSV, Parquet, Arrow), and of data sets of the hub.
+"""Rows of files that are tables (CSV, TSV, Parquet, Arrow), and of data sets of the hub.
 
-A CSV file says nothing of types, so its values stay the text that they are: an answer `007` or `1.50` is compared as it was
+CSV and TSV say nothing of types, so their values stay the text that they are: an answer `007` or `1.50` is compared as it was
 written.
 """
 
@@ -12,6 +12,7 @@ import mmap
 from collections.abc import Callable, Collection, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +24,8 @@ Row = dict[str, Any]
 _LINES = (".jsonl", ".json", ".ndjson")
 """Endings of files of JSON lines."""
 
+LARGEST_ROW = 16 << 20
+"""Bytes of a line, characters of a value: a row may bring its test cases."""
 AT_ONCE = 256
 """Rows of a table that are in memory at a time."""
 
@@ -67,8 +70,9 @@ def rows_of_hub(
     yield from (_plain(row, with_bytes) for batch in found.with_format("arrow").iter(AT_ONCE) for row in batch.to_pylist())
 
 
-def _csv(file: BinaryIO) -> Iterator[Row]:
-    reader = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), strict=True)
+def _csv(file: BinaryIO, delimiter: str = ",") -> Iterator[Row]:
+    csv.field_size_limit(LARGEST_ROW)  # of the process; Python's own is 128 KiB
+    reader = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8-sig", newline=""), strict=True, delimiter=delimiter)
     try:
         for row in reader:
             if None in row or None in row.values():
@@ -119,4 +123,5 @@ def _value(value: object) -> object:
     return str(value) if isinstance(value, date | datetime | time | timedelta | Decimal) else value
 
 
-_READERS: dict[str, Callable[[BinaryIO], Iterator[Row]]] = {".csv": _csv, ".parquet": _parquet, ".arrow": _arrow}
+_TABS = partial(_csv, delimiter="\t")
+_READERS: dict[str, Callable[[BinaryIO], Iterator[Row]]] = {".csv": _csv, ".tsv": _TABS, ".parquet": _parquet, ".arrow": _arrow}

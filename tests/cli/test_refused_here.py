@@ -88,3 +88,13 @@ def test_a_large_checkpoint_is_left_to_the_start(check, tmp_path, monkeypatch):
     (broken / MANIFEST).write_text("{")
     monkeypatch.setattr(refused_here, "MOST_READ", 0)
     assert check("resume_from_checkpoint=auto") == []
+
+
+@pytest.mark.parametrize(("heads", "refused"), [(4, True), (2, False)])
+def test_a_model_that_the_engine_cannot_run_here_is_told(tmp_path, capsys, heads, refused):
+    sizes = {"hidden_size": 64, "num_attention_heads": heads, "num_key_value_heads": 1, "num_hidden_layers": 1}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", "vocab_size": 9, **sizes}))
+    vllm = "actor_infer.strategy_args.strategy_name=vllm"
+    main(["check", f"output_dir={tmp_path}", f"pretrain={tmp_path}", vllm])
+    told = "actor_infer.strategy_args.strategy_name = 'vllm': vLLM on CPUs supports heads of size"
+    assert (told in capsys.readouterr().out) == refused

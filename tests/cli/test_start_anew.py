@@ -1,6 +1,7 @@
 """`roll init` and `roll demo`: a folder that trains as it is, and a demo that makes its model only where it is missing."""
 
 import asyncio
+import csv
 import importlib.util
 import json
 import os
@@ -140,13 +141,29 @@ def test_init_takes_rows_of_the_user_s(kind, chat_model, tmp_path, monkeypatch):
     assert main(["check", "--data", "--config_path", ".", "--config_name", "mine"]) == 0
 
 
+@pytest.mark.parametrize("name", ["own.csv", "own.jsonl"])
+def test_init_reads_a_file_as_a_run_does(name, chat_model, tmp_path, monkeypatch):
+    separators = "a\x85b\u2028c"  # which Python's text takes for ends of lines, and JSON does not
+    rows = [{"question": f"{n}{separators}", "answer": str(n)} for n in range(20)]
+    with open(tmp_path / name, "w", encoding="utf-8-sig", newline="") as file:
+        if name == "own.csv":
+            (writer := csv.DictWriter(file, ["question", "answer"])).writeheader()
+            writer.writerows(rows)
+        else:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "mine", "--model", str(chat_model), "--task", "jsonl", name]) == 0
+    written = [json.loads(line) for line in (tmp_path / "mine/prompts.jsonl").read_text().splitlines()]
+    assert len(written) == 18 and all(row in rows for row in written)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ('{"text": "x"}\n{"text": "y"}\n', "has no column with a prompt: text; fix: call it one of prompt, question,"),
         ('{"prompt": "x"}\n{"prompt": "y"}\n', "has no column with a reference answer: prompt; fix: call it one of ground_truth"),
         ("{}\n", "has 1 rows"),
-        ("nonsense\n", "cannot be read"),
+        ("nonsense\n", "own.jsonl:1: not valid JSON"),
     ],
 )
 def test_init_says_what_rows_lack(text, told, chat_model, tmp_path, monkeypatch, capsys):

@@ -322,7 +322,7 @@ def test_a_run_is_audited_by_its_domains(here: Path, capsys: pytest.CaptureFixtu
         (["frozen_lake", "--tasks", "1"], "--tasks = 1: must be >= 2"),
         (["frozen_lak"], "did you mean frozen_lake?"),
         (["frozen_lake", "size=3"], "belongs to no configuration; fix: --config KEY=VALUE"),
-        (["audited.exact", "--prompts", "nowhere.jsonl"], "--prompts = 'nowhere.jsonl': cannot be read"),
+        (["audited.exact", "--prompts", "nowhere.jsonl"], "cannot read nowhere.jsonl: No such file"),
         (["audited.nothing", "--prompts", "prompts.jsonl"], "worker_cls = 'audited.nothing': cannot be tried"),
     ],
 )

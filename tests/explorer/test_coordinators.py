@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 
 import pytest
 
@@ -9,7 +10,7 @@ from roll.core.distributed.cluster import Cluster
 from roll.core.errors import Replaced, WorkerDied
 from roll.core.explorer import replaced_workers
 from roll.core.explorer.coordinators import Coordinators
-from roll.core.explorer.group_play import GroupResult, GroupTask
+from roll.core.explorer.group_play import GroupOutcome, GroupResult, GroupTask
 from roll.core.groups.changes import Changes
 from roll.core.workers.infer_interface import SamplingParams
 
@@ -88,6 +89,23 @@ def test_a_successor_that_dies_over_its_engines_has_a_successor():
         assert cluster.workers[0].name == "third" and cluster.restarts == 2
 
     run(main())
+
+
+def test_a_new_kind_of_failure_is_told_with_its_own_reason(caplog):
+    async def main():
+        outcome = GroupOutcome(Counter(timeout=1, exception=1), {"timeout": "timeout: step", "exception": "exception: slip"})
+
+        async def play():
+            return GroupResult([], outcome)
+
+        cluster = Cluster("environment", [Worker("first", play_group=play)], 10.0)
+        coordinators = Coordinators(cluster, Changes(), Cluster("actor_infer", [Worker("engine")], 10.0), True)
+        coordinators.failures["exception"] = 1
+        await coordinators.play(task("a"))
+        await coordinators.play(task("b"))
+
+    run(main())
+    assert [record.getMessage() for record in caplog.records] == ["an environment failed: timeout: step"]
 
 
 def test_a_group_that_nobody_waits_for_is_played_no_longer():

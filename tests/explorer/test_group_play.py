@@ -9,7 +9,7 @@ from roll.core.explorer.group_play import RULES, VALIDATION, play_group
 
 
 def run(script, started, needed, rule):
-    """`script[episode]`: for each attempt "ok", "fail" or "never". Episodes finish in the order of their numbers."""
+    """`script[episode]`: for each attempt "ok", "fail", "raise" or "never". Episodes finish in the order of their numbers."""
     cancelled = []
 
     async def play(episode, attempt):
@@ -22,8 +22,8 @@ def run(script, started, needed, rule):
         except asyncio.CancelledError:
             cancelled.append(episode)
             raise
-        if what == "fail":
-            raise EpisodeFailed("timeout", f"episode {episode}")
+        if what in ("fail", "raise"):
+            raise EpisodeFailed("timeout" if what == "fail" else "exception", f"episode {episode}")
         return f"{episode}.{attempt}"
 
     finished, outcome = asyncio.run(play_group(play, started, needed, rule))
@@ -50,6 +50,11 @@ def test_a_group_may_go_on_without_a_failed_episode():
     finished, outcome, _ = run([["ok"], ["fail"], ["ok"]], 3, 3, RULES["drop_sample"])
     assert finished == ["0.0", "2.0"] and outcome.lost == 1
     assert run([["fail"], ["fail"]], 2, 2, RULES["drop_sample"])[0] == []
+
+
+def test_each_kind_of_failure_has_its_own_reason():
+    _, outcome, _ = run([["fail"], ["raise"], ["fail"], ["ok"]], 4, 4, RULES["drop_sample"])
+    assert outcome.reasons == {"timeout": "timeout: episode 2", "exception": "exception: episode 1"}
 
 
 def test_redundant_episodes_make_up_for_a_failed_one():

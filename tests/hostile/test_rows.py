@@ -23,7 +23,7 @@ from roll.core.record.journal import JournalFile
 from roll.core.record.journal import read_rows as read_journal
 from roll.envs.host import EnvHost
 from roll.envs.registry import make_env
-from roll.prompts import prompt_file
+from roll.prompts import tables
 from roll.prompts.chat_template import render
 from roll.prompts.prompt_file import PromptRow, read_rows
 from roll.prompts.prompt_source import tokenize_prompts
@@ -285,4 +285,4 @@ def test_checkpoints_hold_any_text(tmp_path: Path) -> None:
 
 def test_the_limits_are_those_of_the_documentation() -> None:
     assert "16 MiB, 64 levels" in (Path(__file__).parents[2] / "SECURITY.md").read_text()
-    assert prompt_file.LARGEST_ROW == 16 << 20
+    assert tables.LARGEST_ROW == 16 << 20

@@ -137,7 +137,7 @@ ASKED = DataArguments(prompt="question", ground_truth="answer")
 
 def as_csv(path: Path, rows: list[dict[str, Any]]) -> None:
     with path.open("w", newline="", encoding="utf-8-sig") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
+        writer = csv.DictWriter(file, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
         writer.writeheader()
         writer.writerows(rows)
 
@@ -160,7 +160,7 @@ def as_arrow_file(path: Path, rows: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "written"),
-    [("t.csv", as_csv), ("t.parquet", as_parquet), ("t.arrow", as_arrow_stream), ("t.arrow", as_arrow_file)],
+    [("t.csv", as_csv), ("t.tsv", as_csv), ("t.parquet", as_parquet), ("t.arrow", as_arrow_stream), ("t.arrow", as_arrow_file)],
 )
 def test_tables_hold_the_rows_that_lines_hold(tmp_path: Path, name: str, written: Any) -> None:
     written(tmp_path / name, TABLE)
@@ -180,6 +180,12 @@ def test_what_json_has_no_form_for_is_text_and_bytes_are_left_out(tmp_path: Path
     (found,) = read([tmp_path / "t.parquet"], ASKED)
     assert found.extra == {"day": "2026-01-02", "hard": [1, 2], "took": "0:01:30"}
     assert found.messages == [{"role": "user", "content": "q"}]
+
+
+def test_a_value_of_a_csv_file_may_be_long(tmp_path: Path) -> None:
+    """As test cases are: Python's own limit is 131,072 characters."""
+    as_csv(tmp_path / "t.csv", [{**TABLE[0], "tests": "x" * 200_000}])
+    assert [len(row.extra["tests"]) for row in read([tmp_path / "t.csv"], ASKED)] == [200_000]
 
 
 @pytest.mark.parametrize(

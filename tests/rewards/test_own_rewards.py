@@ -335,13 +335,19 @@ def test_the_trial_may_be_made_where_an_event_loop_runs():
     asyncio.run(notebook())
 
 
-def test_a_reward_in_trls_form_is_told_what_a_reward_is_here():
-    def reward(completions, **kwargs):
-        return [1.0 for _ in completions]
+def of_trl(completions, **kwargs):
+    return [1.0 for _ in completions]
 
-    with pytest.raises(
-        ValueError, match=r"takes the completions of a batch, as TRL's do; here it takes one sample: def reward\(sample\)"
-    ):
+
+def of_verl(data_source, solution_str, ground_truth, extra_info=None):
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("reward", "told"), [(of_trl, "takes the completions of a batch, as TRL's do"), (of_verl, "takes verl's arguments")]
+)
+def test_a_reward_in_the_form_of_others_is_told_what_a_reward_is_here(reward, told):
+    with pytest.raises(ValueError, match=rf"{told}; here it takes one sample: def reward\(sample\)"):
         worker_class(reward)
 
 

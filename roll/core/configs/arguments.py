@@ -140,7 +140,7 @@ class ImageArguments:
 class DataArguments:
     file_name: str | list[str] = option(
         [],
-        "File or files of prompts: JSON Lines, or by their endings .csv, .parquet, .arrow; one prompt a line, or a row.",
+        "File or files of prompts: JSON Lines, or by their endings .csv, .tsv, .parquet, .arrow; one prompt a line, or a row.",
         path="file",
     )
     path: str | None = option(

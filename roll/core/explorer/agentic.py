@@ -168,7 +168,7 @@ class AgenticExplorer(Explorer):
                 return None
             self._first.ended(group.prompt.tag, bool(result.samples), result.outcome)
             if not result.samples:
-                await self.groups.drop(group.group_id, "environment_failure", result.outcome.last_failure)
+                await self.groups.drop(group.group_id, "environment_failure", "; ".join(result.outcome.reasons.values()))
                 return None
             group.samples = result.samples
             self._trace.note(group.group_id, **episode_facts(group.samples))

@@ -44,11 +44,10 @@ class Coordinators(ReplacedWorkers):
         finally:
             self._load[rank] -= 1
         if not task.validation:
-            outcome = result.outcome
-            if new := outcome.failures.keys() - self.failures.keys():
-                logger.warning("an environment failed (%s): %s", ", ".join(sorted(new)), outcome.last_failure)
-            self.failures += outcome.failures
-            self.aborted += outcome.aborted
+            for kind in sorted(result.outcome.failures.keys() - self.failures.keys()):
+                logger.warning("an environment failed: %s", result.outcome.reasons[kind])
+            self.failures += result.outcome.failures
+            self.aborted += result.outcome.aborted
         return result
 
     def close(self, engine: int) -> None:

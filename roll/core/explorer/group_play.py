@@ -44,7 +44,8 @@ class GroupOutcome:
 
     failures: Counter[str] = field(default_factory=Counter)
     """Failed episodes by kind, including retried ones."""
-    last_failure: str = ""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """The newest of each kind."""
     causes: set[str] = field(default_factory=set)
     """Causes of the failed episodes; empty for one with an answer of the policy."""
     lost: int = 0
@@ -73,7 +74,7 @@ async def play_group(
                     result = task.result()
                 except EpisodeFailed as failure:
                     outcome.failures[failure.kind] += 1
-                    outcome.last_failure = str(failure)
+                    outcome.reasons[failure.kind] = str(failure)
                     outcome.causes.add(failure.cause if isinstance(failure, Unanswered) else "")
                     if attempts[episode] < rule.retries:
                         attempts[episode] += 1

@@ -88,7 +88,7 @@ class RLVRExplorer(Explorer):
         self._first.ended(group.prompt.tag, bool(group.samples), outcome)
         if group.samples:
             return group
-        await self.groups.drop(group.group_id, "rollout_failure", outcome.last_failure)
+        await self.groups.drop(group.group_id, "rollout_failure", "; ".join(outcome.reasons.values()))
         return None
 
     async def _rollouts(

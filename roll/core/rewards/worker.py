@@ -152,11 +152,11 @@ def worker_class(worker_cls: Code) -> type[RewardWorker]:
             raise ValueError(f"{dotted_path(found)} has compute_rewards, which is not asked; write grade(sample)")
         return found
     if callable(found):
-        if "completions" in inspect.signature(found).parameters:
+        takes = inspect.signature(found).parameters
+        theirs = {"completions": "the completions of a batch, as TRL's do", "solution_str": "verl's arguments"}
+        if given := next((said for name, said in theirs.items() if name in takes), ""):
             ours = "def reward(sample): ... sample.response_text ... sample.prompt.ground_truth"
-            raise ValueError(
-                f"{dotted_path(found)} takes the completions of a batch, as TRL's do; here it takes one sample: {ours}"
-            )
+            raise ValueError(f"{dotted_path(found)} takes {given}; here it takes one sample: {ours}")
         return FunctionRewardWorker
     raise ValueError(f"{worker_cls} is neither a class nor a function, but {type(found).__name__}")
 
