@@ -145,13 +145,9 @@ def _overrides(cls: type[PPOConfig], typed: str) -> Iterator[str]:
             continue
         name = sign + ".".join([*blocks, parts[-1]])
         if not equals:
-            yield f"{name}{'.' if _is_block(hint) else '='}"
+            yield f"{name}{'.' if any(map(is_dataclass, (hint, *get_args(hint)))) else '='}"
         elif parts[-1] == key.split(".")[-1]:
             yield from (f"{name}={value}" for value in names_or_path(cls, item.name) or _values(hint))
-
-
-def _is_block(hint: object) -> bool:
-    return any(is_dataclass(member) for member in (hint, *get_args(hint)))
 
 
 def _values(hint: object) -> Iterator[str]:

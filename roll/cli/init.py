@@ -18,7 +18,7 @@ from roll.core.configs.arguments import DataArguments, Template
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.errors import PromptFileError
 from roll.prepare.fitting import COLUMNS, lengths, opened, usual_columns
-from roll.prepare.packaged import EmbeddedModel, embedded_model
+from roll.prepare.packaged import embedded_model
 from roll.prompts.prompt_file import contents, read_rows
 
 Row = dict[str, Any]
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
         made = write(folder, options.model, *task)
         model = None if options.model else embedded_model(str(folder / EMBEDDED))
         if model is not None and not model.is_made:
-            _make(model)
+            model.make()
     except subprocess.CalledProcessError as error:
         print(f"error: the embedded model could not be made: {error}", file=sys.stderr)
         return 1
@@ -183,12 +183,6 @@ def _fitted(name: str, rows: StartingRows | None) -> tuple[Fit, StartingRows]:
     rows = rows or additions(IN_WORDS[template])
     found = lengths(model, [*rows.train, *rows.validation], rows.columns, template, "--task jsonl")
     return Fit(model.name, template, found.prompt, found.response, min(AGENT_SEQUENCE, model.context)), rows
-
-
-def _make(model: EmbeddedModel) -> None:
-    """Raises `subprocess.CalledProcessError`."""
-    print(f"making the embedded model in {model.folder} ({model.takes} on one core)", flush=True)
-    model.make()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,45 +5,54 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from roll.core.configs.ppo import PPOConfig
-from roll.core.configs.problems import Note
+from roll.core.configs.problems import Collector, ConfigError, Problem
 from roll.core.configs.redact import redact_text
 from roll.core.configs.sizes import GIB
-from roll.core.errors import DatabaseError, Fixable
+from roll.core.errors import Misfit
 from roll.core.record.checkpoint import Checkpoint
 from roll.plan.contract import contract
-from roll.plan.rules.addresses import FREE, listening_at
-from roll.platform.ports import check_listening
 from roll.prepare.beginning import beginning, standing
-from roll.reports.receivers import receivers_of
-from roll.reports.spans import INSTALL, check_installed
+from roll.prepare.check import listeners
 
 MOST_READ = 4 * GIB
 """A larger checkpoint is read by the start alone: it takes minutes."""
+_ANSWERS = "a database that answers here: sqlite:///path/to/groups.db, or postgresql+psycopg://user@host/name"
 
 
-def refused_here(config: PPOConfig) -> Iterator[Note]:
-    yield from _trackers(config)
-    yield from _operated(config)
+def refused_here(config: PPOConfig) -> list[Problem]:
+    collect = Collector()
+    collect.add(_trackers(config))
+    for listener in listeners(config):
+        collect(*listener)
     if config.only_evaluates:
-        yield from _evaluated(config)
-    if config.resume_from_checkpoint is False:
-        yield from _begun(config)
-    checkpoint = None
-    if not _is_large(config):
-        try:
-            checkpoint = beginning(config)
-            standing(config, checkpoint)
-        except (ValueError, OSError) as error:
-            fix = getattr(error, "fix", "") or "another checkpoint, or another exp_name"
-            yield Note("resume_from_checkpoint", config.resume_from_checkpoint, f"{' '.join(str(error).split())}; fix: {fix}")
-            return
-    if config.groups_database is not None:
-        yield from _database(config, config.groups_database, checkpoint)
+        fix = "name complete checkpoints, runs that have some, or pretrain"
+        collect("bench_checkpoints", config.bench_checkpoints, partial(_evaluated, config), fix)
+    resume = config.resume_from_checkpoint
+    # A trainer alone moves nothing aside: explorers may be at work.
+    if config.mode == "train" and resume is False and Path(config.run_dir, "config.yaml").exists():
+        message = f"{config.run_dir} holds a run that has begun"
+        collect.add([Problem("resume_from_checkpoint", False, message, "auto, to go on with it, or another exp_name")])
+
+    def begin() -> None:
+        checkpoint = None
+        if not _is_large(config):
+            standing(config, checkpoint := beginning(config))
+        if (address := config.groups_database) is not None:
+            check = partial(_check_database, config, address, checkpoint)
+            collect("groups_database", redact_text(address), check, _ANSWERS)
+
+    collect("resume_from_checkpoint", resume, begin, "another checkpoint, or another exp_name")
+    try:
+        collect.raise_if_any()
+    except ConfigError as error:
+        return error.problems
+    return []
 
 
 def unwritable(folder: Path) -> str:
@@ -56,47 +65,18 @@ def unwritable(folder: Path) -> str:
     return ""
 
 
-def _begun(config: PPOConfig) -> Iterator[Note]:
-    """A trainer alone moves nothing aside: explorers may be at work."""
-    if config.mode == "train" and Path(config.run_dir, "config.yaml").exists():
-        message = f"{config.run_dir} holds a run that has begun; fix: auto, to go on with it, or another exp_name"
-        yield Note("resume_from_checkpoint", False, message)
-
-
-def _evaluated(config: PPOConfig) -> Iterator[Note]:
+def _evaluated(config: PPOConfig) -> None:
     from roll.topologies.evaluation import evaluated_models
 
-    try:
-        evaluated_models(config)
-    except (ValueError, OSError) as error:
-        fix = "name complete checkpoints, runs that have some, or pretrain"
-        yield Note("bench_checkpoints", config.bench_checkpoints, f"{' '.join(str(error).split())}; fix: {fix}")
+    evaluated_models(config)
 
 
-def _trackers(config: PPOConfig) -> Iterator[Note]:
+def _trackers(config: PPOConfig) -> Iterator[Problem]:
     names = [config.track_with] if isinstance(config.track_with, str) else config.track_with
     for name in names if config.trains or config.only_evaluates else ():
         if name != "none" and find_spec(name) is None:
-            message = f"needs the package {name}, which is not installed; fix: pip install {name}, or leave it out"
-            yield Note("track_with", config.track_with, message)
-
-
-def _operated(config: PPOConfig) -> Iterator[Note]:
-    if (address := config.metrics_address) is not None:
-        try:
-            check_listening(*listening_at(address))
-        except ValueError as error:
-            yield Note("metrics_address", address, f"{error}; fix: {FREE}")
-    if config.otlp_endpoint is not None:
-        try:
-            check_installed()
-        except ValueError as error:
-            yield Note("otlp_endpoint", config.otlp_endpoint, f"{error}; fix: {INSTALL}")
-    for receiver in () if config.only_explores else receivers_of(config.on_event):
-        try:
-            receiver.check()
-        except ValueError as error:
-            yield Note(f"on_event.{receiver.event}", receiver.to, f"{error}; fix: export it, or name another")
+            message = f"needs the package {name}, which is not installed"
+            yield Problem("track_with", config.track_with, message, f"pip install {name}, or leave it out")
 
 
 def _is_large(config: PPOConfig) -> bool:
@@ -108,25 +88,20 @@ def _is_large(config: PPOConfig) -> bool:
     return sum(sizes) > MOST_READ * max(len(folders), 1)
 
 
-def _database(config: PPOConfig, address: str, checkpoint: Checkpoint | None) -> Iterator[Note]:
-    key, shown = "groups_database", redact_text(address)
+def _check_database(config: PPOConfig, address: str, checkpoint: Checkpoint | None) -> None:
+    """Raises `ValueError`."""
     try:
         from roll.topologies.sql.admittance import check_contract, check_owner, run_in
         from roll.topologies.sql.connecting import file_of, open_engine, reading
     except ImportError as error:
-        fix = "pip install sqlalchemy watchfiles"
-        yield Note(key, shown, f"groups in a database need {error.name}, which is not installed; fix: {fix}")
+        message = f"groups in a database need {error.name}, which is not installed"
+        raise Misfit(message, "pip install sqlalchemy watchfiles") from error
+    file = file_of(open_engine(address))
+    if file is not None and not file.exists():
+        if why := unwritable(file.parent):
+            raise Misfit(why, "a file in a folder of yours")
         return
-    try:
-        file = file_of(open_engine(address))
-        if file is not None and not file.exists():
-            if why := unwritable(file.parent):
-                yield Note(key, shown, f"{why}; fix: a file in a folder of yours")
-            return
-        with reading(address) as connection:
-            if (run := run_in(connection)) is not None:
-                check_owner(connection, run, standing(config, checkpoint))
-                check_contract(run, {**json.loads(run.contract), **contract(config)})
-    except (DatabaseError, Fixable, ValueError) as error:
-        usual = "a database that answers here: sqlite:///path/to/groups.db, or postgresql+psycopg://user@host/name"
-        yield Note(key, shown, f"{' '.join(str(error).split())}; fix: {getattr(error, 'fix', '') or usual}")
+    with reading(address) as connection:
+        if (run := run_in(connection)) is not None:
+            check_owner(connection, run, standing(config, checkpoint))
+            check_contract(run, {**json.loads(run.contract), **contract(config)})

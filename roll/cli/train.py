@@ -326,5 +326,4 @@ def _make_model(pipeline: str, arguments: Sequence[str]) -> None:
     config, _ = load_to_start(folder, options.config_name, overrides, compat=options.compat)
     wanted = embedded_model(config.pretrain)
     if wanted is not None and not wanted.is_made:
-        print(f"making the embedded model in {wanted.folder} ({wanted.takes} on one core)", flush=True)
         wanted.make()

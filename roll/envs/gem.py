@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.errors import boundary
 from roll.envs.environment import Info, Observation, Reset, Step
-from roll.envs.packages import needs
+from roll.envs.packages import importing
 
 MODULUS = 2**32
 """numpy's global generator takes seeds below it."""
@@ -44,10 +44,8 @@ class GemEnv:
     def __init__(self, env_id: str, success_reward: float = 1.0, **env_args: object) -> None:
         """`env_id`: GEM's name. `success_reward`: an episode whose last reward is at least this is a success (GEM's games pay 1
         for a win). Other keys are handed to the environment, which itself decides about unknown ones. Raises `ConfigError`."""
-        try:
+        with importing("gem"):
             import gem
-        except ImportError as error:
-            raise needs("gem", error) from error
         with boundary(lambda why: ConfigError([Problem("env_id", env_id, why, "roll env list gem-llm")]), "GEM refuses it"):
             self._make(lambda: gem.make(env_id, **env_args), success_reward)
 

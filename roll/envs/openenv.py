@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from roll.envs.environment import Reset, Step
-from roll.envs.packages import needs
+from roll.envs.packages import importing
 
 SEEDS = 2**31
 
@@ -26,10 +26,8 @@ class OpenEnv:
         """`base_url`: of the server, which has to offer as many sessions as environments are played at a time. `action_field`:
         of its action, gets the text. `observation_field`: what the agent is shown; null: all of it, as JSON. Raises
         `ConfigError`."""
-        try:
+        with importing("openenv"):
             from openenv.core.generic_client import GenericEnvClient
-        except ImportError as error:
-            raise needs("openenv", error) from error
         self._client: Any = GenericEnvClient(base_url=base_url)
         self._action, self._shown = action_field, observation_field
         self.instructions = instructions

@@ -9,7 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -48,10 +49,15 @@ def package_of(env_type: str) -> str | None:
     return next((name for name, each in KNOWN.items() if each.env_type == env_type), None)
 
 
-def needs(env_type: str, error: ImportError) -> ConfigError:
-    """The package of an environment is not in this interpreter, or lacks something."""
-    name = package_of(env_type)
-    return ConfigError([Problem("", env_type, f"needs the package {name} ({error})", f"roll env add {name}")])
+@contextmanager
+def importing(env_type: str) -> Iterator[None]:
+    """Raises `ConfigError` where the package of an environment is not in this interpreter, or lacks something."""
+    try:
+        yield
+    except ImportError as error:
+        name = package_of(env_type)
+        problem = Problem("", env_type, f"needs the package {name} ({error})", f"roll env add {name}")
+        raise ConfigError([problem]) from error
 
 
 def shorthand(target: str, env_config: Mapping[str, object]) -> tuple[str, dict[str, object]]:

@@ -10,7 +10,7 @@ from roll.core.configs.problems import ConfigError, Problem
 from roll.core.errors import boundary
 from roll.envs.action_pattern import ANSWER_PATTERN, compiled, found_in
 from roll.envs.environment import Reset, Step
-from roll.envs.packages import needs
+from roll.envs.packages import importing
 
 SEEDS = 2**31
 """Families hand their seeds to generators that take no larger ones."""
@@ -20,10 +20,8 @@ DRAWN = 64
 
 def _package() -> Any:
     """Raises `ConfigError`."""
-    try:
+    with importing("reasoning_gym"):
         import reasoning_gym
-    except ImportError as error:
-        raise needs("reasoning_gym", error) from error
     return reasoning_gym
 
 

@@ -17,7 +17,7 @@ from roll.core.configs.problems import ConfigError, Problem
 from roll.core.errors import boundary
 from roll.envs.environment import Info
 from roll.envs.gem import GemEnv
-from roll.envs.packages import needs
+from roll.envs.packages import importing
 
 GAME = -1
 """The speaker of the game's own words."""
@@ -31,10 +31,8 @@ _VERSIONS = ("-raw", "-train")
 
 def _package() -> Any:
     """Raises `ConfigError`."""
-    try:
+    with importing("textarena"):
         from textarena.envs import registration
-    except ImportError as error:
-        raise needs("textarena", error) from error
     return registration
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.errors import boundary
 from roll.envs.environment import Reset, Step
-from roll.envs.packages import needs
+from roll.envs.packages import importing
 
 
 def env_ids() -> list[str]:
@@ -18,11 +18,9 @@ class TaskSet:
     def __init__(self, env_id: str, tasks: int = 1000, **config: object) -> None:
         """`env_id`: the task set's package, installed beside verifiers, or a module in the folder of the run. `tasks`: the first
         ones are taken; a seed names one. Other keys are the task set's configuration. Raises `ConfigError`."""
-        try:
+        with importing("verifiers"):
             import verifiers.v1 as package
             from verifiers.v1.utils import loaders
-        except ImportError as error:
-            raise needs("verifiers", error) from error
         self._package = package
         with boundary(
             lambda why: ConfigError([Problem("env_id", env_id, why, "a task set of verifiers that is installed here")]),

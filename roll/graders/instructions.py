@@ -46,10 +46,6 @@ def _compared(count: int, relation: str, bound: int) -> bool:
     return {"less than": count < bound, "at most": count <= bound, "at least": count >= bound}[relation]
 
 
-def _words(text: str) -> int:
-    return len(_WORD.findall(text))
-
-
 def _sentences(text: str) -> int:
     ends = [found.end() for found in _SENTENCE_END.finditer(text)]
     return len(ends) + bool(text[ends[-1] if ends else 0 :].strip())
@@ -155,7 +151,7 @@ IFEVAL: dict[str, Check] = {
         _sentences(text), relation, num_sentences
     ),
     "length_constraints:number_paragraphs": lambda text, num_paragraphs: _paragraphs(text, num_paragraphs),
-    "length_constraints:number_words": lambda text, num_words, relation: _compared(_words(text), relation, num_words),
+    "length_constraints:number_words": lambda text, num_words, relation: _compared(len(_WORD.findall(text)), relation, num_words),
     "length_constraints:nth_paragraph_first_word": lambda text, num_paragraphs, nth_paragraph, first_word: _paragraph_begins(
         text, num_paragraphs, nth_paragraph, first_word
     ),

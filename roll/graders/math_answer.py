@@ -284,9 +284,5 @@ def _repeats(gold: object, value: object) -> bool:
 
 
 def _doubles(value: object) -> int:
-    listed = list(_listed(value))
+    listed = list(getattr(value, "_unsorted_args", ())) if type(value).__name__ == "FiniteSet" else []
     return len(listed) - len(set(listed))
-
-
-def _listed(value: object) -> Iterator[object]:
-    yield from getattr(value, "_unsorted_args", ()) if type(value).__name__ == "FiniteSet" else ()

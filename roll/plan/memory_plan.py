@@ -215,12 +215,9 @@ def device_memory(roles: Sequence[RolePlan], memories: Sequence[RoleMemory]) -> 
 def _peak(of_role: Mapping[str, RoleMemory], names: Sequence[str], beside: Collection[str]) -> int:
     """`beside`: the roles that are awake all the time."""
     in_turn = [name for name in names if name not in beside]
-    most = max((_turn(of_role, in_turn, name) for name in in_turn), default=0)
+    asleep = sum(of_role[name].asleep for name in in_turn)
+    most = max((of_role[name].awake + asleep - of_role[name].asleep for name in in_turn), default=0)
     return most + sum(of_role[name].awake for name in names if name in beside)
-
-
-def _turn(of_role: Mapping[str, RoleMemory], names: Sequence[str], active: str) -> int:
-    return of_role[active].awake + sum(of_role[name].asleep for name in names if name != active)
 
 
 def _of_process(role: RolePlan, worker: WorkerConfig) -> int:

@@ -18,7 +18,7 @@ from roll.core.configs.dotted_path import import_object
 from roll.core.configs.estimators import STEP_ESTIMATORS
 from roll.core.configs.problems import Collector, Problem
 from roll.core.data.sample import Prompt
-from roll.core.distributed.backend import Backend, WorkerSpec
+from roll.core.distributed.backend import WorkerSpec
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.devices import Inventory, place_on_cpus
 from roll.core.distributed.user_code import SLIPS, START_S, try_aside
@@ -307,6 +307,3 @@ class AgenticPipeline(Pipeline[AgenticConfig, AgenticPrepared]):
 
     def prepare(self, inventory: Inventory) -> AgenticPrepared:
         return prepare(self.config, inventory, one_process=self.local)
-
-    def assemble(self, prepared: AgenticPrepared, inventory: Inventory, backend: Backend) -> AgenticRun:
-        return AgenticRun(prepared.config, prepared, inventory, backend)

@@ -4,7 +4,7 @@ nothing heavy is imported."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from roll.core.configs.arguments import CACHE_BYTES, StrategyArguments
@@ -17,13 +17,17 @@ from roll.core.errors import PromptFileError
 from roll.plan.memory import Model, element_bytes
 from roll.plan.model_shape import shape_of
 from roll.plan.plan import Plan, make_plan, model_folders
+from roll.plan.rules.addresses import FREE, listening_at
 from roll.plan.rules.validation import check_config
 from roll.plan.sharing import C, with_sharing
 from roll.plan.vision_shape import vision_of
+from roll.platform.ports import check_listening
 from roll.prepare.fitting import read_model_folder
 from roll.prepare.packaged import missing_model
 from roll.prompts.hub import cached, is_hub_name, where_from
 from roll.prompts.prompt_file import read_rows
+from roll.reports.receivers import receivers_of
+from roll.reports.spans import INSTALL, check_installed
 from roll.strategies.infer.installed_engine import engine_remarks
 from roll.strategies.run_models import models_here
 
@@ -151,6 +155,24 @@ def _precision_here(config: PPOConfig, machine: Machine) -> Iterator[str]:
     slow = [f"{name}.model_args.dtype" for name, role in config.roles().items() if element_bytes(role, False) == BYTES["bf16"]]
     if slow and machine.bf16 == "":
         yield f"{' and '.join(slow)} = bf16: these processors have no instructions for it (AMX, AVX512-BF16): fp32 may be faster"
+
+
+def is_watched(config: PPOConfig) -> bool:
+    """True if others are told of the run. An evaluation or a replay has the configuration of the run that it looks at, which may
+    be running, and whose address and notices these are."""
+    return config.mode in ("both", "train", "explore")
+
+
+def listeners(config: PPOConfig) -> Iterator[tuple[str, object, Callable[[], None], str]]:
+    """Those outside that are told of the run: key, value, check and fix of each, as a `Collector` takes them."""
+    if not is_watched(config):
+        return
+    if (address := config.metrics_address) is not None:
+        yield "metrics_address", address, lambda: check_listening(*listening_at(address)), FREE
+    if config.otlp_endpoint is not None:
+        yield "otlp_endpoint", config.otlp_endpoint, check_installed, INSTALL
+    for receiver in () if config.only_explores else receivers_of(config.on_event):
+        yield f"on_event.{receiver.event}", receiver.to, receiver.check, "export it, or name another"
 
 
 def engines(config: PPOConfig) -> Iterator[tuple[str, StrategyArguments]]:

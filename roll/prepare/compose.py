@@ -266,7 +266,11 @@ def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]
     except ConfigError as error:
         raise ConfigError(LoadReport(origins=origins(folder, name, overrides)).located(error.problems)) from None
     except Exception as error:  # boundary: Hydra and OmegaConf raise many types, whatever is wrong with a file
-        problem = _missing_variable(error) or _unresolved(error) or _not_composed(config_name, error)
+        problem = (
+            _missing_variable(error)
+            or _unresolved(error)
+            or Problem("config_name", config_name, f"cannot be composed: {said(error)}", "mend what it names")
+        )
         raise ConfigError(LoadReport(origins=origins(folder, name, overrides)).located([problem])) from error
     if not isinstance(plain, dict):
         fix = "a key and its value a line: max_steps: 100"
@@ -301,10 +305,6 @@ def _unresolved(error: Exception) -> Problem | None:
     return Problem(
         str(key), "${...}", reason[0].removeprefix("InterpolationKeyError raised while resolving interpolation: "), fix
     )
-
-
-def _not_composed(config_name: str, error: Exception) -> Problem:
-    return Problem("config_name", config_name, f"cannot be composed: {said(error)}", "mend what it names")
 
 
 def _prepare(override: str, folder: Path) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roll.core.configs.plain import to_mapping
-from roll.core.configs.ppo import PPOConfig
 from roll.core.distributed.backend import Backend
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.devices import Inventory
@@ -18,6 +17,7 @@ from roll.core.pipeline.roles import loss_spec
 from roll.core.record.callbacks import Callback, Observers, Reports
 from roll.envs.turn_files import KeptTurns
 from roll.platform.garbage import watch_growth
+from roll.prepare.check import is_watched
 from roll.reports.advice import Adviser
 from roll.reports.alarms import Alarms
 from roll.reports.by_tag import ByTag
@@ -38,12 +38,6 @@ from roll.reports.warnings import Warnings, table
 
 if TYPE_CHECKING:  # most runs serve no figures
     from roll.reports.prometheus.page import MetricsPage
-
-
-def is_watched(config: PPOConfig) -> bool:
-    """True if others are told of the run. An evaluation or a replay has the configuration of the run that it looks at, which may
-    be running, and whose address and notices these are."""
-    return config.mode in ("both", "train", "explore")
 
 
 class RunObservers:

@@ -56,7 +56,8 @@ class EmbeddedModel:
         return f"make it by `python {shown}{out}` ({self.takes}), or `{self.demo}`"
 
     def make(self) -> None:
-        """Takes minutes. Raises `subprocess.CalledProcessError` if the script fails; it has said why."""
+        """Takes minutes, which it says. Raises `subprocess.CalledProcessError` if the script fails; it has said why."""
+        print(f"making the embedded model in {self.folder} ({self.takes} on one core)", flush=True)
         subprocess.run(self.command, check=True, env=os.environ | _QUIET)
 
 

@@ -179,9 +179,6 @@ class Pipeline(ABC, Generic[Config, P]):
     def prepare(self, inventory: Inventory) -> P:
         """Raises `ConfigError`."""
 
-    @abstractmethod
-    def assemble(self, prepared: P, inventory: Inventory, backend: Backend) -> Run: ...
-
     # -- how -------------------------------------------------------------------------------------------------------------
 
     def _interrupt(self) -> None:
@@ -229,7 +226,7 @@ class Pipeline(ABC, Generic[Config, P]):
         """Raises `ConfigError`."""
         config = self.config
         try:
-            run = self.assemble(prepared, inventory, backend)
+            run = self.kind(prepared.config, prepared, inventory, backend)
             self._show_audits(prepared)
             return run
         except TrackerError as error:

@@ -35,20 +35,16 @@ from roll.core.record.validation import ValidationSet
 from roll.core.weights.folder_files import CONFIG
 from roll.core.workers.infer_interface import sampling_params
 from roll.plan.contract import contract
-from roll.plan.rules.addresses import FREE, listening_at
 from roll.plan.rules.doubts import doubts
 from roll.plan.rules.teacher_rules import engine_teachers
 from roll.plan.rules.validation import check_config
-from roll.platform.ports import check_listening
 from roll.prepare.beginning import beginning, standing
-from roll.prepare.check import with_sharing_here, with_transport_here
-from roll.prepare.observers import RunObservers, is_watched
+from roll.prepare.check import listeners, with_sharing_here, with_transport_here
+from roll.prepare.observers import RunObservers
 from roll.prepare.own_code import own_callbacks, try_policy_loss
 from roll.prepare.own_stages import custom_stages
 from roll.prompts.chat_template import set_variables
 from roll.prompts.image_folder import ImageFolder
-from roll.reports.receivers import receivers_of
-from roll.reports.spans import INSTALL, check_installed
 from roll.strategies.infer.installed_engine import engine_package, engine_problems
 from roll.strategies.installed_backend import backend_problems
 from roll.strategies.model_folder import open_classifier, open_model
@@ -110,13 +106,8 @@ class Preparation:
     def _find_beginning(self) -> None:
         """Finds the checkpoint and the run that this process resumes from, or the models that it evaluates."""
         config, collect = self.config, self.collect
-        self.checkpoint: Checkpoint | None = collect(
-            "resume_from_checkpoint",
-            config.resume_from_checkpoint,
-            partial(beginning, config),
-            "",
-        )
         resumed = ("resume_from_checkpoint", config.resume_from_checkpoint)
+        self.checkpoint: Checkpoint | None = collect(*resumed, partial(beginning, config), "")
         fix = "another checkpoint, or another exp_name"
         if self.checkpoint is not None and not self.checkpoint.is_of(self.run_dir):
             collect(*resumed, partial(self._show, self.checkpoint.path.parents[1]), fix)
@@ -168,12 +159,21 @@ class Preparation:
         trained = {"trained": not self.config.only_evaluates, "images": images} if model.reads_policy else {}
         return self.collect(model.key, model.folder, partial(check, model.folder, **trained), _FOLDER)
 
-    def settle(self, config: PPOConfig) -> None:
-        """Replaces the configuration by one with the present knowledge. Raises `ConfigError` immediately for keys that contradict
-        each other."""
-        if problems := check_config(config, self._devices):
+    def count_epochs(self, usable: int, kind: str, batch_key: str) -> None:
+        """Puts `max_steps` in place of `total_epochs`, if that is given, by the prompts or rows (`kind`) that can be used. Raises
+        `ConfigError` immediately for too few, and for keys that contradict each other."""
+        config = self.config
+        if config.epochs is None:
+            return
+        in_steps = config.in_steps(usable)
+        if config.only_explores:  # its own count holds until it learns the trainer's
+            in_steps = replace(in_steps, max_steps=max(in_steps.max_steps, 1))
+        if in_steps.max_steps == 0:
+            message = f"{config.epochs:g} x {usable:,} usable {kind} are less than a batch of {config.groups_per_step:,}"
+            raise ConfigError([Problem("total_epochs", config.epochs, message, f"more epochs, or a smaller {batch_key}")])
+        if problems := check_config(in_steps, self._devices):
             raise ConfigError(problems)
-        self.config, self.derived = config, derive(config)
+        self.config, self.derived = in_steps, derive(in_steps)
 
     def validation_set(self, name: str, prompts: Sequence[Prompt], n: int) -> ValidationSet:
         """Makes a set of the configuration; called after all other checks. `n`: rollouts of each prompt."""
@@ -199,18 +199,6 @@ class Preparation:
         fix = "the folder of a run with rollout_log_per_step: all, and steps that it has recorded"
         return self.collect("replay.run", config.replay.run, partial(recorded_groups, config, first, chosen), fix) or MemoryGroups
 
-    def _check_listeners(self) -> None:
-        """Checks the receivers of the run's reports outside."""
-        config = self.config
-        if not is_watched(config):
-            return
-        if (address := config.metrics_address) is not None:
-            self.collect("metrics_address", address, partial(check_listening, *listening_at(address)), FREE)
-        if config.otlp_endpoint is not None:
-            self.collect("otlp_endpoint", config.otlp_endpoint, check_installed, INSTALL)
-        for receiver in () if config.only_explores else receivers_of(config.on_event):
-            self.collect(f"on_event.{receiver.event}", receiver.to, receiver.check, "export it, or name another")
-
     def _try_teachers(self) -> None:
         for name, teacher in self.config.teachers.items() if self.config.trains else ():
             if teacher.endpoint is not None and self.tokenizer is not None:
@@ -229,7 +217,8 @@ class Preparation:
         groups = self._groups(filters)
         self._try_teachers()
         self.collect("weights_address", config.weights_address, partial(serving.check_serving, config), serving.FIX)
-        self._check_listeners()
+        for listener in listeners(config):
+            self.collect(*listener)
         self.collect.raise_if_any()
         observers = RunObservers()
         return {

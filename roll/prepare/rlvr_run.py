@@ -18,9 +18,9 @@ from roll.chat.session import SessionLimits
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.dotted_path import Code, import_object
 from roll.core.configs.ppo import set_key
-from roll.core.configs.problems import Collector, ConfigError, Note, Problem
+from roll.core.configs.problems import Collector, Note
 from roll.core.configs.rlvr import RLVRConfig
-from roll.core.distributed.backend import Backend, WorkerSpec
+from roll.core.distributed.backend import WorkerSpec
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.devices import Inventory
 from roll.core.engines.engine_fleet import EngineFleet
@@ -105,7 +105,7 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
         skipped["no_share"] = len(read) - usable
     if config.total_epochs is not None:
         collect.raise_if_any()
-        _count_epochs(config, usable, shared)
+        shared.count_epochs(usable, "prompts", "rollout_batch_size")
     if not config.has_engines:
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={}, success_at={})
     validation, left_out = _validation(config, shared)
@@ -201,16 +201,6 @@ def _try_rewards(
         if reward.reward_model is not None and reward.success_at is None:
             shared.warnings.append(no_full_marks(domain))
     return found
-
-
-def _count_epochs(config: RLVRConfig, prompts: int, shared: Preparation) -> None:
-    in_steps = config.in_steps(prompts)
-    if config.only_explores:  # its own count holds until it learns the trainer's
-        in_steps = replace(in_steps, max_steps=max(in_steps.max_steps, 1))
-    if in_steps.max_steps == 0:
-        message = f"{config.total_epochs:g} x {prompts} usable prompts are less than a batch of {config.rollout_batch_size}"
-        raise ConfigError([Problem("total_epochs", config.total_epochs, message, "more epochs, or a smaller rollout_batch_size")])
-    shared.settle(in_steps)
 
 
 def _prompts(config: RLVRConfig, role: str, data: DataArguments, shared: Preparation) -> tuple[RowFile, dict[str, int]]:
@@ -322,6 +312,3 @@ class RLVRPipeline(Pipeline[RLVRConfig, RLVRPrepared]):
 
     def prepare(self, inventory: Inventory) -> RLVRPrepared:
         return prepare(self.config, inventory, one_process=self.local)
-
-    def assemble(self, prepared: RLVRPrepared, inventory: Inventory, backend: Backend) -> RLVRRun:
-        return RLVRRun(prepared.config, prepared, inventory, backend)

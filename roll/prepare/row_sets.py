@@ -15,8 +15,8 @@ from roll.platform.file_systems import of_network
 from roll.prepare.preparation import Preparation
 from roll.prompts.prompt_file import announced
 from roll.prompts.prompt_source import PromptSource
-from roll.prompts.row_tokens import LeftOutRows, RowTokenizer
-from roll.prompts.stored_rows import RowFile
+from roll.prompts.row_tokens import RowTokenizer
+from roll.prompts.stored_rows import LeftOut, RowFile
 from roll.prompts.training_rows import read_training_rows
 from roll.topologies.rows.warm_start import RowsFirst
 
@@ -34,19 +34,19 @@ class RowSetSource:
     """Domain of all rows; empty: each has the name of its set."""
 
 
-def read_row_set(of: RowSetSource, shared: Preparation) -> tuple[RowFile, LeftOutRows]:
+def read_row_set(of: RowSetSource, shared: Preparation) -> tuple[RowFile, LeftOut]:
     """Returns the usable rows, and the numbers of the others, by reason."""
     data, longest, tokenizer = of.data, shared.derived.sequence_length, shared.tokenizer
     key = f"{of.key}.data_args.{'file_name' if data.path is None else 'path'}"
 
-    def tokenize() -> tuple[RowFile, LeftOutRows]:
+    def tokenize() -> tuple[RowFile, LeftOut]:
         read = read_training_rows(data, of.columns, f"{of.key}.data_args")
         rows = announced(read, f"rows of {data.path or ', '.join(data.files)}")
         if tokenizer is None:
-            return RowFile(), LeftOutRows()
+            return RowFile(), LeftOut()
         made = RowTokenizer(tokenizer, data.template, of.loss_on, shared.models.ends, shared.models.known)
         usable, left_out = made.rows(rows, longest, of.domain, folder_of_rows(shared.run_dir))
-        count, why = sum(left_out.values()), left_out.told(longest)
+        count, why = sum(left_out.values()), left_out.told(longest, "sequence_length")
         if not len(usable):
             raise PromptFileError(f"none of {count:,} rows can be used: {why}", "rows that end with an answer, and fit")
         if count:
@@ -57,7 +57,7 @@ def read_row_set(of: RowSetSource, shared: Preparation) -> tuple[RowFile, LeftOu
         return usable, left_out
 
     value = data.file_name if data.path is None else data.path
-    return shared.collect(key, value, tokenize, "mend the file, or name another one") or (RowFile(), LeftOutRows())
+    return shared.collect(key, value, tokenize, "mend the file, or name another one") or (RowFile(), LeftOut())
 
 
 def folder_of_rows(run_dir: Path) -> Path | None:

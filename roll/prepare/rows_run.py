@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from roll.core.configs.arguments import DataArguments
 from roll.core.configs.ppo import set_key
-from roll.core.configs.problems import ConfigError, Problem
+from roll.core.configs.problems import Problem
 from roll.core.data.sample import Prompt
-from roll.core.distributed.backend import Backend, WorkerSpec
+from roll.core.distributed.backend import WorkerSpec
 from roll.core.distributed.cluster import Cluster
 from roll.core.distributed.devices import Inventory
 from roll.core.engines.engine_fleet import EngineFleet
@@ -28,8 +28,7 @@ from roll.prepare.pipeline import Pipeline
 from roll.prepare.preparation import Preparation
 from roll.prepare.row_sets import RowSetSource, read_row_set
 from roll.prompts.prompt_source import PromptSource
-from roll.prompts.row_tokens import LeftOutRows
-from roll.prompts.stored_rows import RowFile
+from roll.prompts.stored_rows import LeftOut, RowFile
 from roll.topologies.rows.answered import RowAnswers, question
 from roll.topologies.rows.row_losses import PairWeights, RowWeights
 
@@ -58,7 +57,7 @@ def prepare(config: RowsConfig, inventory: Inventory, one_process: bool = False)
             asked.append(_asked(name, each, prompts, shared))
         skipped |= {f"{name}: {reason}": count for reason, count in left_out.items()}
     shared.collect.raise_if_any()
-    _count_epochs(config, len(read), shared)
+    shared.count_epochs(len(read), "rows", "actor_train.training_args.per_device_train_batch_size")
     key = "actor_train.data_args.domain_interleave_probs"
     by_name, fix = read.by_domain(), "give each set its weight: the tags of its rows, or else the names of its files"
     source: PromptSource | None = shared.collect(
@@ -83,20 +82,9 @@ def _asked(name: str, of: RowSetConfig, rows: Sequence[Prompt], shared: Preparat
     return ValidationSet(name, prompts, args.num_return_sequences or 1, sampling_params(args, most, shared.models.ends))
 
 
-def _rows(config: RowsConfig, role: str, data: DataArguments, shared: Preparation) -> tuple[RowFile, LeftOutRows]:
+def _rows(config: RowsConfig, role: str, data: DataArguments, shared: Preparation) -> tuple[RowFile, LeftOut]:
     by_name = role == "actor_train" and config.domain_weights
     return read_row_set(RowSetSource(role, data, config.columns, config.loss_on, "" if by_name else "rows"), shared)
-
-
-def _count_epochs(config: RowsConfig, rows: int, shared: Preparation) -> None:
-    if config.total_epochs is None:
-        return
-    in_steps = config.in_steps(rows)
-    if in_steps.max_steps == 0:
-        message = f"{config.total_epochs:g} x {rows:,} usable rows are less than a batch of {config.groups_per_step:,}"
-        fix = "more epochs, or a smaller actor_train.training_args.per_device_train_batch_size"
-        raise ConfigError([Problem("total_epochs", config.total_epochs, message, fix)])
-    shared.settle(in_steps)
 
 
 class RowsRun(Run):
@@ -127,9 +115,6 @@ class RowsPipeline(Pipeline[Config, RowsPrepared]):
 
     def prepare(self, inventory: Inventory) -> RowsPrepared:
         return prepare(self.config, inventory, one_process=self.local)
-
-    def assemble(self, prepared: RowsPrepared, inventory: Inventory, backend: Backend) -> RowsRun:
-        return RowsRun(prepared.config, prepared, inventory, backend)
 
 
 class SFTPipeline(RowsPipeline[SFTConfig]):

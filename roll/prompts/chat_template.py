@@ -148,11 +148,8 @@ def try_template(tokenizer: PreTrainedTokenizerBase) -> None:
 
 def rendered_apart(tokenizer: Any, conversations: Sequence[list[dict[str, Any]]]) -> list[dict[str, str]]:
     """Renders as `TemplateProcess.render` does."""
-    process = TemplateProcess(tokenizer)
-    try:
+    with contextlib.closing(TemplateProcess(tokenizer)) as process:
         return process.render(conversations)
-    finally:
-        process.close()
 
 
 class TemplateProcess:

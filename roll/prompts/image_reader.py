@@ -139,7 +139,7 @@ def _content(value: object, base: Path | None, where: str) -> bytes:
 def _of_data_url(url: str, where: str) -> bytes:
     found = _DATA_URL.fullmatch(url)
     if found is None or not found["encoded"] or not found["kind"].startswith("image/"):
-        raise PromptFileError(f"{where}: {_short(url)} is no data URL of an image", "data:image/png;base64,...")
+        raise PromptFileError(f"{where}: {short(url)} is no data URL of an image", "data:image/png;base64,...")
     return _of_base64(found["content"], where)
 
 
@@ -151,7 +151,7 @@ def _of_base64(text: str, where: str) -> bytes:
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except binascii.Error as error:
-        raise PromptFileError(f"{where}: {_short(text)} is not base64: {error}") from None
+        raise PromptFileError(f"{where}: {short(text)} is not base64: {error}") from None
 
 
 def _path(value: str, where: str) -> str:
@@ -159,13 +159,13 @@ def _path(value: str, where: str) -> str:
     if parts is None:
         return value
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-        message = f"{where}: {_short(value)} lies on a network, and nothing is fetched"
+        message = f"{where}: {short(value)} lies on a network, and nothing is fetched"
         raise PromptFileError(message, "save it beside the rows, and name its path")
     return unquote(parts.path)
 
 
 def _of_file(name: str, base: Path | None, where: str) -> bytes:
-    shown = _short(name)
+    shown = short(name)
     if "\0" in name:
         raise PromptFileError(f"{where}: {shown} is no path")
     absolute = PurePosixPath(name).is_absolute()
@@ -182,10 +182,10 @@ def _of_file(name: str, base: Path | None, where: str) -> bytes:
             return file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         path = name if absolute else f"{base}/{name}"
-        raise PromptFileError(f"{where}: there is no file {_short(path, 200)}", "mend the path, or leave the row out") from None
+        raise PromptFileError(f"{where}: there is no file {short(path, 200)}", "mend the path, or leave the row out") from None
     except OSError as error:
         raise PromptFileError(f"{where}: {shown} cannot be read: {error.strerror}") from None
 
 
-def _short(text: str, most: int = 80) -> str:
+def short(text: str, most: int = 80) -> str:
     return repr(text if len(text) <= most else f"{text[:most]}...")

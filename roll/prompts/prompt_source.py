@@ -35,7 +35,7 @@ from roll.prompts.image_marks import marked
 from roll.prompts.image_reader import StoredImage
 from roll.prompts.pass_rates import PassRates
 from roll.prompts.prompt_file import PromptRow
-from roll.prompts.stored_rows import ANSWERS, Positions, RowFile, TokenizedRow, digest
+from roll.prompts.stored_rows import ANSWERS, LeftOut, Positions, RowFile, TokenizedRow, digest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -43,21 +43,6 @@ if TYPE_CHECKING:
 
 TOKENIZED_AT_ONCE = 128
 """Rows in memory at a time during tokenisation."""
-
-
-class LeftOut(dict[str, int]):
-    """Counts of unusable rows, by reason: "too_long" (more than `prompt_length` tokens), "empty" (no token)."""
-
-    longest = 0
-    """Tokens of the longest row that is too long."""
-    hinted = 0
-    """Tokens of the longest prompt with a hint."""
-
-    def told(self, prompt_length: int) -> str:
-        """Returns the counts in words; empty if no row is left out."""
-        said = [f"{count:,} {reason.replace('_', ' ')}" for reason, count in self.items()]
-        do = f" (prompt_length is {prompt_length}, {self.longest} would do)" if self.longest else ""
-        return ", ".join(said) + do
 
 
 class Expands(Protocol):
@@ -92,14 +77,13 @@ def tokenize_prompts(
             for row, text, input_ids in zip(part, texts, encode(texts, tokenizer, template), strict=True):
                 ids = next(hinted) if row.tag in hints else None
                 asked = conversation(row)
-                if known is not None and max(input_ids, default=0) >= known:
-                    raise PromptFileError(*_unknown_token(row, max(input_ids), known, tokenizer))
+                check_known(max(input_ids, default=0), known, tokenizer, f"{row.where}: the prompt")
                 if expand is not None:
                     input_ids, text = expand(input_ids, row.images, row.where), _named(text, row, expand.mark, tokenizer)
                 if not input_ids or not any(str(each["content"]).strip() for each in asked if each["role"] != "system"):
-                    skipped["empty"] = skipped.get("empty", 0) + 1
+                    skipped.add("empty")
                 elif len(input_ids) > prompt_length:
-                    skipped["too_long"] = skipped.get("too_long", 0) + 1
+                    skipped.add("too_long")
                     skipped.longest = max(skipped.longest, len(input_ids))
                 else:
                     domain = tag_to_domain[row.tag]
@@ -122,11 +106,14 @@ def _hinted(
     return encoded(renderer.texts(given)) if given else []
 
 
-def _unknown_token(row: PromptRow, token: int, known: int, tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
-    """Returns the error message and its fix."""
-    name = tokenizer.convert_ids_to_tokens(token)
-    message = f"{row.where}: the prompt has the token {name!r} ({token}), and the models know {known:,} tokens"
-    return message, "model.resize_token_embeddings(len(tokenizer)) before the folder is saved, or leave the row out"
+def check_known(token: int, known: int | None, tokenizer: PreTrainedTokenizerBase, what: str) -> None:
+    """Raises `PromptFileError` if the models of the run, which know token ids below `known`, do not know the largest one of
+    `what`."""
+    if known is not None and token >= known:
+        name = tokenizer.convert_ids_to_tokens(token)
+        message = f"{what} has the token {name!r} ({token}), and the models know {known:,} tokens"
+        fix = "model.resize_token_embeddings(len(tokenizer)) before the folder is saved, or leave the row out"
+        raise PromptFileError(message, fix)
 
 
 def _parts(rows: Iterable[PromptRow], size: int) -> Iterator[list[PromptRow]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from roll.core.configs.sizes import counted
 from roll.core.errors import PromptFileError
 from roll.prompts.image_reader import ImageReader, StoredImage
 from roll.prompts.messages import IMAGE, IMAGE_KINDS
@@ -45,7 +46,8 @@ class RowImages:
         if reader is None:
             return ()
         if marks != listed:
-            message = f"{self._where}: {_count(listed, 'image')} in {reader.args.column!r}, and {_count(marks, 'mark')} for them"
+            held = f"{counted(listed, 'image')} in {reader.args.column!r}"
+            message = f"{self._where}: {held}, and {counted(marks, 'mark')} for them"
             raise PromptFileError(message, f"one {MARK} in the text for each image")
         if len(self._inline) > MOST:
             raise PromptFileError(f"{self._where}: {len(self._inline)} images, more than {MOST}")
@@ -98,7 +100,3 @@ class RowImages:
     def _marked(self, given: object | None) -> dict[str, str]:
         self._inline.append(given)
         return IMAGE
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -17,7 +17,8 @@ from roll.core.configs.rows import LossOn
 from roll.core.data.microbatches import common_prefix
 from roll.core.errors import PromptFileError
 from roll.prompts.chat_template import TemplateProcess
-from roll.prompts.stored_rows import ANSWERS, QUESTION, RowFile, TokenizedRow
+from roll.prompts.prompt_source import check_known
+from roll.prompts.stored_rows import ANSWERS, QUESTION, LeftOut, RowFile, TokenizedRow
 from roll.prompts.training_rows import Message, TrainingRow, is_trained
 
 if TYPE_CHECKING:
@@ -36,23 +37,6 @@ class Tokens(NamedTuple):
     """Tokens before the last answer; with loss_on all they are not told apart."""
 
 
-class LeftOutRows(dict[str, int]):
-    """Counts of rows that cannot be used, by reason."""
-
-    longest = 0
-    """Tokens of the longest row that is too long."""
-    endless = 0
-    """Rows that are used though no token ends their last answer."""
-
-    def add(self, reason: str) -> None:
-        self[reason] = self.get(reason, 0) + 1
-
-    def told(self, longest: int) -> str:
-        said = [f"{count:,} {reason.replace('_', ' ')}" for reason, count in self.items()]
-        do = f" (sequence_length is {longest:,}, {self.longest:,} would do)" if self.longest else ""
-        return ", ".join(said) + do
-
-
 class RowTokenizer:
     """Makes tokens of rows. `ends`: the tokens that end an answer. `known`: the model knows token ids below this."""
 
@@ -68,10 +52,10 @@ class RowTokenizer:
         self._ends, self._known = frozenset(ends), known
         self._process: TemplateProcess | None = None
 
-    def rows(self, rows: Iterable[TrainingRow], longest: int, domain: str, folder: Path | None) -> tuple[RowFile, LeftOutRows]:
+    def rows(self, rows: Iterable[TrainingRow], longest: int, domain: str, folder: Path | None) -> tuple[RowFile, LeftOut]:
         """The rows that can be used, in order, and the counts of the others. `longest`: most tokens of one. `domain`: that of
         all rows; empty: the name of each. `folder`: on whose disk they lie. Raises `PromptFileError`, `ValueError`."""
-        usable, left_out, remaining = RowFile(folder), LeftOutRows(), iter(rows)
+        usable, left_out, remaining = RowFile(folder), LeftOut(), iter(rows)
         try:
             while part := list(islice(remaining, AT_ONCE)):
                 good = [row for row in part if not row.useless]
@@ -87,7 +71,7 @@ class RowTokenizer:
         return usable, left_out
 
     def _stored(
-        self, row: TrainingRow, found: list[Tokens] | None, longest: int, domain: str, left_out: LeftOutRows
+        self, row: TrainingRow, found: list[Tokens] | None, longest: int, domain: str, left_out: LeftOut
     ) -> TokenizedRow | None:
         if found is None:
             left_out.add("with_earlier_turns_rewritten_by_the_template")
@@ -97,7 +81,8 @@ class RowTokenizer:
             left_out.add("too_long")
             left_out.longest = max(left_out.longest, length)
         else:
-            self._check_known(row, found)
+            largest = max(max(each.ids) for each in found)
+            check_known(largest, self._known, self._tokenizer, f"{row.where}: the row")
             left_out.endless += any(each.ids[-1] not in self._ends for each in found)
             asked = _asked(found)
             answers = [[each.ids[asked:], [*map(int, each.trained[asked:])], each.text] for each in found]
@@ -105,13 +90,6 @@ class RowTokenizer:
             extra = {ANSWERS: answers, QUESTION: found[0].asked - asked}
             return TokenizedRow(row.id, domain or row.name, row.name, question, found[0].ids[:asked], "", extra)
         return None
-
-    def _check_known(self, row: TrainingRow, found: Sequence[Tokens]) -> None:
-        largest = max(max(each.ids) for each in found)
-        if self._known is not None and largest >= self._known:
-            name = self._tokenizer.convert_ids_to_tokens(largest)
-            message = f"{row.where}: the row has the token {name!r} ({largest}), and the models know {self._known:,} tokens"
-            raise PromptFileError(message, "model.resize_token_embeddings(len(tokenizer)) before the folder is saved")
 
     def _tokens(self, rows: Sequence[TrainingRow]) -> Iterator[list[Tokens] | None]:
         """Yields tokens of each row's conversations; None if its template does not show an answer as it was given."""

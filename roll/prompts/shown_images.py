@@ -11,7 +11,7 @@ from roll.core.configs.arguments import ImageArguments
 from roll.core.errors import PromptFileError
 from roll.prompts.image_folder import ImageFolder
 from roll.prompts.image_marks import mark
-from roll.prompts.image_reader import ImageReader
+from roll.prompts.image_reader import ImageReader, short
 
 MEDIA = ("image/png", "image/jpeg", "image/jpg", "image/webp", "image/gif", "image/bmp", "image/tiff")
 _MEDIA = re.compile(r"data:([^;,]*)")
@@ -30,9 +30,9 @@ class ShownImages:
         url = _data_url(part)
         found = _MEDIA.match(url)
         if found is None:
-            raise ValueError(f"an image is a data URL (data:image/png;base64,...), nothing is fetched; not {_short(url)}")
+            raise ValueError(f"an image is a data URL (data:image/png;base64,...), nothing is fetched; not {short(url, 60)}")
         if found[1] not in MEDIA:
-            raise ValueError(f"an image of type {_short(found[1])} is not read: {', '.join(MEDIA)}")
+            raise ValueError(f"an image of type {short(found[1], 60)} is not read: {', '.join(MEDIA)}")
         digest = hashlib.sha256(url.encode()).digest()
         if digest not in self._known:
             if len(self._known) == KNOWN:
@@ -61,7 +61,3 @@ def _data_url(part: Mapping[str, Any]) -> str:
     if not isinstance(url, str):
         raise ValueError(f"a part of type {part.get('type')!r} has no image: a data URL, data:image/png;base64,...")
     return url
-
-
-def _short(text: str, most: int = 60) -> str:
-    return repr(text if len(text) <= most else f"{text[:most]}...")

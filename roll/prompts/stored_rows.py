@@ -47,6 +47,26 @@ class TokenizedRow:
         return Prompt(uid, self.input_ids, *said, self.hinted_ids)
 
 
+class LeftOut(dict[str, int]):
+    """Counts of rows that cannot be used, by reason."""
+
+    longest = 0
+    """Tokens of the longest row that is too long."""
+    hinted = 0
+    """Tokens of the longest prompt with a hint."""
+    endless = 0
+    """Rows that are used though no token ends their last answer."""
+
+    def add(self, reason: str) -> None:
+        self[reason] = self.get(reason, 0) + 1
+
+    def told(self, limit: int, key: str = "prompt_length") -> str:
+        """Returns the counts in words; empty if no row is left out. `limit`: most tokens of a row, as `key` says."""
+        said = [f"{count:,} {reason.replace('_', ' ')}" for reason, count in self.items()]
+        do = f" ({key} is {limit:,}, {self.longest:,} would do)" if self.longest else ""
+        return ", ".join(said) + do
+
+
 class StoredRows(Sequence[TokenizedRow]):
     def __init__(self, file: BinaryIO, starts: array[int], lengths: array[int]) -> None:
         """`starts`, `lengths`: the bytes of each row in `file`."""

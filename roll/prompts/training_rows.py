@@ -38,7 +38,7 @@ class TrainingRow:
         for messages in self.conversations:
             if messages[-1]["role"] != "assistant":
                 return "without_last_answer"
-            if any(each["role"] == "assistant" and not _says(each) for each in messages):
+            if any(each["role"] == "assistant" and not (each["content"].strip() or each.get("tool_calls")) for each in messages):
                 return "empty_answer"
             if not any(map(is_trained, messages)):
                 return "without_answer_of_weight_1"
@@ -48,10 +48,6 @@ class TrainingRow:
 def is_trained(message: Message) -> bool:
     """True for an answer, unless it has `weight: 0`, as in OpenAI's files."""
     return bool(message["role"] == "assistant" and message.get("weight", 1) != 0)
-
-
-def _says(message: Message) -> bool:
-    return bool(message["content"].strip() or message.get("tool_calls"))
 
 
 def read_training_rows(data: DataArguments, columns: ColumnsConfig, key: str) -> Iterator[TrainingRow]:

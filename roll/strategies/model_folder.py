@@ -31,15 +31,7 @@ from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
 from roll.core.errors import boundary
-from roll.core.weights.folder_files import (
-    CONFIG,
-    StoredTensor,
-    check_entries,
-    read_json,
-    stored_tensors,
-    value_head,
-    weight_files,
-)
+from roll.core.weights.folder_files import CONFIG, check_entries, read_json, stored_tensors, value_head, weight_files
 from roll.prompts.chat_template import try_template
 from roll.strategies.vision.families import check_sight, sees
 from roll.transports.packed import TYPES
@@ -100,7 +92,7 @@ def check_weights(path: Path) -> None:
         model, info = mapping[type(config)].from_pretrained(
             None,
             config=config,
-            state_dict=_empty(stored),
+            state_dict={name: torch.empty(tensor.shape, device="meta") for name, tensor in stored.items()},
             device_map="meta",
             output_loading_info=True,
             ignore_mismatched_sizes=True,
@@ -256,10 +248,6 @@ def _quantisation(config: dict[str, Any]) -> Any:
     parts = [part for part in config.values() if isinstance(part, dict)]
     own = next((config[name] for name in ("quantization_config", "compression_config") if config.get(name)), None)
     return own or next((found for part in parts if (found := _quantisation(part)) is not None), None)
-
-
-def _empty(stored: dict[str, StoredTensor]) -> dict[str, torch.Tensor]:
-    return {name: torch.empty(tensor.shape, device="meta") for name, tensor in stored.items()}
 
 
 def _refuse_incomplete(path: Path, model: Any, info: dict[str, Any], without_head: bool) -> None:

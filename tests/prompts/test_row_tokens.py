@@ -100,7 +100,7 @@ def test_rows_that_teach_nothing_are_counted_by_reason(tmp_path):
     ]
     usable, left_out = made(tmp_path / "rows.jsonl", rows, longest=40)
     assert (len(usable), dict(left_out)) == (1, {"without_last_answer": 1, "empty_answer": 2, "too_long": 1})
-    told = left_out.told(40)
+    told = left_out.told(40, "sequence_length")
     assert told == "1 without last answer, 2 empty answer, 1 too long (sequence_length is 40, 88 would do)"
 
 

@@ -57,14 +57,6 @@ def _is_drawn(value: object, block: Siblings) -> bool:
 _BEFORE, _BEHIND = "pre_step_template", "next_step_template"
 
 
-def _around(value: object, block: Siblings) -> dict[str, Any]:
-    return {".agent_template": f"{block.get(_BEFORE) or ''}{{observation}}{block.get(_BEHIND) or ''}"}
-
-
-def _are_texts(value: object, block: Siblings) -> bool:
-    return all(isinstance(block.get(name, ""), str) for name in (_BEFORE, _BEHIND))
-
-
 IMAGES = (
     KeyRule("pretrain", "alias", f"read as {_SEES}", lambda v, f: {"pretrain": v, **_images(f)}, _tells, "named VL", whole=True),
     KeyRule("actor_train.model_args.model_name_or_path", "alias", f"read as {_SEES}",
@@ -89,8 +81,10 @@ IMAGES = (
     KeyRule("custom_envs.<name>.env_type", "alias", "read as sokoban_drawn, which is seen",
             lambda v, b: {".env_type": "sokoban_drawn", ".env_config.render_mode": DROP}, _is_drawn,
             "sokoban with env_config.render_mode: rgb_array"),
-    *(KeyRule(f"custom_envs.<name>.{name}", "alias", f"read as agent_template: {_BEFORE}, {{observation}}, {_BEHIND}", _around,
-              _are_texts, "texts", absent=True) for name in (_BEFORE, _BEHIND)),
+    *(KeyRule(f"custom_envs.<name>.{name}", "alias", f"read as agent_template: {_BEFORE}, {{observation}}, {_BEHIND}",
+              lambda v, b: {".agent_template": f"{b.get(_BEFORE) or ''}{{observation}}{b.get(_BEHIND) or ''}"},
+              lambda v, b: all(isinstance(b.get(each, ""), str) for each in (_BEFORE, _BEHIND)), "texts", absent=True)
+      for name in (_BEFORE, _BEHIND)),
     *(lacking(f"custom_envs.<name>.{name}", "the text of each turn is agent_template, with the picture as {observation}; the "
               "rules are agent_system_template") for name in (_BEFORE, _BEHIND, "user_prompt_format")),
     lacking("custom_envs.<name>.reward_template", "rewards are told to nobody: they are no part of a turn's text"),

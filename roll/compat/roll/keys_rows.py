@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.compat.roll.pipelines import ROWS_KEYS
-from roll.compat.roll.rule import KeyRule, Siblings, Translate
+from roll.compat.roll.rule import KeyRule, Siblings, ignored, of_files, renamed
 
 _PROMPT, _RESPONSE = "instruction", "output"
 """ROLL's columns of a row of SFT."""
@@ -31,41 +31,18 @@ def column(name: str) -> Any:
     return read
 
 
-def _of_rows(value: object, file: Siblings) -> bool:
-    return any(key in file for key in ROWS_KEYS)
-
-
-def _rule(path: str, note: str, to: Translate) -> KeyRule:
-    return KeyRule(path, "alias", note, to, _of_rows, "SFT and DPO", absent=True, whole=True)
-
-
-def _renamed(path: str, to: str) -> KeyRule:
-    return _rule(path, f"read as `{to}`", lambda value, file: {to: value})
-
-
-RULES = (
-    _rule(
-        "sft_train",
-        "read as `actor_train`, its `num_train_epochs` as `total_epochs`; ROLL's columns are "
-        f"{_PROMPT} and {_RESPONSE} unless prompt_key and response_key name others",
-        lambda v, f: {**trained(v, f), **({} if "prompt_key" in f else column("prompt")(_PROMPT, f))},
-    ),
-    _rule("prompt_key", "read as `data_args.prompt` of actor_train and validation", column("prompt")),
-    _renamed("query_key", "sft.query"),
-    _renamed("response_key", "sft.response"),
-    _renamed("system_key", "sft.system"),
-    _renamed("chosen_key", "dpo.chosen"),
-    _renamed("rejected_key", "dpo.rejected"),
-    _renamed("beta", "dpo.beta"),
-    _renamed("label_smoothing", "dpo.label_smoothing"),
-    _rule("ipo", "read as `dpo.loss`: ipo, or sigmoid", lambda v, f: {"dpo.loss": "ipo" if v else "sigmoid"}),
-    KeyRule(
-        "train_batch_size",
-        "without effect",
-        "a batch is per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks",
-        when=_of_rows,
-        values="SFT and DPO",
-        absent=True,
-        whole=True,
-    ),
-)
+RULES = of_files("SFT and DPO", lambda file: any(key in file for key in ROWS_KEYS),
+    KeyRule("sft_train", "alias", "read as `actor_train`, its `num_train_epochs` as `total_epochs`; ROLL's columns are "
+            f"{_PROMPT} and {_RESPONSE} unless prompt_key and response_key name others",
+            lambda v, f: {**trained(v, f), **({} if "prompt_key" in f else column("prompt")(_PROMPT, f))}),
+    KeyRule("prompt_key", "alias", "read as `data_args.prompt` of actor_train and validation", column("prompt")),
+    renamed("query_key", "sft.query"),
+    renamed("response_key", "sft.response"),
+    renamed("system_key", "sft.system"),
+    renamed("chosen_key", "dpo.chosen"),
+    renamed("rejected_key", "dpo.rejected"),
+    renamed("beta", "dpo.beta"),
+    renamed("label_smoothing", "dpo.label_smoothing"),
+    KeyRule("ipo", "alias", "read as `dpo.loss`: ipo, or sigmoid", lambda v, f: {"dpo.loss": "ipo" if v else "sigmoid"}),
+    ignored("train_batch_size", "a batch is per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks"),
+)  # fmt: skip

@@ -84,15 +84,7 @@ def _old_is_weight(value: object, block: Siblings) -> dict[str, object]:
     return {"train_infer_correction.is_weight.enabled": True, "train_infer_correction.is_weight.upper_bound": bound}
 
 
-def _redundant(value: object, block: Siblings) -> bool:
-    return block.get("is_use_additional_prompts") is True or block.get("use_additional_prompts") is True
-
-
 PURE = "on_policy_distillation"
-
-
-def _taught(value: object, block: Siblings) -> bool:
-    return isinstance(value, Mapping) and bool(block.get("is_pure_opd") or block.get("use_opd"))
 
 
 def _named(teachers: Mapping[str, Any]) -> bool:
@@ -114,7 +106,8 @@ RUN = (
     *(rule for name in ("is_use_additional_prompts", "use_additional_prompts") for rule in _switch(
         name, "read as redundant_groups: max_additional_running_prompts, 16 where that is not given",
         lambda v, b: {"redundant_groups": b.get("max_additional_running_prompts", 16)}, "redundant_groups is 0")),
-    KeyRule("max_additional_running_prompts", "alias", "read as redundant_groups", when=_redundant, absent=True,
+    KeyRule("max_additional_running_prompts", "alias", "read as redundant_groups", absent=True,
+            when=lambda v, b: b.get("is_use_additional_prompts") is True or b.get("use_additional_prompts") is True,
             values="with is_use_additional_prompts"),
     ignored("max_additional_running_prompts", "is_use_additional_prompts is not true"),
     renamed("router_args.max_running_requests", "max_running_requests"),
@@ -221,7 +214,8 @@ ALGORITHM = (
       for name in ("critic", "critic_warmup", "value_clip", "lambd")),
     renamed("student_train", "actor_train"),
     renamed("student_infer", "actor_infer"),
-    KeyRule("teacher", "alias", "read as `teachers`", lambda v, b: {"teachers" if _named(v) else "teachers.teacher": v}, _taught,
+    KeyRule("teacher", "alias", "read as `teachers`", lambda v, b: {"teachers" if _named(v) else "teachers.teacher": v},
+            lambda v, b: isinstance(v, Mapping) and bool(b.get("is_pure_opd") or b.get("use_opd")),
             "with is_pure_opd or use_opd", absent=True),
     lacking("teacher", "ROLL starts it with is_pure_opd or use_opd alone; it is `teachers` here, each by its name: or remove it"),
     KeyRule("is_pure_opd", "lacking", "adv_estimator says it here: on_policy_distillation, or remove adv_estimator",

@@ -52,15 +52,11 @@ def _judging_model(devices: object, block: Siblings) -> dict[str, object]:
         read["max_length"] = options.pop("max_model_len")
     if "strategy_name" in strategy:
         read["strategy_args"] = {"strategy_name": strategy["strategy_name"], "strategy_config": options}
-    if _is_classifier(block):
+    if block.get("worker_cls") in (_CLASSIFIER, _REWARD_MODEL_WORKER):
         return {".reward_model": read, ".timeout_s": JUDGE_LIMIT_S}
     known = {field.name for field in fields(GeneratingArguments)} - {"num_return_sequences"}
     asked = {name: value for name, value in sampling.items() if name in known}
     return {".judge": read | {"generating_args": asked}, ".timeout_s": JUDGE_LIMIT_S}
-
-
-def _is_classifier(block: Siblings) -> bool:
-    return block.get("worker_cls") in (_CLASSIFIER, _REWARD_MODEL_WORKER)
 
 
 def _method(value: object, block: Siblings) -> dict[str, object]:

@@ -10,6 +10,7 @@ from roll.compat.roll.rule import KeyRule, Siblings, ignored, lacking
 _ACTOR, _ROLLOUT, _TRAINER = "actor_rollout_ref.", "actor_rollout_ref.rollout.", "trainer."
 _SENT, _LOADED = "param_update_preduce_bucket_size_mb", "param_update_consume_bucket_size_mb"
 _AHEAD = "generate_ahead_steps"
+_WRITE_RATIO = "write async_generation_ratio: the batches that rollouts may run ahead"
 
 
 def _count(value: object, block: Siblings) -> bool:
@@ -28,42 +29,10 @@ def _one_ahead(value: object, file: Siblings) -> dict[str, object]:
     return {} if said else {"async_generation_ratio": 1}
 
 
-def _of_pipeline(path: str) -> tuple[KeyRule, ...]:
-    return (
-        KeyRule(path, "alias", "read as async_generation_ratio: 0", lambda v, b: {"async_generation_ratio": 0},
-                lambda v, b: v is False, "false", absent=True, outvoted_told=True),
-        KeyRule(path, "alias", f"every run is an asynchronous flow; where neither {_AHEAD} nor async_generation_ratio says "
-                "how far rollouts run ahead, read as async_generation_ratio: 1", _one_ahead, lambda v, f: v is True, "true",
-                absent=True, whole=True, outvoted_told=True),
-        lacking(path, "write async_generation_ratio: the batches that rollouts may run ahead"),
-    )  # fmt: skip
-
-
-def _of_steps_ahead(path: str) -> tuple[KeyRule, ...]:
-    return (
-        KeyRule(path, "alias", "n: read as async_generation_ratio: n - 1, for 2 is one step off-policy there",
-                lambda v, b: {"async_generation_ratio": v - 1}, _count, "1 or more", absent=True,
-                outvoted_told=True),
-        lacking(path, "write async_generation_ratio: the batches that rollouts may run ahead"),
-    )  # fmt: skip
-
-
 def _bucket(value: int, block: Siblings) -> dict[str, object]:
     """Both limits hold for the smaller one."""
     sizes = [block[name] for name in (_SENT, _LOADED) if _count(block.get(name), block)]
     return {"model_update_buffer_size_mb": min(sizes)}
-
-
-def _of_buckets(prefix: str) -> tuple[KeyRule, ...]:
-    note = f"read as model_update_buffer_size_mb; buckets are loaded as they were sent, so the smaller of {_SENT} and {_LOADED}"
-    return tuple(
-        rule
-        for name in (_SENT, _LOADED)
-        for rule in (
-            KeyRule(f"{prefix}{name}", "alias", note, _bucket, _count, "1 or more", absent=True, outvoted_told=True),
-            lacking(f"{prefix}{name}", "write model_update_buffer_size_mb: 1 or more"),
-        )
-    )
 
 
 def _split(value: object, file: Siblings) -> tuple[int, int, int] | None:
@@ -99,15 +68,6 @@ _DEVICES = (
 )
 
 
-def _of_ratios(path: str) -> tuple[KeyRule, ...]:
-    return (
-        KeyRule(path, "alias", "read as device_mapping: generation has the last devices, training and scoring share the first",
-                _devices, lambda v, f: _split(v, f) is not None, "four shares of num_nodes x num_gpus_per_node", absent=True,
-                whole=True),
-        lacking(path, _DEVICES),
-    )  # fmt: skip
-
-
 _TWO_BUFFERS = (
     "new weights are always received beside those in service, while engines generate: hf_infer has a second set on its device "
     "and swaps, vllm and sglang keep it in the machine's memory and pause to load (weight_update_rolling: true, one engine at a "
@@ -115,11 +75,31 @@ _TWO_BUFFERS = (
 )
 
 VERL = (
-    *(rule for prefix in ("", _ACTOR, _TRAINER) for rule in _of_pipeline(f"{prefix}async_pipeline")),
-    *(rule for prefix in ("", _TRAINER) for rule in _of_steps_ahead(f"{prefix}{_AHEAD}")),
-    *(rule for prefix in ("", _TRAINER) for rule in _of_ratios(f"{prefix}use_nodes_ratios")),
+    *(rule for path in ("async_pipeline", f"{_ACTOR}async_pipeline", f"{_TRAINER}async_pipeline") for rule in (
+        KeyRule(path, "alias", "read as async_generation_ratio: 0", lambda v, b: {"async_generation_ratio": 0},
+                lambda v, b: v is False, "false", absent=True, outvoted_told=True),
+        KeyRule(path, "alias", f"every run is an asynchronous flow; where neither {_AHEAD} nor async_generation_ratio says "
+                "how far rollouts run ahead, read as async_generation_ratio: 1", _one_ahead, lambda v, f: v is True, "true",
+                absent=True, whole=True, outvoted_told=True),
+        lacking(path, _WRITE_RATIO),
+    )),
+    *(rule for path in (_AHEAD, f"{_TRAINER}{_AHEAD}") for rule in (
+        KeyRule(path, "alias", "n: read as async_generation_ratio: n - 1, for 2 is one step off-policy there",
+                lambda v, b: {"async_generation_ratio": v - 1}, _count, "1 or more", absent=True, outvoted_told=True),
+        lacking(path, _WRITE_RATIO),
+    )),
+    *(rule for path in ("use_nodes_ratios", f"{_TRAINER}use_nodes_ratios") for rule in (
+        KeyRule(path, "alias", "read as device_mapping: generation has the last devices, training and scoring share the first",
+                _devices, lambda v, f: _split(v, f) is not None, "four shares of num_nodes x num_gpus_per_node", absent=True,
+                whole=True),
+        lacking(path, _DEVICES),
+    )),
     *(ignored(f"{prefix}enable_dual_buffer", _TWO_BUFFERS) for prefix in ("", _ROLLOUT)),
-    *(rule for prefix in ("", _ROLLOUT) for rule in _of_buckets(prefix)),
+    *(rule for prefix in ("", _ROLLOUT) for name in (_SENT, _LOADED) for rule in (
+        KeyRule(f"{prefix}{name}", "alias", "read as model_update_buffer_size_mb; buckets are loaded as they were sent, so the "
+                f"smaller of {_SENT} and {_LOADED}", _bucket, _count, "1 or more", absent=True, outvoted_told=True),
+        lacking(f"{prefix}{name}", "write model_update_buffer_size_mb: 1 or more"),
+    )),
     KeyRule("sync_interval", "alias", "k: read as weight_push_interval k, async_generation_ratio and async_pipeline_depth k - 1",
             _interval, _count, "1 or more", absent=True, outvoted_told=True),
     lacking("sync_interval", "write weight_push_interval and async_generation_ratio"),

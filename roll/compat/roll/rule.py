@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from roll.core.configs.fields import hints
@@ -62,7 +62,10 @@ class KeyRule:
         pattern = self.path.split(".")
         if path[0] == "teachers" and len(path) > 2:  # a teacher is a frozen role
             path = ("reference", *path[2:])
-        return len(pattern) == len(path) and all(map(_fits, pattern, path))
+        return len(pattern) == len(path) and all(
+            wanted in (name, "<name>") or (wanted == "<role>" and name in ROLES)
+            for wanted, name in zip(pattern, path, strict=True)
+        )
 
     @property
     def for_absent(self) -> bool:
@@ -95,6 +98,16 @@ def off_or_lacking(path: str, off: tuple[object, ...], note: str) -> tuple[KeyRu
     )
 
 
+def of_files(kind: str, holds: Callable[[Siblings], bool], *rules: KeyRule) -> tuple[KeyRule, ...]:
+    """Rules of one kind of files alone. The second argument of their functions is the whole file."""
+
+    def of_kind(rule: KeyRule) -> KeyRule:
+        values = f"{kind}, {rule.values}" if rule.values else kind
+        return replace(rule, when=lambda v, f: holds(f) and rule.about(v, f), values=values, absent=True, whole=True)
+
+    return tuple(map(of_kind, rules))
+
+
 def value_read_as(
     path: str,
     values: tuple[object, ...],
@@ -123,10 +136,6 @@ def choices(cls: object, field: str) -> tuple[object, ...]:
     """Returns the values of a `Literal` field."""
     hint = hints(cls)[field]
     return get_args(hint) if get_args(hint) else ()
-
-
-def _fits(pattern: str, name: str) -> bool:
-    return pattern == name or pattern == "<name>" or (pattern == "<role>" and name in ROLES)
 
 
 def value_at(mapping: Mapping[str, object], path: tuple[str, ...]) -> object:

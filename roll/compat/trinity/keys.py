@@ -166,24 +166,8 @@ def _one_batch(value: object, file: File) -> bool:
     return fits and (tasks is None or tasks * size == value)
 
 
-def _task_data(value: object, file: File) -> Mapping[str, object]:
-    return {f"actor_train.data_args.{name}": each for name, each in task_data(at(file, TASKS)).items()}
-
-
-def _reward(value: object, file: File) -> Mapping[str, Any]:
-    return {f"rewards.{str(at(file, f'{TASKS}.name', 'tasks')).replace('.', '_')}.worker_cls": MATH}
-
-
-def _run_folder(value: object, file: File) -> Mapping[str, object]:
-    return {"output_dir": "/".join(str(part) for part in (value, file.get("project"), file.get("group")) if part)}
-
-
 def _database(value: Any, file: File) -> Mapping[str, Any]:
     return {"groups_database": value.replace("postgresql://", "postgresql+psycopg://", 1)}
-
-
-def _decided(value: object, file: File) -> bool:
-    return file.get("max_steps") is not None or at(file, "buffer.total_steps") is not None
 
 
 def _tasks_have(name: str) -> Any:
@@ -219,7 +203,7 @@ RUN = (
     KeyRule("project", "alias", "part of output_dir"),
     KeyRule("group", "alias", "part of output_dir"),
     KeyRule("checkpoint_root_dir", "alias", "read as output_dir, with project and group; all processes of a run have the same",
-            _run_folder),
+            lambda v, f: {"output_dir": "/".join(str(part) for part in (v, f.get("project"), f.get("group")) if part)}),
     renamed("name", "exp_name", "the processes of a run find each other by it and output_dir"),
     KeyRule("continue_from_checkpoint", "alias", "read as resume_from_checkpoint: auto",
             lambda v, f: {"resume_from_checkpoint": "auto"}, is_one_of(True), "true"),
@@ -272,12 +256,15 @@ BUFFER = (
     KeyRule("buffer.train_batch_size", "lacking", "a step trains what batch_size tasks of repeat_times samples give: write the "
             "product"),
     renamed("buffer.total_steps", "max_steps"),
-    KeyRule("buffer.total_epochs", "without effect", "max_steps decides", when=_decided, values="with a number of steps"),
+    KeyRule("buffer.total_epochs", "without effect", "max_steps decides", values="with a number of steps",
+            when=lambda v, f: f.get("max_steps") is not None or at(f, "buffer.total_steps") is not None),
     renamed("buffer.total_epochs", "total_epochs"),
     ignored(f"{TASKS}.name", "names the reward's domain"),
     *off_or_lacking(f"{TASKS}.storage_type", ("file",), "tasks are rows of a JSONL file"),
     KeyRule(f"{TASKS}.path", "alias", "read as actor_train.data_args: path, subset_name and split for a name of the hub "
-            "(owner/name), else file_name: a local JSONL file, or a folder with <split>.jsonl", _task_data, is_text, "text"),
+            "(owner/name), else file_name: a local JSONL file, or a folder with <split>.jsonl",
+            lambda v, f: {f"actor_train.data_args.{name}": each for name, each in task_data(at(f, TASKS)).items()},
+            is_text, "text"),
     ignored(f"{TASKS}.subset_name", "part of the data set's name; a local file is the subset"),
     ignored(f"{TASKS}.split", "part of the data set's name, or of the file's, where path is a folder"),
     renamed(f"{TASKS}.format.prompt_key", "actor_train.data_args.prompt"),
@@ -285,7 +272,8 @@ BUFFER = (
     renamed(f"{TASKS}.format.messages_key", "actor_train.data_args.messages"),
     *(renamed(f"{TASKS}.rollout_args.{name}", f"actor_infer.generating_args.{name}") for name in ("temperature", "top_p")),
     KeyRule(f"{TASKS}.default_workflow_type", "alias", "read as MathRuleRewardWorker: 1 for a right result, else 0; no system "
-            "prompt and no reward for the form, which Trinity's has", _reward,
+            "prompt and no reward for the form, which Trinity's has",
+            lambda v, f: {f"rewards.{str(at(f, f'{TASKS}.name', 'tasks')).replace('.', '_')}.worker_cls": MATH},
             is_one_of("math_workflow", "async_math_workflow"), "math_workflow"),
     lacking(f"{TASKS}.default_workflow_type", "write rewards.<domain>.worker_cls, a class with `grade`, or an agentic run"),
     *off_or_lacking(f"{TASKS}.default_reward_fn_type", ("math_reward", None), "write rewards.<domain>.worker_cls"),

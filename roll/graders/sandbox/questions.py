@@ -175,7 +175,7 @@ def _of_function(value: Any) -> Told:
 
 
 def _of_class(cls: Any, export: Callable[[Any], Any]) -> Told:
-    own = [base for base in cls.__mro__[1:-1] if base in cls.__bases__ and _defined_here(base)]
+    own = [base for base in cls.__mro__[1:-1] if base in cls.__bases__ and base.__module__ in ("solution", "tests")]
     told = {
         "name": str(cls.__name__),
         "doc": cls.__doc__ if type(cls.__doc__) is str else None,
@@ -194,10 +194,6 @@ def _of_class(cls: Any, export: Callable[[Any], Any]) -> Told:
     if dataclasses.is_dataclass(cls):
         told["fields"] = [each.name for each in dataclasses.fields(cls)]
     return told
-
-
-def _defined_here(cls: type) -> bool:
-    return cls.__module__ in ("solution", "tests")
 
 
 def _generic(cls: type, name: str) -> bool:

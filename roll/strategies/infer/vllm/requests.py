@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -85,7 +84,8 @@ class SampledResponse:
         if not output.finished:
             return None
         reason: FinishReason = "stop" if self.stopped else _finish_reason(part.finish_reason)
-        spans = _spans(part.weight_versions or [], len(self._tokens))
+        length = len(self._tokens)
+        spans = [VersionSpan(v.start, min(v.end, length), int(v.version)) for v in part.weight_versions or [] if v.start < length]
         tokens, request = len(self._tokens), self._request
         kept = kept_tokens("vLLM", request.sampling, self._kept, tokens)
         return self._result(spans, reason, Extras(kept, routes("vLLM", request, self._routed, part.routed_experts, tokens)))
@@ -106,7 +106,3 @@ def _finish_reason(reason: str | None) -> FinishReason:
     if reason == "abort":
         return "abort"
     raise EngineError(f"the vLLM engine ended a request with reason {reason!r}")
-
-
-def _spans(versions: Sequence[Any], length: int) -> list[VersionSpan]:
-    return [VersionSpan(v.start, min(v.end, length), int(v.version)) for v in versions if v.start < length]
