@@ -59,6 +59,12 @@ class LeftOut(dict[str, int]):
         do = f" (prompt_length is {prompt_length}, {self.longest} would do)" if self.longest else ""
         return ", ".join(said) + do
 
+    def check(self, usable: int, prompt_length: int) -> None:
+        """Raises `PromptFileError` if no row is left."""
+        if not usable:
+            why = f"none of {sum(self.values())} prompts can be used: {self.told(prompt_length)}"
+            raise PromptFileError(why, "a larger prompt_length, or shorter prompts")
+
 
 class Expands(Protocol):
     mark: int
