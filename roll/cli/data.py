@@ -60,6 +60,7 @@ def _inspect(config: RLVRConfig, name: str, data: DataArguments, graded: int) ->
             rows = announced(rows, f"prompts of {source}")
             length, known = derived.prompt_length, known_here(config)
             usable, skipped = tokenize_prompts(rows, tokenizer, data.template, length, tags, known=known, expand=expand)
+            skipped.check(len(usable), length)
     except (OSError, ValueError) as error:
         of, fix = ("path" if data.path else "file_name"), getattr(error, "fix", "") or "mend the file, or name another one"
         raise ConfigError([Problem(f"{key}.{of}", source, str(error), fix)]) from error

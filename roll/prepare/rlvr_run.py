@@ -26,7 +26,6 @@ from roll.core.distributed.devices import Inventory
 from roll.core.engines.engine_fleet import EngineFleet
 from roll.core.engines.rollout_client import RolloutClient
 from roll.core.engines.router import Router
-from roll.core.errors import PromptFileError
 from roll.core.explorer.explorer import Exploration
 from roll.core.explorer.reward_workers import Rewards
 from roll.core.explorer.rlvr import RLVRExplorer
@@ -229,8 +228,7 @@ def _prompts(config: RLVRConfig, role: str, data: DataArguments, shared: Prepara
             shared.warnings += beyond_teachers(config, skipped.hinted + derived.max_new_tokens)
             collect.add(beyond_engines(config, skipped.hinted + derived.max_new_tokens))
         why, count = skipped.told(length), sum(skipped.values())
-        if not len(usable):
-            raise PromptFileError(f"none of {count} prompts can be used: {why}", "a larger prompt_length, or shorter prompts")
+        skipped.check(len(usable), length)
         if count:
             line = f"{key}: {count:,} of {count + len(usable):,} prompts are left out: {why}"
             (shared.warnings if count > len(usable) else shared.remarks).append(line)

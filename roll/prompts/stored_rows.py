@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, overload
 
 from roll.core.data.sample import Prompt
+from roll.core.errors import PromptFileError
 
 ANSWERS = "trained_answers"
 """The entry of a row that is trained as it stands with its answers: token ids, mask (1: trained) and text of each."""
@@ -65,6 +66,12 @@ class LeftOut(dict[str, int]):
         said = [f"{count:,} {reason.replace('_', ' ')}" for reason, count in self.items()]
         do = f" ({key} is {limit:,}, {self.longest:,} would do)" if self.longest else ""
         return ", ".join(said) + do
+
+    def check(self, usable: int, prompt_length: int) -> None:
+        """Raises `PromptFileError` if no prompt is left."""
+        if not usable:
+            why = f"none of {sum(self.values()):,} prompts can be used: {self.told(prompt_length)}"
+            raise PromptFileError(why, "a larger prompt_length, or shorter prompts")
 
 
 class StoredRows(Sequence[TokenizedRow]):

@@ -112,6 +112,13 @@ def test_it_warns_of_reference_answers_that_earn_something_odd(folder, capsys):
     assert "a success is a reward of 2 or more" in shown
 
 
+def test_a_file_of_which_nothing_is_left_is_refused_as_by_the_start(folder, capsys):
+    (folder / "long.jsonl").write_text(json.dumps(row("sums", "far too long a prompt", "1")) + "\n")
+    given = ["--config_path", str(folder), "--config_name", "run", f"actor_train.data_args.file_name={folder}/long.jsonl"]
+    assert main(["check", "--data", *given]) == 1
+    assert "none of 1 prompts can be used: 1 too long (prompt_length is 8, " in capsys.readouterr().err
+
+
 def test_rows_that_cannot_be_read_are_one_line(folder, capsys):
     given = ["--config_path", str(folder), "--config_name", "run", "rewards.math.tag_included=[other]"]
     assert main(["check", "--data", *given]) == 1

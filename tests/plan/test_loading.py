@@ -277,3 +277,11 @@ def test_in_an_agentic_run_it_leads_to_a_key_of_such_runs(theirs):
 def test_runs_of_two_kinds_without_a_name_have_folders_of_their_own():
     named = [field.default for cls in (RLVRConfig, AgenticConfig) for path, field, _ in walk(cls) if path == "exp_name"]
     assert named == ["rlvr", "agentic"]
+
+
+def test_blocks_of_verl_and_names_of_trl_are_told_what_they_are_here():
+    theirs = {"actor_rollout_ref": {}, "algorithm": {}, "trainer": {}, "data": {}, "model_name_or_path": "m", "dataset_name": "d"}
+    with pytest.raises(ConfigError) as raised:
+        load_config(RLVRConfig, theirs)
+    fixes = {problem.key: problem.fix for problem in raised.value.problems}
+    assert fixes.keys() == theirs.keys() and all(fix.startswith("here it is ") for fix in fixes.values())

@@ -51,6 +51,12 @@ OTHER_NAMES = {
     "loss_type": "loss_agg_mode for how TRL's types average tokens, and actor_train.pg_variant for the loss",
     "use_vllm": "actor_infer.strategy_args.strategy_name: vllm",
     "temperature": "actor_infer.generating_args.temperature",
+    "model_name_or_path": "pretrain",
+    "dataset_name": "actor_train.data_args.path",
+    "data": "actor_train.data_args, and rollout_batch_size, prompt_length and response_length at the top level",
+    "actor_rollout_ref": "actor_train, actor_infer and reference (verl's keys: docs_roll/tutorials/from_verl.md)",
+    "algorithm": "adv_estimator and its like at the top level (verl's keys: docs_roll/tutorials/from_verl.md)",
+    "trainer": "max_steps, save_steps, eval_steps and exp_name at the top level (verl's: docs_roll/tutorials/from_verl.md)",
 }
 _GROUP, _ANSWER, _SOURCE = "train_env_manager.group_size", "max_tokens_per_step", "custom_envs: prompts come from environments"
 _SCORE = "custom_envs: rewards come from environments"

@@ -1,4 +1,4 @@
-"""What an engine of another project records of a request's tokens: kept sets, and experts. Its reports become a result's here."""
+"""Records of another project's engine on a request's tokens: kept sets, and experts. Its reports become a result's here."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ WIDEST_HEAD, HEAD_STEP = 256, 8
 """Limit of the kernel, whose heads are multiples of the second."""
 LEAST_CAPABILITY = (8, 0)
 ARGUMENTS = {"scale", "window_size", "enable_gqa"}
-"""Which torch 2.11 does not have all."""
+"""Arguments of the kernel; torch 2.11 lacks some."""
 
 
 def packs(device: torch.device, dtype: torch.dtype, config: Any) -> bool:

@@ -19,7 +19,7 @@ from roll.strategies.infer.engine_argument import EXACT_LOGPROBS
 SERIES = "0.5.23"
 """The update sessions and pause modes change between releases; this is the one that the tests run against."""
 VARIABLE, USUAL = "SGLANG_PYTHON", Path(".venv-sglang", "bin", "python")
-"""What names the interpreter of all engines, and where `make env-sglang` makes it."""
+"""The variable with the interpreter of all engines, and the place where `make env-sglang` makes it."""
 INSTALL = (
     f"install sglang=={SERIES} in an environment of its own: ./{USUAL} is found; another is named by {VARIABLE}, or by "
     "strategy_config: {python: ...}"
@@ -94,7 +94,7 @@ def environment_problems() -> Iterable[Problem]:
 
 
 def remarks(key: str, given: Mapping[str, Any], accelerators: bool) -> Iterator[str]:
-    """What is taken here in the place of what the `strategy_args` of that key leave open."""
+    """Yields the choices made here for the `strategy_args` of that key, where these leave them open."""
     if "python" not in given and (found := interpreter(None)):
         yield f"{key}: SGLang runs from {found}"
 

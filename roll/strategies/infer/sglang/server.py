@@ -70,7 +70,7 @@ class SGLangServer:
         port, key = free_port(), secrets.token_hex(32)
         self.url = f"http://127.0.0.1:{port}"
         self.headers = {"Authorization": f"Bearer {key}"}
-        """What every request needs: the port is open to the machine's other users."""
+        """Headers of every request: the port is open to the machine's other users."""
         self._folder = TempFolder("sglang")  # readable by this user only
         self._log = self._folder.path / "server.log"
         # Not among the arguments, which everybody can read. With the second key alone generating would be open to all, and so
