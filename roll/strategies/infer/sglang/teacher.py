@@ -6,6 +6,7 @@ samples of a prompt share its computation.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -64,7 +65,7 @@ class SGLangTeacher:
 
     async def close(self) -> None:
         await self._client.aclose()
-        self._server.close()
+        await asyncio.to_thread(self._server.close)
 
 
 def chosen(
