@@ -194,7 +194,7 @@ class BroadcastError(RuntimeError):
 
 
 class VersionGone(LookupError):
-    """The store has the version no longer. `weights/store.py` → `pipeline/failures.py`: exploring restarts with the newest."""
+    """The store has the version no longer. `weights/store.py` → `topologies/rejoining.py`: exploring restarts with the newest."""
 
 
 class TakenBack(Exception):
@@ -327,7 +327,7 @@ class Expelled(RuntimeError):
 
 
 class Missed(Expelled):
-    """The others took this explorer for dead. `topologies/sql/news.py` → `pipeline/failures.py`: it joins again."""
+    """The others took this explorer for dead. `topologies/sql/news.py` → `topologies/rejoining.py`: it joins again."""
 
 
 class Alone(RuntimeError):

@@ -256,15 +256,7 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
         place = redact_text(config.groups_address or "")
         others = "explorers are" if config.trains else "the trainer and other explorers are"
         yield f"mode {config.mode}: {others} processes of their own; groups are in {place}"
-    engines = sum(role.data for role in roles if role.role == "actor_infer")
-    wanted = math.ceil((1 + config.async_generation_ratio) * config.groups_per_step) * config.group_size
-    if running := engines * derived.requests_per_engine:
-        cache = config.actor_infer.strategy_args.strategy_config.get("kv_cache_tokens")
-        bound = f", as far as a cache of {cache:,} tokens holds them" if cache else ""
-        yield (
-            f"{engines} engine{'s' * (engines > 1)} × {derived.requests_per_engine} requests = {running:,} run together{bound}; "
-            f"admission has up to {wanted:,} rollouts under way"
-        )
+    yield from _running(config, derived, roles)
     if config.has_engines and isinstance(config, AgenticConfig):
         yield _environments(config)
         yield from turn_bytes.note(config, derived.sequence_length)
@@ -284,6 +276,19 @@ def _notes(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterat
         "actor_infer" in role.shares_with for role in roles if role.role == "actor_train"
     ):
         yield TURNS
+
+
+def _running(config: PPOConfig, derived: Derived, roles: list[RolePlan]) -> Iterator[str]:
+    """Yields how many requests run together, beside the rollouts that admission lets start."""
+    engines = sum(role.data for role in roles if role.role == "actor_infer")
+    wanted = math.ceil((1 + config.async_generation_ratio) * config.groups_per_step) * config.group_size
+    if running := engines * derived.requests_per_engine:
+        cache = config.actor_infer.strategy_args.strategy_config.get("kv_cache_tokens")
+        bound = f", as far as a cache of {cache:,} tokens holds them" if cache else ""
+        yield (
+            f"{engines} engine{'s' * (engines > 1)} × {derived.requests_per_engine} requests = {running:,} run together{bound}; "
+            f"admission has up to {wanted:,} rollouts under way"
+        )
 
 
 def _environments(config: AgenticConfig) -> str:

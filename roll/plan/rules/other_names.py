@@ -54,9 +54,9 @@ OTHER_NAMES = {
     "model_name_or_path": "pretrain",
     "dataset_name": "actor_train.data_args.path",
     "data": "actor_train.data_args, and rollout_batch_size, prompt_length and response_length at the top level",
-    "actor_rollout_ref": "actor_train, actor_infer and reference (verl's keys: docs_roll/tutorials/from_verl.md)",
-    "algorithm": "adv_estimator and its like at the top level (verl's keys: docs_roll/tutorials/from_verl.md)",
-    "trainer": "max_steps, save_steps, eval_steps and exp_name at the top level (verl's: docs_roll/tutorials/from_verl.md)",
+    "actor_rollout_ref": "actor_train, actor_infer and reference",
+    "algorithm": "adv_estimator and its like at the top level",
+    "trainer": "max_steps, save_steps, eval_steps and exp_name at the top level",
 }
 _GROUP, _ANSWER, _SOURCE = "train_env_manager.group_size", "max_tokens_per_step", "custom_envs: prompts come from environments"
 _SCORE = "custom_envs: rewards come from environments"
