@@ -159,10 +159,9 @@ class Preparation:
         trained = {"trained": not self.config.only_evaluates, "images": images} if model.reads_policy else {}
         return self.collect(model.key, model.folder, partial(check, model.folder, **trained), _FOLDER)
 
-    def count_epochs(self, usable: int, kind: str, batch_key: str) -> None:
+    def count_epochs(self, config: PPOConfig, usable: int, kind: str, batch_key: str) -> None:
         """Puts `max_steps` in place of `total_epochs`, if that is given, by the prompts or rows (`kind`) that can be used. Raises
-        `ConfigError` immediately for too few, and for keys that contradict each other."""
-        config = self.config
+        `ConfigError` immediately for too few, and for keys that contradict each other. `config`: as it is written."""
         if config.epochs is None:
             return
         in_steps = config.in_steps(usable)

@@ -104,7 +104,7 @@ def prepare(config: RLVRConfig, inventory: Inventory, one_process: bool = False)
         skipped["no_share"] = len(read) - usable
     if config.total_epochs is not None:
         collect.raise_if_any()
-        shared.count_epochs(usable, "prompts", "rollout_batch_size")
+        shared.count_epochs(config, usable, "prompts", "rollout_batch_size")
     if not config.has_engines:
         return RLVRPrepared(**shared.common(NoTasks(config.seed), {}), validation=[], skipped={}, success_at={})
     validation, left_out = _validation(config, shared)

@@ -57,7 +57,7 @@ def prepare(config: RowsConfig, inventory: Inventory, one_process: bool = False)
             asked.append(_asked(name, each, prompts, shared))
         skipped |= {f"{name}: {reason}": count for reason, count in left_out.items()}
     shared.collect.raise_if_any()
-    shared.count_epochs(len(read), "rows", "actor_train.training_args.per_device_train_batch_size")
+    shared.count_epochs(config, len(read), "rows", "actor_train.training_args.per_device_train_batch_size")
     key = "actor_train.data_args.domain_interleave_probs"
     by_name, fix = read.by_domain(), "give each set its weight: the tags of its rows, or else the names of its files"
     source: PromptSource | None = shared.collect(
