@@ -7,8 +7,10 @@ measured beside it; generation is `--requests` at once, of 24 prompt and `--resp
 `torch` and `torch-compiled` are plain torch (ceiling.py): what share of the latter's tokens/s a trainer reaches is a column.
 
 `--load groups`: groups of 8 begin with a prompt of `--prompt` tokens. `--load tails`: the same, and responses of 256 tokens to
-what is left of `--length`, most of them short. Tokens/s count the samples' tokens, however many are computed. `--profile` tells
-where the time of a step goes: kernels by kind and name, launches, the share of the time in which the device computes, and waits.
+what is left of `--length`, most of them short. `--load turns`: ten turns of an episode, each a sample that begins with those
+before it, the tenth of `--length` tokens; the later half of a turn is trained. Tokens/s count the samples' tokens, however many
+are computed. `--profile` tells where the time of a step goes: kernels by kind and name, launches, the share of the time in which
+the device computes, and waits.
 
 MFU = tokens/s x FLOPs of a token / peak FLOP/s of the device, with the FLOPs that the model needs (PaLM, arXiv:2204.02311,
 appendix B; recomputation for gradient checkpointing is not counted, nor is the causal mask's saving):
@@ -50,6 +52,7 @@ from ceiling import CEILINGS, Ceiling
 from device_profile import profiled, told
 from engines import PROMPT, SIZES, make_model, make_prompts, requests, save
 from pipeline_run import save_results
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from roll.core.algorithms.loss import LossSpec
@@ -71,8 +74,8 @@ AIMS = {("500M", 128): 25_000, ("500M", 512): 60_000}
 """Tokens/s of hf_infer on an H200, not measured: 128 requests took 36 ms a token step without graphs."""
 SIDES = [*CEILINGS, *TRAINERS, *ENGINES]
 WARM_UP = 2
-GROUP, SHORTEST = 8, 256
-"""Samples that share a prompt; tokens of the shortest response of long tails."""
+GROUP, SHORTEST, TURNS = 8, 256, 10
+"""Samples that share a prompt; tokens of the shortest response of long tails; turns of an episode."""
 
 # Dense bf16 Tensor Core FLOP/s of NVIDIA's data sheets (half of what stands there "with sparsity"), by words of the device's
 # name; the first that fits. H100 and H200 without a suffix are the SXM modules.
@@ -194,27 +197,40 @@ def measure_training(side: str, folder: str, args: argparse.Namespace, counts: A
 
 def load(args: argparse.Namespace) -> TokenBatch:
     """Samples of `--load`."""
-    vocabulary = SIZES[args.size]["vocab_size"]
+    batch = random_batch(args.sequences, args.length, SIZES[args.size]["vocab_size"])
     if args.load == "equal":
-        return random_batch(args.sequences, args.length, vocabulary)
-    generator = torch.Generator().manual_seed(1)
-    responses = torch.full((args.sequences,), args.length - args.prompt)
-    if args.load == "tails":
-        drawn = SHORTEST * torch.empty(args.sequences).log_normal_(0.7, 0.9, generator=generator)
-        responses = drawn.long().clamp(SHORTEST, args.length - args.prompt)
-    batch = random_batch(args.sequences, args.length, vocabulary)
-    rows = []
-    for number, row in enumerate(batch.tokens.view(args.sequences, -1)):
-        prompt = batch.tokens.view(args.sequences, -1)[number - number % GROUP, : args.prompt]
-        rows.append(torch.cat([prompt, row[args.prompt : args.prompt + int(responses[number])]]))
-    mask = torch.cat([torch.arange(len(row)) >= args.prompt for row in rows])
+        return batch
+    texts = batch.tokens.view(args.sequences, -1)
+    rows, trained_from = episodes(texts) if args.load == "turns" else groups(texts, args.prompt, tails=args.load == "tails")
+    mask = torch.cat([torch.arange(len(row)) >= first for row, first in zip(rows, trained_from, strict=True)])
     return batch.with_(
-        lengths=responses + args.prompt,
+        lengths=torch.tensor([len(row) for row in rows]),
         tokens=torch.cat(rows),
         loss_mask=mask,
         behaviour_logprobs=-12.0 * mask,
         advantages=batch.advantages[: len(mask)] * mask,
     )
+
+
+def groups(texts: Tensor, prompt: int, tails: bool) -> tuple[list[Tensor], list[int]]:
+    """Responses to a prompt that a group shares. `tails`: of lengths drawn from a distribution with a long tail."""
+    longest = texts.shape[1] - prompt
+    responses = torch.full((len(texts),), longest)
+    if tails:
+        drawn = SHORTEST * torch.empty(len(texts)).log_normal_(0.7, 0.9, generator=torch.Generator().manual_seed(1))
+        responses = drawn.long().clamp(SHORTEST, longest)
+    rows = [
+        torch.cat([texts[number - number % GROUP, :prompt], text[prompt : prompt + int(responses[number])]])
+        for number, text in enumerate(texts)
+    ]
+    return rows, [prompt] * len(rows)
+
+
+def episodes(texts: Tensor) -> tuple[list[Tensor], list[int]]:
+    """Turns of episodes, each a sample of its own that begins with the turns before it; its later half is the policy's."""
+    turn = texts.shape[1] // TURNS
+    rows = [texts[number - number % TURNS, : (number % TURNS + 1) * turn] for number in range(len(texts))]
+    return rows, [len(row) - turn // 2 for row in rows]
 
 
 def random_batch(sequences: int, length: int, vocabulary: int, seed: int = 0) -> TokenBatch:
@@ -297,7 +313,7 @@ def parse() -> argparse.Namespace:
     training.add_argument("--sequences", type=positive, default=32)
     training.add_argument("--length", type=positive, default=2048, help="tokens of a sample, at least 2")
     training.add_argument("--microbatch_tokens", type=positive, default=8192, help="of 500M: 37 GiB; 16384: 66 GiB")
-    training.add_argument("--load", choices=("equal", "groups", "tails"), default="equal")
+    training.add_argument("--load", choices=("equal", "groups", "tails", "turns"), default="equal")
     training.add_argument("--prompt", type=positive, default=512, help="tokens that a group shares")
     training.add_argument("--compile", choices=("auto", "true", "false"), default="auto", help="of the trainers")
     training.add_argument("--lora", action="store_true", help="adapters of rank 8 on all linear layers")
@@ -310,9 +326,11 @@ def parse() -> argparse.Namespace:
     generation.add_argument("--vllm_share", type=float, default=0.5, help="gpu_memory_utilization of vllm")
     args = parser.parse_args()
     args.compile = {"true": True, "false": False}.get(args.compile, args.compile)
-    if args.load != "equal" and (left := args.length - args.prompt) < (SHORTEST if args.load == "tails" else 1):
+    if args.load in ("groups", "tails") and (left := args.length - args.prompt) < (SHORTEST if args.load == "tails" else 1):
         parser.error(f"argument --prompt: {args.prompt} of --length {args.length} leave {left} tokens of a response")
-    if args.load == "tails" and (plain := [side for side in args.sides if side in CEILINGS]):
+    if args.load == "turns" and args.length < 2 * TURNS:
+        parser.error(f"argument --length: {args.length} leaves {TURNS} turns less than two tokens each")
+    if args.load in ("tails", "turns") and (plain := [side for side in args.sides if side in CEILINGS]):
         parser.error(f"argument --load: {', '.join(plain)} compute samples of one length")
     if args.length < 2:
         parser.error(f"argument --length: {args.length} leaves no token to train")

@@ -96,6 +96,7 @@ def test_peaks_by_device_name(name: str, tflops: int | None) -> None:
         (["--peak_tflops", "0"], "--peak_tflops: 0.0 is not positive"),
         (["--load", "groups", "--length", "512"], "--prompt: 512 of --length 512 leave 0 tokens of a response"),
         (["--load", "tails"], "--load: torch, torch-compiled compute samples of one length"),
+        (["--load", "turns", "--length", "19"], "--length: 19 leaves 10 turns less than two tokens each"),
         (["--sides", "tensorrt"], "invalid choice: 'tensorrt'"),
     ],
 )
@@ -157,6 +158,19 @@ def test_samples_of_a_group_share_a_prompt(kind: str) -> None:
     assert not torch.equal(rows[0][:32], rows[GROUP][:32]) and not torch.equal(rows[0][32:64], rows[1][32:64])
     assert int(batch.loss_mask.sum()) == batch.num_tokens - 32 * len(rows)
     assert (len(set(batch.lengths.tolist())) > 1) == (kind == "tails") and int(batch.lengths.max()) <= 600
+
+
+def test_a_turn_of_an_episode_begins_with_the_turns_before_it() -> None:
+    from argparse import Namespace
+
+    from gpu import TURNS, load
+
+    batch = load(Namespace(load="turns", size="1M", sequences=2 * TURNS + 3, length=600))
+    rows, trained = batch.tokens.split(batch.lengths.tolist()), batch.loss_mask.split(batch.lengths.tolist())
+    assert batch.lengths.tolist() == [60 * (i % TURNS + 1) for i in range(2 * TURNS + 3)]
+    assert all(torch.equal(row[:-60], rows[i - 1]) for i, row in enumerate(rows) if i % TURNS)
+    assert not torch.equal(rows[0], rows[TURNS])
+    assert all(mask.nonzero().flatten().tolist() == list(range(len(mask) - 30, len(mask))) for mask in trained)
 
 
 def test_kernels_are_told_by_kind() -> None:
