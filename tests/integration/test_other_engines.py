@@ -1,11 +1,9 @@
 """Whole runs with vLLM and SGLang in interpreters of their own, which start empty: the first weights, too, are the trainer's."""
 
-import importlib.util
-import os
-import sys
 from dataclasses import replace
 
 import pytest
+from other_engines import ENGINES, VLLM_MARKS
 from tiny_models import FOR_VLLM, tiny_mixture, tiny_qwen2
 from transformers import AutoTokenizer
 
@@ -13,23 +11,6 @@ from roll.core.configs.derived import old_logprobs_recomputed
 from roll.core.configs.problems import ConfigError
 from roll.platform.local_backend import LocalBackend
 from roll.prepare.rlvr_run import prepare
-
-SGLANG = os.environ.get("SGLANG_PYTHON")
-ENGINES = [
-    pytest.param(
-        "vllm",
-        sys.executable,
-        marks=[
-            pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt"),
-            pytest.mark.xdist_group("vllm"),
-        ],
-    ),
-    pytest.param(
-        "sglang",
-        SGLANG,
-        marks=[pytest.mark.skipif(SGLANG is None, reason="needs SGLANG_PYTHON (make test-sglang)"), pytest.mark.sglang],
-    ),
-]
 
 
 def test_a_model_that_vllm_cannot_run_on_a_cpu_is_refused_before_any_worker_starts(lab, make_config):
@@ -114,7 +95,7 @@ def test_a_mixture_trains_over_the_sets_and_with_the_experts_of_its_engine(lab, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt")
+@VLLM_MARKS[0]
 @pytest.mark.xdist_group("vllm")
 def test_a_run_that_samples_in_fp8_measures_the_mismatch_and_weights_for_it(lab, make_config, material, tmp_path, forked_engines):
     tokenizer = AutoTokenizer.from_pretrained(material / "model")

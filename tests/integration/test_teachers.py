@@ -1,13 +1,12 @@
 """On-policy distillation: frozen teachers score the policy's own samples, and their log-probs become advantages."""
 
-import importlib.util
 import json
-import os
 import sys
 
 import pytest
 import torch
 from mortal_workers import MortalBackend
+from other_engines import SGLANG, SGLANG_MARKS, VLLM_MARKS
 from prompt_logprobs_server import PromptLogprobsServer
 from tiny_models import FOR_VLLM, symbol_tokenizer, tiny_qwen2
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -24,12 +23,6 @@ BOTH_TAGS = {"rollout_batch_size": 8, "num_return_sequences_in_group": 2, "rollo
 PURE = {"adv_estimator": "on_policy_distillation", "actor_train.pg_variant": "reinforce", "rollout_log_per_step": "all"}
 
 
-SGLANG = os.environ.get("SGLANG_PYTHON")
-VLLM_MARKS = [
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt"),
-    pytest.mark.xdist_group("vllm"),
-]
-SGLANG_MARKS = [pytest.mark.skipif(SGLANG is None, reason="needs SGLANG_PYTHON (make test-sglang)"), pytest.mark.sglang]
 SERVING = [
     pytest.param("vllm", sys.executable, 0.8, marks=VLLM_MARKS),
     pytest.param("sglang", SGLANG, 1.0, marks=SGLANG_MARKS),

@@ -1,12 +1,10 @@
 """Teachers of rows that are no back end of the trainer's, and several teachers, each of its set."""
 
-import importlib.util
 import json
-import os
-import sys
 
 import pytest
 import torch
+from other_engines import ENGINES
 from prompt_logprobs_server import PromptLogprobsServer
 from rows_world import SYMBOLS, config, make_world, settings, tokenizer
 from tiny_models import FOR_VLLM, tiny_qwen2
@@ -19,22 +17,6 @@ from roll.prepare.training_flow import pipeline_for
 from roll.strategies.model_folder import load_model
 from roll.topologies.rows.from_rows import complete
 
-SGLANG = os.environ.get("SGLANG_PYTHON")
-ENGINES = [
-    pytest.param(
-        "vllm",
-        sys.executable,
-        marks=[
-            pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs requirements/vllm.txt"),
-            pytest.mark.xdist_group("vllm"),
-        ],
-    ),
-    pytest.param(
-        "sglang",
-        SGLANG,
-        marks=[pytest.mark.skipif(SGLANG is None, reason="needs SGLANG_PYTHON (make test-sglang)"), pytest.mark.sglang],
-    ),
-]
 DIVERGES = {"distillation": {"kd_objective": "forward_kl", "logits_topk": len(SYMBOLS)}}
 
 
