@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.distributed.backend import Ref, WorkerHandle, WorkerSpec
-from roll.core.distributed.devices import Inventory, Placement, detect, visible_devices
+from roll.core.distributed.devices import Inventory, Placement, detect
 from roll.core.distributed.machine import ProcessMemory
 from roll.core.errors import BackendLost, NodeLost, WorkerDied, boundary
 from roll.platform import ray_nodes, stacks
@@ -32,6 +32,7 @@ from roll.platform.process_setup import forwarded
 from roll.platform.ray_actor import RayActor
 from roll.platform.ray_instance import RayInstance
 from roll.platform.ray_says import death, say_less
+from roll.platform.visible_devices import only
 from roll.platform.watchdog import Watchdog
 
 T = TypeVar("T")
@@ -342,7 +343,7 @@ class RayBackend:
             if self._held is not None:
                 env["CUDA_VISIBLE_DEVICES"] = self._held.visible(placement.devices)
             else:
-                env["CUDA_VISIBLE_DEVICES"] = visible_devices(placement.local_devices, os.environ.get("CUDA_VISIBLE_DEVICES"))
+                env |= only(placement.local_devices)
             env["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # workers reserve none of Ray's GPUs, and Ray would hide all
         return env
 

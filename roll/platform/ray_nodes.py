@@ -13,7 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.distributed.devices import Inventory
+from roll.core.distributed.machine import given_threads
 from roll.core.errors import BackendLost, NodeLost, boundary
 from roll.platform.child import same_imports
 
@@ -107,7 +108,7 @@ def joined_inventory(count: int, per_node: int | None, within_s: float) -> Inven
     began, told = time.monotonic(), False
     while True:
         try:
-            return cluster_inventory(now_live(), count, per_node)
+            return replace(cluster_inventory(now_live(), count, per_node), threads=given_threads())
         except ConfigError as error:
             if time.monotonic() - began > within_s:
                 raise

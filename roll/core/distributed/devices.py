@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from roll.core.configs.problems import ConfigError, Problem
-from roll.core.distributed.machine import this_machine
+from roll.core.distributed.machine import given_threads, this_machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +18,8 @@ class Inventory:
     nodes: int
     per_node: int
     cpus_per_node: int
+    threads: int | None = None
+    """Of each worker, if the user sets them."""
 
     @property
     def count(self) -> int:
@@ -37,12 +38,12 @@ def detect(nodes: int = 1, per_node: int | None = None) -> Inventory:
 
     machine, usable, why = this_machine(), *_usable()
     if usable:
-        return Inventory("cuda", nodes, per_node or usable, machine.cpus)
+        return Inventory("cuda", nodes, per_node or usable, machine.cpus, given_threads())
     if machine.accelerators:
         message = f"can use none of the {len(machine.accelerators)} accelerators of this machine: {why}"
         fix = "install a torch for this driver (roll doctor), or set CUDA_VISIBLE_DEVICES= to run on CPUs"
         raise ConfigError([Problem("torch", torch.__version__, message, fix)])
-    return Inventory("cpu", nodes, per_node or max(2, machine.cpus), machine.cpus)
+    return Inventory("cpu", nodes, per_node or max(2, machine.cpus), machine.cpus, given_threads())
 
 
 def _usable() -> tuple[int, str]:
@@ -69,17 +70,6 @@ class Placement:
     threads: int
 
 
-def visible_devices(devices: Sequence[int], seen: str | None) -> str:
-    """Returns CUDA_VISIBLE_DEVICES for a process that may use these devices, as numbered by a process with `seen`."""
-    names = [name.strip() for name in seen.split(",")] if seen else None
-    return ",".join(names[device] if names else str(device) for device in devices)
-
-
-def torch_indices(devices: Sequence[str]) -> list[int]:
-    """The numbers of torch's devices: "cuda:2" is 2."""
-    return [int(device.partition(":")[2] or 0) for device in devices]
-
-
 def place(
     device_mapping: tuple[int, ...], inventory: Inventory, devices_per_worker: int = 1, at_once: int = 1
 ) -> list[Placement]:
@@ -92,7 +82,7 @@ def place(
         if len(nodes) > 1:
             raise ValueError(f"worker {rank} would span nodes {sorted(nodes)}: devices {list(devices)} must be on one node")
         local = tuple(index % inventory.per_node for index in devices)
-        threads = max(1, inventory.threads_per_device * len(devices) // at_once)
+        threads = inventory.threads or max(1, inventory.threads_per_device * len(devices) // at_once)
         placements.append(Placement(rank, len(groups), tuple(devices), nodes.pop(), local, threads))
     return placements
 

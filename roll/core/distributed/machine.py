@@ -33,8 +33,6 @@ class Machine:
 
 LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 """Files with a container's memory limit. A limit that is no number is none."""
-
-
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 """The container's share of the processors: microseconds of use and of the period, or "max"."""
 
@@ -46,6 +44,12 @@ def usable_cores() -> int:
         quota, period = map(int, QUOTA.read_text().split())
         return max(1, min(cores, round(quota / period)))
     return cores
+
+
+def given_threads() -> int | None:
+    """Returns the threads of a process that the user sets by OMP_NUM_THREADS; None if nothing or no number is there."""
+    given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(given) if given.isdecimal() and int(given) else None
 
 
 PROCESSORS = Path("/proc/cpuinfo")

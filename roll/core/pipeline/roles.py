@@ -168,7 +168,7 @@ def queues(kind: str, options: object) -> dict[str, str]:
 def borrows_cores(config: PPOConfig, inventory: Inventory) -> bool:
     """True if workers on CPUs use the cores of waiting ones. False if the user sets the number of threads of a process, or if
     results have to be reproducible: other numbers of threads change their rounding."""
-    return inventory.kind == "cpu" and not config.deterministic and "OMP_NUM_THREADS" not in os.environ
+    return inventory.kind == "cpu" and not config.deterministic and inventory.threads is None
 
 
 def infer_specs(

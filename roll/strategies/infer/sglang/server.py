@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
 import signal
 import time
@@ -14,12 +13,12 @@ from typing import Any
 
 import httpx
 
-from roll.core.distributed.devices import torch_indices, visible_devices
 from roll.core.errors import EngineError
 from roll.platform.child import end_process, start_process
 from roll.platform.interpreters import environment
 from roll.platform.ports import free_port
 from roll.platform.temp_folder import TempFolder, temporary_files_in
+from roll.platform.visible_devices import only
 from roll.strategies.infer.sglang.arguments import INSTALL, STARTUP_TIMEOUT_S, interpreter
 
 CPU_SHIMS = Path(__file__).parents[2] / "cpu_shims" / "sglang"
@@ -46,7 +45,7 @@ def server_environment(devices: Sequence[str], threads: int) -> dict[str, str]:
     # The places of `SPARE` are never computed, so a text may have as many tokens as the model takes.
     env = environment() | {"OMP_NUM_THREADS": str(threads), "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
     if devices[0] != "cpu":
-        env["CUDA_VISIBLE_DEVICES"] = visible_devices(torch_indices(devices), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        env |= only(devices)
     else:
         env |= {
             "SGLANG_USE_CPU_ENGINE": "1",

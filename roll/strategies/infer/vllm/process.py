@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from roll.core.configs.arguments import EngineArguments
-from roll.core.distributed.devices import torch_indices, visible_devices
 from roll.core.errors import EngineError
 from roll.platform.garbage import collection_paused
 from roll.platform.temp_folder import TempFolder, temporary_files_in
+from roll.platform.visible_devices import only
 from roll.strategies.cpu_shims.vllm import absent_torchvision
 from roll.strategies.infer.vllm.arguments import SEEING
 from roll.strategies.infer.vllm.own_metrics import OwnMetrics
@@ -80,7 +80,7 @@ def engine_environment(
         if arguments.get("enforce_eager"):
             env["TORCHDYNAMO_DISABLE"] = "1"  # a helper for log-probs is compiled all the same: 20 s at the first request
     else:
-        env["CUDA_VISIBLE_DEVICES"] = visible_devices(torch_indices(devices), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        env |= only(devices)
     if "VLLM_LOGGING_CONFIG_PATH" not in os.environ:
         env["VLLM_LOGGING_CONFIG_PATH"] = str(folder / "logging.json")
         Path(env["VLLM_LOGGING_CONFIG_PATH"]).write_text(json.dumps(_logging(env["VLLM_LOGGING_LEVEL"], folder)), "utf-8")
