@@ -1,32 +1,53 @@
-"""What a step costs more with `metrics_address`, scraped every second, and with durable turns: runs in pairs, with and without.
+"""What `metrics_address`, scraped every second, costs a step, and a durable turn a turn: runs in pairs, with and without.
 
-Processor time of a whole run is compared, start included: other work on the machine disturbs it less than the seconds; pairs
-take turns in their order. The model and its steps are tiny, so all shares are larger than those of a model that anybody trains.
+Processor time of a whole run is compared, start included: other work on the machine disturbs it less than the seconds; pairs take
+turns in their order. Neither cost knows the model, so a tiny one shows it best. `--model` says what it is beside the seconds of a
+step, or of a turn of one token, of a real model (`make smollm2`), as if nothing of it ran at the same time.
 
-    python benchmarks/operating_cost.py [--pairs 5] [--steps 60] [--only metrics]
+    python benchmarks/operating_cost.py [--pairs 5] [--steps 60] [--only metrics] [--model examples/smollm2/cache/model]
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import resource
 import tempfile
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
 
-from pipeline_run import ROOT, run_pipeline, save_results
+from pipeline_run import ROOT, Run, run_pipeline, save_results
 
 from roll.platform.ports import free_port
 
 CONFIGS = ROOT / "examples/config"
-AGENTS = ("start_agentic_pipeline.py", ("val_env_manager", "val_batch_size"))
+
+
+@dataclass(frozen=True)
+class Load:
+    config: Path
+    unit: str
+    script: str = "start_rlvr_pipeline.py"
+    no_validation: tuple[str, ...] = ("validation",)
+    real_config: Path | None = None
+    real_batch: tuple[str, ...] = ()
+
+
 RUNS = {
-    "metrics": (CONFIGS / "rlvr_config_async.yaml", ("start_rlvr_pipeline.py", ("validation",))),
-    "durable turns": (CONFIGS / "agent_val_frozen_lake_async.yaml", AGENTS),
+    "metrics": Load(CONFIGS / "rlvr_config_async.yaml", "step", real_config=ROOT / "examples/smollm2/full.yaml"),
+    "durable turns": Load(
+        CONFIGS / "agent_val_frozen_lake_async.yaml",
+        "turn",
+        "start_agentic_pipeline.py",
+        ("val_env_manager", "val_batch_size"),
+        real_batch=("rollout_batch_size=16", "train_env_manager.num_env_groups=2"),
+    ),
 }
+REAL_STEPS, REAL_WARM_UP = 6, 2
 
 
 def scraper(port: int) -> Callable[[int], None]:
@@ -37,19 +58,49 @@ def scraper(port: int) -> Callable[[int], None]:
     return look
 
 
-def measured(what: str, on: bool, folder: Path, steps: int) -> tuple[float, float]:
-    """Processor seconds of a run, and the median seconds of its steps."""
-    config, (script, without) = RUNS[what]
-    port = free_port()
+def units(load: Load, folder: Path, run: Run) -> int:
+    """Steps, or the turns of all episodes: each is a token here."""
+    if load.unit == "step":
+        return len(run.steps)
+    rows = map(json.loads, (folder / "run" / "groups.jsonl").read_text().splitlines())
+    return sum(row.get("tokens", 0) for row in rows)
+
+
+def measured(what: str, on: bool, folder: Path, steps: int) -> tuple[float, int]:
+    """Processor seconds of a run, and how many steps or turns it had."""
+    load, port = RUNS[what], free_port()
     switch = f"metrics_address=127.0.0.1:{port}" if on else "metrics_address=null"
     if what == "durable turns":
         switch = f"custom_envs.FrozenLake.durable_turns={str(on).lower()}"
     given, look = [f"max_steps={steps}", "save_steps=0", switch], scraper(port) if what == "metrics" and on else None
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    run = run_pipeline(config, given, folder, local=True, script=script, no_validation=without, look=look)
+    run = run_pipeline(load.config, given, folder, True, load.script, load.no_validation, look)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return spent, median(row["time/step_s"] for row in run.steps[5:])
+    return spent, units(load, folder, run)
+
+
+def real_seconds(what: str, model: Path, folder: Path) -> float:
+    """Seconds of a step or turn of the same with a real model."""
+    load = RUNS[what]
+    given = [f"max_steps={REAL_STEPS}", "save_steps=0", f"pretrain={model.resolve()}", *load.real_batch]
+    run = run_pipeline(load.real_config or load.config, given, folder, False, load.script, load.no_validation)
+    of_step = run.period_s(REAL_WARM_UP, REAL_STEPS) / (REAL_STEPS - REAL_WARM_UP)
+    return of_step * len(run.steps) / units(load, folder, run)
+
+
+def extra_of_pairs(what: str, pairs: int, steps: int) -> list[float]:
+    """Processor seconds that a step or turn has more, in each pair."""
+    extra, unit = [], RUNS[what].unit
+    for pair in range(pairs):
+        found = {}
+        for on in (False, True) if pair % 2 else (True, False):
+            with tempfile.TemporaryDirectory() as name:
+                found[on] = measured(what, on, Path(name), steps)
+        extra.append(found[True][0] / found[True][1] - found[False][0] / found[False][1])
+        share = found[True][0] / found[False][0] - 1
+        print(f"{what} {pair + 1}: {1e3 * extra[-1]:+.2f} ms a {unit}, {share:+.1%} of a run", flush=True)
+    return extra
 
 
 def main() -> None:
@@ -57,20 +108,20 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--only", choices=RUNS)
+    parser.add_argument("--model", type=Path)
     args = parser.parse_args()
-    results: dict[str, list[dict[str, float]]] = {}
+    results: dict[str, dict[str, object]] = {}
     for what in [args.only] if args.only else RUNS:
-        rows = results.setdefault(what, [])
-        for pair in range(args.pairs):
-            found = {}
-            for on in (False, True) if pair % 2 else (True, False):
-                with tempfile.TemporaryDirectory() as name:
-                    found[on] = measured(what, on, Path(name), args.steps)
-            rows.append({"processor": found[True][0] / found[False][0] - 1, "step": found[True][1] / found[False][1] - 1})
-            print(f"{what} {pair + 1}: processor {rows[-1]['processor']:+.1%}, step {rows[-1]['step']:+.1%}", flush=True)
-        shares = [row["processor"] for row in rows]
-        error = stdev(shares) / len(shares) ** 0.5 if len(shares) > 1 else float("nan")
-        print(f"{what}: processor {fmean(shares):+.1%} ± {error:.1%}, step {median(row['step'] for row in rows):+.1%} (median)")
+        extra = extra_of_pairs(what, args.pairs, args.steps)
+        mean, error = fmean(extra), stdev(extra) / len(extra) ** 0.5 if len(extra) > 1 else float("nan")
+        results[what] = {"extra_s": extra}
+        middle = f"median {1e3 * median(extra):+.2f}"
+        print(f"{what}: {1e3 * mean:+.2f} ± {1e3 * error:.2f} ms of processor time a {RUNS[what].unit} ({middle})", flush=True)
+        if args.model is not None:
+            with tempfile.TemporaryDirectory() as name:
+                whole = real_seconds(what, args.model, Path(name))
+            results[what]["of_s"] = whole
+            print(f"  of the {1e3 * whole:,.0f} ms with {args.model}: {mean / whole:+.2%} ± {error / whole:.2%}", flush=True)
     save_results("operating_cost", results)
 
 

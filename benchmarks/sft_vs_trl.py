@@ -3,9 +3,9 @@ float32.
 
 * gradients: of one step of SFT, DPO, IPO and of each divergence from a teacher (the rows take the place of the student's own
   texts), the distance of the two sides as a share of the gradient's length
-* speed: SFT, tokens a second on two threads; this project packs micro-batches by tokens; TRL packs rows by its default strategy
-  (bfd, made for FlashAttention: elsewhere a batch is one sequence that attends to itself), in chunks that cut rows (wrapped), or
-  pads them. The sides alternate, each run in a process of its own.
+* speed: SFT, tokens a second on two threads each (`OMP_NUM_THREADS`); this project packs micro-batches by tokens; TRL packs rows
+  by its default strategy (bfd, made for FlashAttention: elsewhere a batch is one sequence that attends to itself), in chunks that
+  cut rows (wrapped), or pads them. The sides alternate, each run in a process of its own.
 
     make bench-env
     python benchmarks/sft_vs_trl.py [--rounds 2] [--steps 20] [--hidden 256] [--layers 4] [--trl PYTHON]

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from roll.core.configs.arguments import CACHE_BYTES, StrategyArguments
+from roll.core.configs.backend_arguments import MegatronConfig
 from roll.core.configs.engines import ENGINES, engine_of
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Problem
 from roll.core.configs.sizes import BYTES, GIB
-from roll.core.distributed.machine import Machine
+from roll.core.distributed.machine import Machine, given_threads
 from roll.core.errors import PromptFileError
 from roll.plan.memory import Model, element_bytes
 from roll.plan.model_shape import shape_of
@@ -79,7 +80,7 @@ def check(config: PPOConfig, machine: Machine, device_memory: int | None = None)
     plan = make_plan(config, devices, models, accelerators, there)
     remarks += _devices_here(plan, machine, devices // config.num_nodes)
     remarks += _memory_here(plan, machine, there)
-    remarks += [] if accelerators else _precision_here(config, machine)
+    remarks += [] if accelerators else [*_precision_here(config, machine), *_cores_here(config, machine, used)]
     remarks += [line for key, chosen in engines(config) for line in engine_remarks(key, chosen, bool(machine.accelerators))]
     return Checked(plan, machine, tuple(fit.problems), tuple(remarks))
 
@@ -155,6 +156,18 @@ def _precision_here(config: PPOConfig, machine: Machine) -> Iterator[str]:
     slow = [f"{name}.model_args.dtype" for name, role in config.roles().items() if element_bytes(role, False) == BYTES["bf16"]]
     if slow and machine.bf16 == "":
         yield f"{' and '.join(slow)} = bf16: these processors have no instructions for it (AMX, AVX512-BF16): fp32 may be faster"
+
+
+def _cores_here(config: PPOConfig, machine: Machine, used: set[int]) -> Iterator[str]:
+    """Tells of roles on few of many slots that use no core beyond their own: of another's engine, Megatron, reproducible."""
+    slots = max(used, default=0) + 1
+    if config.num_gpus_per_node is not None or given_threads() is not None or slots >= machine.cpus:
+        return
+    for name, role in config.roles().items():
+        args = role.strategy_args
+        if role.devices and (config.deterministic or args.engine.package or isinstance(args.options, MegatronConfig)):
+            what = f"{name} ({args.strategy_name}) has {len(set(role.devices))} of {machine.cpus} cores, and uses no others"
+            yield f"{what}: num_gpus_per_node={slots} divides all cores among the slots that are named"
 
 
 def is_watched(config: PPOConfig) -> bool:

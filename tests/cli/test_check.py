@@ -349,6 +349,24 @@ def test_cpu_slots_share_the_memory_of_the_machine(tmp_path):
     assert any("2 CPU slots share 1 cores" in line for line in check(crowded, Machine(1, 16 * GIB, ())).remarks)
 
 
+def test_an_engine_that_borrows_no_cores_is_told_how_to_have_more(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    eight = Machine(cpus=8, memory=64 * GIB, accelerators=())
+
+    def told(*overrides: str) -> list[str]:
+        config = config_of("config", "rlvr_config_async", *overrides)
+        return [line for line in check(config, eight).remarks if "uses no others" in line]
+
+    vllm = "actor_infer.strategy_args.strategy_name=vllm"
+    assert told() == []
+    (line,) = told(vllm)
+    assert line.startswith("actor_infer (vllm) has 1 of 8 cores, and uses no others: num_gpus_per_node=2 divides all cores")
+    assert [line.split()[0] for line in told("deterministic=true")] == ["actor_train", "actor_infer"]
+    assert told(vllm, "num_gpus_per_node=2") == []
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert told(vllm) == []
+
+
 @pytest.mark.parametrize(("instructions", "told"), [("", True), ("AMX", False), (None, False)])
 def test_bfloat16_without_instructions_for_it_is_remarked_upon(instructions, told):
     config = config_of("config", "rlvr_config_async", "actor_train.model_args.dtype=bf16")
