@@ -26,7 +26,8 @@ def load_config(
     or of keywords alone: a `model`, `data`, a `reward` and any key (`max_steps=100`, `actor_train={...}`).
 
     model: a Hugging Face folder, or `owner/model` of the hub.
-    data, validation: rows with a prompt (or messages) and, if the reward reads it, a ground_truth: a list, a `datasets.Dataset`.
+    data, validation: rows with a prompt (or messages) and, if the reward reads it, a ground_truth: a list, or a table
+        of datasets, Arrow, Polars or pandas.
     reward: `def reward(sample)`, or several, whose sum with `reward_weights` is the reward; each is a metric, too.
     compat: the file is ROLL's and keeps ROLL's meaning.
 

@@ -8,7 +8,9 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import datasets
 import pandas
+import pyarrow
 import pytest
 
 import roll
@@ -120,11 +122,52 @@ def test_rewards_are_summed_with_their_weights_and_each_is_a_metric(embedded_tas
 
 
 def test_a_data_set_is_rows(embedded_task, tmp_path):
-    datasets = pytest.importorskip("datasets")
     summary = roll.train(
         model=embedded_task / "model", data=datasets.Dataset.from_list(rows()), reward=short, exp_name="set", **small(tmp_path)
     )
     assert summary["status"] == "finished"
+
+
+class Polars:
+    """Polars' frame as far as rows go: it yields its columns."""
+
+    columns = ("question", "answer", "tag")
+
+    def __iter__(self):
+        return iter([[row[name] for row in rows()] for name in self.columns])
+
+    def to_dicts(self):
+        return rows()
+
+    def to_dict(self):
+        return dict(zip(self.columns, self, strict=True))
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pandas.DataFrame(rows()),
+        pyarrow.Table.from_pylist(rows()),
+        pyarrow.RecordBatch.from_pylist(rows()),
+        datasets.Dataset.from_list(rows()).with_format("numpy"),
+        datasets.Dataset.from_list(rows()).to_iterable_dataset(),
+        Polars(),
+    ],
+    ids=lambda table: f"{type(table).__module__.partition('.')[0]}.{type(table).__name__}",
+)
+def test_a_table_of_any_kind_is_its_rows(table, embedded_task, tmp_path):
+    given = {"model": embedded_task / "model", "reward": exact, "output_dir": str(tmp_path)}
+    config = roll.load_config(data=table, **given)
+    found = [(row.prompt, row.ground_truth, row.extra) for row in read_rows(config.actor_train.data_args)]
+    assert found == [(row["question"], row["answer"], {"tag": row["tag"]}) for row in rows()]
+
+
+@pytest.mark.parametrize(
+    "texts", [pandas.Series(["1+1=", "1+2="]), pyarrow.chunked_array([["1+1="], ["1+2="]])], ids=["pandas", "arrow"]
+)
+def test_a_column_of_texts_is_prompts(texts, embedded_task, tmp_path):
+    config = roll.load_config(data=texts, model=embedded_task / "model", reward=short, output_dir=str(tmp_path))
+    assert [row.prompt for row in read_rows(config.actor_train.data_args)] == ["1+1=", "1+2="]
 
 
 def test_lengths_and_template_are_those_of_model_and_rows(embedded_task, tmp_path):
@@ -164,7 +207,11 @@ def test_conversations_in_a_column_prompt_are_rows_as_in_trl_and_verl(judge, emb
         ({"data": [{"text": "x"}]}, "has no column with a prompt: text"),
         ({"data": [{"prompt": object()}]}, "not JSON serializable"),
         ({"data": [["1+1=", "2"]]}, "does not yield rows"),
-        ({"data": pandas.DataFrame(rows())}, "does not yield rows"),
+        ({"data": 7}, "is no list of rows; fix: a list of texts or mappings, or a table"),
+        ({"data": datasets.DatasetDict(train=datasets.Dataset.from_list(rows()))}, "fix: one of its data sets, data['train']"),
+        ({"data": {"question": ["1+1="], "answer": ["2"]}}, "fix: [dict(zip(data, row)) for row in zip(*data.values())]"),
+        ({"data": [{"question": "1+1=", "answer": ["2", "two"]}]}, """'["2", "two"]': rewards for boxes"""),
+        ({"data": [{"question": "1+1=2?", "answer": True}]}, 'fix: the text that a right response has, such as "true" or "True"'),
         ({"reward": "exact"}, "is no function"),
         ({"reward": [exact, exact]}, "functions of the same name"),
         ({"reward": [exact, brief], "reward_weights": [1]}, "has 1 weights for 2 rewards"),

@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from roll.cli.own_names import objection
 from roll.cli.refused_here import refused_here, unwritable
 from roll.core.configs.agentic import AgenticConfig
-from roll.core.configs.dotted_path import is_importable
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Problem
 from roll.core.configs.sizes import TORCH_NAMES, compute_dtype
@@ -55,11 +55,8 @@ def _code(config: PPOConfig) -> Iterator[Problem]:
     if isinstance(config, AgenticConfig):
         named |= {f"custom_envs.{tag}.env_type": env.env_type for tag, env in config.custom_envs.items() if env.python is None}
     for key, path in named.items():
-        if isinstance(path, str) and "." in path and not path.startswith("roll.") and not is_importable(path, os.getcwd()):
-            module = path.replace(":", ".").rpartition(".")[0]
-            yield Problem(
-                key, path, f"there is no module {module} in {os.getcwd()}, in PYTHONPATH or among the installed packages"
-            )
+        if isinstance(path, str) and "." in path and not path.startswith("roll.") and (why := objection(path, os.getcwd())):
+            yield Problem(key, path, why)
 
 
 def _prompts(config: PPOConfig) -> Iterator[Problem]:

@@ -222,7 +222,7 @@ def of_file(path: Path) -> StartingRows:
     try:
         tags = sorted({row.tag for row in read_rows(data, only_tag="")} - {""})
     except PromptFileError as error:
-        raise _wrong(path, str(error), "mend the row") from None
+        raise _wrong(path, str(error), error.fix or "mend the row") from None
     random.Random(42).shuffle(rows)
     held_out = max(1, min(VALIDATION_ROWS, len(rows) // VALIDATION_SHARE))
     domain = "answers"

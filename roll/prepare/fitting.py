@@ -16,7 +16,7 @@ from roll.core.configs.arguments import DataArguments, Template, TrainDataArgume
 from roll.core.configs.problems import MISSING_VALUE, ConfigError, Note, Problem
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.worker import ActorTrainConfig, ValidationConfig
-from roll.core.errors import PromptFileError, boundary
+from roll.core.errors import Fixable, PromptFileError, boundary
 from roll.core.weights.folder_files import CONFIG, read_json, stored_tensors, weight_files
 from roll.prompts.hub import cached, fetch, is_hub_name, refusal, where_from
 from roll.prompts.prompt_file import PromptRow, read_rows
@@ -122,7 +122,8 @@ def lengths(
             read = list(read_rows(DataArguments(file_name=file.name, **dict(columns)), only_tag=""))  # type: ignore[arg-type]
             return measured(model, read, template)
         except ValueError as error:
-            raise ConfigError([Problem(key, "rows", str(error).replace(file.name, "row"), "mend the row")]) from None
+            fix = (error.fix if isinstance(error, Fixable) else "") or "mend the row"
+            raise ConfigError([Problem(key, "rows", str(error).replace(file.name, "row"), fix)]) from None
 
 
 def measured(model: OpenedModel, rows: Sequence[PromptRow], template: Template) -> FittedLengths:

@@ -25,6 +25,8 @@ Reward: TypeAlias = Callable[..., Any]
 Rows: TypeAlias = Iterable[Mapping[str, Any] | str]
 DOMAIN = "prompts"
 PROMPTS, SAMPLES = 32, 8
+TABLES: dict[str, tuple[str, ...]] = {"to_pylist": (), "to_dicts": (), "to_list": (), "to_dict": ("records",)}
+"""Methods that return the rows of a table, with their arguments: of Arrow, Polars, datasets and pandas."""
 _UNUSED = "(no column)"
 """Rows of a script are all of one domain, whatever a column `tag` of theirs says."""
 
@@ -110,22 +112,36 @@ def _judge(reward: Reward | Sequence[Reward], weights: Sequence[float] | None) -
     return weighted
 
 
-def _rows(key: str, data: Rows) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def _rows(key: str, data: object) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Returns rows with the names of their columns. Raises `ConfigError`."""
-    if isinstance(data, str | Path | Mapping) or not isinstance(data, Iterable):
-        raise ConfigError(
-            [Problem(key, data, "is no list of rows", "for a file write actor_train: {data_args: {file_name: ...}}")]
-        )
-    listed = list(data)
-    if hasattr(data, "columns") or not all(isinstance(row, str | Mapping) for row in listed):  # a table yields its columns
-        fix = 'texts or mappings; of a table of pandas data.to_dict("records"), of polars data.to_dicts()'
-        raise ConfigError([Problem(key, type(data).__name__, "does not yield rows", fix)])
+    if isinstance(data, str | Path | Mapping) or (listed := _listed(data)) is None:
+        shown = str(data) if isinstance(data, str | Path) else type(data).__name__
+        raise ConfigError([Problem(key, shown, "is no list of rows", _instead(data))])
+    if not all(isinstance(row, str | Mapping) for row in listed):
+        raise ConfigError([Problem(key, type(data).__name__, "does not yield rows", "texts or mappings")])
     rows = [{"prompt": row} if isinstance(row, str) else dict(row) for row in listed]
     if not rows:
         raise ConfigError([Problem(key, [], "has no rows", "at least one")])
     columns = usual_columns(rows[0], key, "rows")
     answer = columns.get("ground_truth", "ground_truth")
     return [row if answer.partition(".")[0] in row else row | {answer: ""} for row in rows], columns
+
+
+def _listed(data: object) -> list[Any] | None:
+    """Returns the rows of a table, by its own method, or all that anything else yields; None if it yields nothing."""
+    for name, arguments in TABLES.items():
+        if callable(method := getattr(data, name, None)):
+            return list(method(*arguments))
+    return list(data) if isinstance(data, Iterable) else None
+
+
+def _instead(data: object) -> str:
+    if isinstance(data, str | Path):
+        return "for a file write actor_train: {data_args: {file_name: ...}}"
+    if not isinstance(data, Mapping):
+        return "a list of texts or mappings, or a table of Arrow, Polars, pandas or datasets"
+    part = next((name for name, rows in data.items() if hasattr(rows, "column_names")), None)
+    return f"one of its data sets, data[{part!r}]" if part else "[dict(zip(data, row)) for row in zip(*data.values())]"
 
 
 def _written(folder: Path, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -25,6 +25,7 @@ from roll.prompts.image_folder import ImageFolder
 from roll.prompts.image_reader import ImageReader, StoredImage
 from roll.prompts.messages import read_messages, texts_of
 from roll.prompts.row_images import RowImages
+from roll.prompts.row_values import answer_as_text, kind, names, text_of
 from roll.prompts.stored_rows import Identities, digest
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ EVERY_S = 10.0
 """Time between two lines about a long reading."""
 A_ROW_A_LINE = "one object a line, as `jq -c '.[]' FILE` makes them of a list"
 _ITS_TAG = "say which column it is, e.g. data_args: {tag: source}, or data_args.default_tag for all rows"
+_ITS_ANSWER = "say which column it is, e.g. data_args: {ground_truth: answer}"
 MOST_LISTED = 5
 """Files that a pattern would mean."""
 LONGEST_PROMPT = 4 << 20
@@ -203,7 +205,7 @@ def _lines(path: Path) -> Iterator[dict[str, object] | None]:
                 raise PromptFileError(f"{where}: a list over several lines, not a JSON object", A_ROW_A_LINE)
             content = _json(line, where, "")
             if not isinstance(content, dict):
-                raise PromptFileError(f"{where}: a {_kind(content)}, not a JSON object", A_ROW_A_LINE)
+                raise PromptFileError(f"{where}: a {kind(content)}, not a JSON object", A_ROW_A_LINE)
             yield content
 
 
@@ -248,28 +250,26 @@ def _row(
     prompt = content.get(columns.prompt) if columns.prompt != columns.messages else None
     if prompt is not None and not isinstance(prompt, str):
         fix = f"data_args: {{messages: {columns.prompt}}}" if isinstance(prompt, list) else ""
-        raise PromptFileError(f"{where}: {columns.prompt} is a {_kind(prompt)}, not text", fix)
+        raise PromptFileError(f"{where}: {columns.prompt} is a {kind(prompt)}, not text", fix)
     messages = _messages(content.get(columns.messages), columns.messages, where, columns.continue_final_message, images)
     messages = images.of_prompt(prompt) if messages is None else messages
     if columns.system_prompt is not None:
         messages = _led_by(columns.system_prompt, messages, prompt)
     _check_length(prompt, messages, columns, where)
     if prompt is None and messages is None:
-        message = f"{where}: neither {columns.prompt!r} nor {columns.messages!r} is there; it has {_names(content)}"
+        message = f"{where}: neither {columns.prompt!r} nor {columns.messages!r} is there; it has {names(content)}"
         joined = len(content) == 1 and any(sign in name for name in content for sign in ";\t|")
         column = "say which column it is, e.g. data_args: {prompt: question}"
         raise PromptFileError(message, "commas between the columns of a .csv, tabs of a .tsv" if joined else column)
-    identity = _text(content, columns.id, where) if columns.id in content else default_id
+    identity = text_of(content, columns.id, where) if columns.id in content else default_id
     if wrong := complaint(identity):  # the file's name is not UTF-8
         raise PromptFileError(f"{where}: {columns.id} {identity!r} {wrong}")
     shown = images.stored()
     extra = {name: value for name, value in content.items() if name not in used} | images.named(shown)
     return PromptRow(
         id=identity,
-        tag=only_tag if only_tag is not None and columns.tag not in content else _text(content, columns.tag, where, _ITS_TAG),
-        ground_truth=_text(
-            content, columns.ground_truth, where, "say which column it is, e.g. data_args: {ground_truth: answer}"
-        ),
+        tag=only_tag if only_tag is not None and columns.tag not in content else text_of(content, columns.tag, where, _ITS_TAG),
+        ground_truth=text_of(content, columns.ground_truth, where, _ITS_ANSWER, answer_as_text),
         prompt=prompt,
         messages=messages,
         where=where,
@@ -283,18 +283,6 @@ def _check_length(prompt: str | None, messages: list[dict[str, Any]] | None, col
     for column, length in ((columns.prompt, len(prompt or "")), (columns.messages, sum(map(len, texts)))):
         if length > LONGEST_PROMPT:
             raise PromptFileError(f"{where}: {column} has {length:,} characters, more than {LONGEST_PROMPT:,}")
-
-
-def _text(content: dict[str, object], column: str, where: str, fix: str = "") -> str:
-    """A text or a number, as text."""
-    if column not in content:
-        raise PromptFileError(f"{where}: column {column!r} is missing; it has {_names(content)}", fix)
-    value = content[column]
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise PromptFileError(f"{where}: {column} is a {_kind(value)}, not text or a number")
-    if value != value:
-        raise PromptFileError(f"{where}: {column} is NaN: the row has none", "leave the row out, or give it one")
-    return str(value)
 
 
 def _messages(value: object, column: str, where: str, begun: bool, images: RowImages) -> list[dict[str, Any]] | None:
@@ -311,7 +299,7 @@ def as_list(value: object, column: str, where: str) -> list[Any] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not value:
-        raise PromptFileError(f"{where}: {column} is a {_kind(value)}, not a list of at least one message")
+        raise PromptFileError(f"{where}: {column} is a {kind(value)}, not a list of at least one message")
     return value
 
 
@@ -322,15 +310,6 @@ def _led_by(system: str, messages: list[dict[str, Any]] | None, prompt: str | No
     if messages is None or messages[0]["role"] == "system":
         return messages
     return [{"role": "system", "content": system}, *messages]
-
-
-def _kind(value: object) -> str:
-    names = {dict: "JSON object", list: "list", str: "text", bool: "boolean", int: "number", float: "number", type(None): "null"}
-    return names[type(value)] if value != [] else "list without elements"
-
-
-def _names(content: dict[str, object]) -> str:
-    return ", ".join(map(repr, content)) or "no columns"
 
 
 def announced(rows: Iterable[T], what: str, clock: Callable[[], float] = time.monotonic) -> Iterator[T]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from roll.core.configs.ppo import PPOConfig
 from roll.core.record.callbacks import Callback, MetricsRow, Summary
 from roll.core.record.run_progress import ENGINES, Places, RunProgress
-from roll.reports.verdict import STEP_S, WAIT_S, Curves, waiting, wasted
+from roll.reports.verdict import STEP_S, WAIT_S, Curves, slow_reward, waiting, wasted
 
 LEAST_STEPS = 10
 """Fewer steps say nothing: the first ones wait until engines have warmed up."""
@@ -28,6 +28,7 @@ LEAST_VERSIONS = 3
 """Fewer versions of the weights say nothing of the link. Behind one that takes minutes for each a run has few."""
 LEAST_GAIN = 0.05
 """Share of a step below which a gain is not worth advice."""
+FASTER = "a faster reward, or more of its judgements at once (its world_size, its max_concurrency), shortens the steps"
 MOST_SENDING = 0.5
 """Share of the time that weights may be on their way before nothing else is worth advice."""
 OLDEST = 8
@@ -132,16 +133,19 @@ def advise(seen: Halves) -> list[Advice]:
     return found
 
 
-def sentences(seen: Halves, waited: float | None = None, wasted: str | None = None) -> Iterator[str]:
+def sentences(seen: Halves, waited: float | None = None, wasted: str | None = None, slow: str | None = None) -> Iterator[str]:
     """Yields sentences for people: the bottleneck, and remedies. None for a run that is too short. `waited`: the share of the
-    time in its verdict. `wasted`: a clause about groups that were dropped."""
+    time in its verdict. `wasted`: a clause about groups that were dropped. `slow`: the rewards that groups wait for."""
     if seen.steps < LEAST_STEPS:
         return
     waited = seen.idle_s / seen.step_s if waited is None else waited
     if wasted is not None:
         yield f"{wasted}: tasks that are neither too hard nor too easy, or a larger group, would leave more of them to training"
-    slow = "actor_infer" if waited > LEAST_GAIN else "actor_train"
-    where = f"{slow} is the bottleneck: training waited for groups {waited:.0%} of the time"
+    if slow is not None:
+        yield f"training waited for groups {waited:.0%} of the time, and groups for {slow}: {FASTER}"
+        return
+    half = "actor_infer" if waited > LEAST_GAIN else "actor_train"
+    where = f"{half} is the bottleneck: training waited for groups {waited:.0%} of the time"
     if seen.ratio == 0 and seen.apart:
         stood = max(0.0, 1 - seen.rollout_s / seen.step_s)
         where = f"the halves wait for each other: training for groups {waited:.0%} of the time, rollouts for training {stood:.0%}"
@@ -242,8 +246,11 @@ class Adviser(Callback):
             turns = summary.get("device_turns") or {"count": 0, "mean_s": 0.0}
             turning = turns["count"] * turns["mean_s"] / max(progress.elapsed_s, 1e-9)
             seen = replace(self._halves(steady, progress.generating_s, progress.places), turning=turning)
-            summary["advice"] = [*sentences(seen, waiting(self._curves.curve), wasted(summary["groups"]))]
-            summary["advised"] = {one.key: one.value for one in advise(seen)}
+            waited, slow = waiting(self._curves.curve), None
+            if waited is not None and waited > LEAST_GAIN:
+                slow = slow_reward(self._curves.curve, self._curves.names)
+            summary["advice"] = [*sentences(seen, waited, wasted(summary["groups"]), slow)]
+            summary["advised"] = {one.key: one.value for one in advise(seen)} if slow is None else {}
 
     def _halves(self, steady: Sequence[tuple[float, float]], generating_s: float, places: Places) -> Halves:
         config, roles, steps = self._config, self._config.roles(), len(steady)

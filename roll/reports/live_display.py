@@ -65,6 +65,6 @@ class LiveDisplay(OfRows):
             loss=self._step.get(PAIR_LOSS, self._step.get(LOSS)) if REWARD not in self._step else None,
             cut=self._step.get(CUT),
             validation=self._validation,
-            verdict=verdict(self._curves.curve, "running", groups) if self._curves is not None else None,
+            verdict=verdict(self._curves.curve, "running", groups, self._curves.names) if self._curves is not None else None,
             staleness_now=self._step.get(STALENESS_MEAN),
         )

@@ -4,7 +4,7 @@ Causes of its end, or obstacles to all learning, come before its progress; the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite, sqrt
 from statistics import fmean, stdev
@@ -26,7 +26,8 @@ STEP_S, WAIT_S = "time/step_s", "time/wait_for_batch_s"
 LOSS = "val/loss"
 """Loss of rows that are evaluated as they stand: nothing is sampled."""
 NAMES = (REWARD, ACCURACY, SCORE, LOSS, ERRORS, ROLLOUTS, CUT, LEAST_VALID, WITHOUT_SIGNAL, STEP_S, WAIT_S)
-"""Metrics that the verdict reads."""
+IDLE, REWARDS = "idle_share/", "rewards."
+"""Metrics that the verdict reads, and those that begin so."""
 FEW_VALID = 0.05
 """Share of valid actions below which an agent has not understood its task."""
 PATIENCE = 3
@@ -35,6 +36,8 @@ RECENT = 5
 """Steps that show the present state."""
 FEWEST = 8
 """Fewest steps that show a trend."""
+LONGER = 0.2
+"""Share of the time by which a reward has to be at work longer than the engines."""
 MOST_CUT, MOST_WITHOUT_SIGNAL, MOST_WAITING, MOST_DROPPED = 0.5, 0.95, 0.8, 0.5
 FEW_GROUPS = 8
 """Groups dropped before the first step from which on they are mentioned."""
@@ -69,26 +72,31 @@ class Verdict(NamedTuple):
 
 
 class Curves(OfRows):
-    """The curves of `NAMES`, and the verdict on the run that follows from them."""
+    """The curves of the metrics that it reads, and the verdict on the run that follows from them."""
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        self._known: dict[str, tuple[list[int], list[float]]] = {name: ([], []) for name in NAMES}
+        self._known: dict[str, tuple[list[int], list[float]]] = {}
 
     def add(self, step: int, row: MetricsRow) -> None:
-        for name, (steps, values) in self._known.items():
+        for name in (*NAMES, *(name for name in row if name.startswith(IDLE))):
             if (value := row.get(name)) is not None and isfinite(value):
+                steps, values = self._known.setdefault(name, ([], []))
                 steps.append(step)
                 values.append(value)
 
     def curve(self, name: str) -> Curve:
-        return Curve(*self._known[name])
+        return Curve(*self._known.get(name, ([], [])))
+
+    @property
+    def names(self) -> list[str]:
+        return [*self._known]
 
     def on_summary(self, summary: Summary, progress: RunProgress) -> None:
         if "status" in summary:
-            found = verdict(self.curve, summary["status"], summary["groups"])
+            found = verdict(self.curve, summary["status"], summary["groups"], self.names)
             summary["verdict"] = with_best(found, summary)._asdict()
 
 
@@ -98,10 +106,15 @@ def with_best(found: Verdict, summary: Mapping[str, Any]) -> Verdict:
     return found._replace(text=f"{found.text}; {told}") if told else found
 
 
-def verdict(curve: Callable[[str], Curve], state: str = "running", groups: Mapping[str, Any] | None = None) -> Verdict:
-    """`curve`: of a metric, by name. `state`: as `roll.view.run.state_of` has it; its reason is told beside it. `groups`: counts
-    of admitted, trained and dropped ones, by reason, as in summary.json."""
-    course = _course(curve, groups or {})
+def verdict(
+    curve: Callable[[str], Curve],
+    state: str = "running",
+    groups: Mapping[str, Any] | None = None,
+    names: Collection[str] = (),
+) -> Verdict:
+    """`curve`: of a metric, by name; `names`: of all metrics. `state`: as `roll.view.run.state_of` has it; its reason is told
+    beside it. `groups`: counts of admitted, trained and dropped ones, by reason, as in summary.json."""
+    course = _course(curve, groups or {}, names)
     if state == "silent":
         return Verdict("idle", f"nothing has been written for a while; until then {course.line}")
     if state in STOPPED:
@@ -109,10 +122,10 @@ def verdict(curve: Callable[[str], Curve], state: str = "running", groups: Mappi
         return Verdict("stopped", state + so_far)
     if course.kind not in ("learning", "no gain", "worse"):
         return course
-    return Verdict(course.kind, "; ".join([course.text, *(text for _, text in _obstacles(curve, groups or {}))]))
+    return Verdict(course.kind, "; ".join([course.text, *(text for _, text in _obstacles(curve, groups or {}, names))]))
 
 
-def _course(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Verdict:
+def _course(curve: Callable[[str], Curve], groups: Mapping[str, Any], names: Collection[str]) -> Verdict:
     """Returns the verdict on learning, or the reason why nothing is learned."""
     if (unjudged := _unjudged(curve, groups)) is not None:
         return unjudged
@@ -122,7 +135,7 @@ def _course(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Verdict
     trend = _trend(curve)
     if trend is not None and trend.kind == "learning":
         return trend
-    first = next(_obstacles(curve, groups), None) if len(steps) >= PATIENCE else None
+    first = next(_obstacles(curve, groups, names), None) if len(steps) >= PATIENCE else None
     if first is not None:
         return Verdict(first[0], first[1] + (f"; {trend.text}" if trend is not None else ""))
     return trend or Verdict("too early", f"{counted(len(steps), 'step')} so far")
@@ -170,6 +183,30 @@ def waiting(curve: Callable[[str], Curve]) -> float | None:
     waited, trained = (curve(name).values[1:] for name in (WAIT_S, STEP_S))
     spent = sum(waited) + sum(trained)
     return sum(waited) / spent if spent else None
+
+
+def slow_reward(curve: Callable[[str], Curve], names: Collection[str]) -> str | None:
+    """Names the rewards that groups wait for, and how long they and the engines are at work, in all steps but the first. None
+    where no reward is at work longer than the engines: the difference is the least time in which groups are judged and none is
+    generated. `names`: of all metrics."""
+    waits = dict(zip(*curve(WAIT_S), strict=True))
+    spent = {step: seconds + waits.get(step, 0.0) for step, seconds in zip(*curve(STEP_S), strict=True)}
+    engines = _busy(curve(IDLE + "actor_infer"), spent)
+    if engines is None:
+        return None
+    busy = {name.removeprefix(IDLE): _busy(curve(name), spent) or 0.0 for name in names if name.startswith(IDLE + REWARDS)}
+    slow = sorted((name for name in busy if busy[name] >= engines + LONGER), key=lambda name: -busy[name])
+    if not slow:
+        return None
+    shares = " and ".join(f"{busy[name]:.0%}" for name in slow)
+    return f"{' and '.join(slow)} (at work {shares} of the time, actor_infer {engines:.0%})"
+
+
+def _busy(idle: Curve, spent: Mapping[int, float]) -> float | None:
+    """Returns the share of the time at which a role was at work."""
+    known = [(share, spent[step]) for step, share in zip(*idle, strict=True) if step in spent][1:]
+    seconds = sum(each for _, each in known)
+    return sum((1 - share) * each for share, each in known) / seconds if seconds else None
 
 
 def _trend(curve: Callable[[str], Curve]) -> Verdict | None:
@@ -228,7 +265,7 @@ OBSTACLES: tuple[tuple[Kind, Row], ...] = (
 """By the mean of the last steps, the gravest first."""
 
 
-def _obstacles(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Iterator[tuple[Kind, str]]:
+def _obstacles(curve: Callable[[str], Curve], groups: Mapping[str, Any], names: Collection[str]) -> Iterator[tuple[Kind, str]]:
     """Yields obstacles to learning in the last steps, and the losses of the run in all its steps."""
     latest = {name: curve(name).values[-RECENT:] for name in (CUT, LEAST_VALID, WITHOUT_SIGNAL, REWARD)}
     recent = {name: fmean(values) for name, values in latest.items() if len(values)}
@@ -237,4 +274,5 @@ def _obstacles(curve: Callable[[str], Curve], groups: Mapping[str, Any]) -> Iter
     if (lost := wasted(groups)) is not None:
         yield "no signal", lost
     if (waited := waiting(curve)) is not None and waited > MOST_WAITING:
-        yield "idle", f"training waits for groups {waited:.0%} of the time"
+        judged = slow_reward(curve, names)
+        yield "idle", f"training waits for groups {waited:.0%} of the time{f', and groups for {judged}' if judged else ''}"

@@ -124,7 +124,8 @@ class RunReader:
             return None
         counts = mapping(summary.get("groups"))
         dropped = {shown(name): whole(count) or 0 for name, count in mapping(counts.get("dropped")).items()}
-        found = verdict(self.metrics.curve, state, {"trained": whole(counts.get("trained")) or 0, "dropped": dropped})
+        groups = {"trained": whole(counts.get("trained")) or 0, "dropped": dropped}
+        found = verdict(self.metrics.curve, state, groups, self.metrics.names())
         return with_best(found, summary)
 
     def _validation(self) -> dict[str, object] | None:

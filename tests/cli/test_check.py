@@ -446,7 +446,7 @@ def test_an_evaluation_plans_its_rollouts_and_no_training(capsys):
 def test_what_a_run_would_not_find_here_is_remarked_upon(tmp_path, capsys, monkeypatch):
     """Nothing is imported, and the plan is shown all the same: it may be for another machine."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "mine.py").write_text("def reward(sample): ...\nraise SystemExit('imported')")
     (tmp_path / "rows").mkdir()
     rows, worker = "actor_train.data_args.file_name", "rewards.arithmetic.worker_cls"
 
@@ -463,6 +463,8 @@ def test_what_a_run_would_not_find_here_is_remarked_upon(tmp_path, capsys, monke
     found = told(f"{rows}=nowhere.jsonl", f"{worker}=mine.reward")
     assert f"{rows} = 'nowhere.jsonl': is not there" in found
     assert not any(line.startswith((worker, "output_dir")) for line in found)
+    (line,) = [line for line in told(f"{worker}=mine.rewards") if line.startswith(worker)]
+    assert line == f"{worker} = 'mine.rewards': {tmp_path / 'mine.py'} has no rewards; did you mean reward?"
     (tmp_path / "plain" / "inner").mkdir(parents=True)  # folders without __init__.py
     (tmp_path / "mine.py").rename(tmp_path / "plain" / "inner" / "mine.py")
     assert not any(line.startswith(worker) for line in told(f"{worker}=plain.inner.mine.reward"))

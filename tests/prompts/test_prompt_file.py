@@ -91,6 +91,21 @@ def test_a_broken_row_is_named(tmp_path: Path, row: Any, what: str) -> None:
         read([path])
 
 
+@pytest.mark.parametrize(
+    ("value", "fix"),
+    [
+        (True, 'the text that a right response has, such as "true" or "True"'),
+        (None, 'a text, "" where no reward reads it'),
+        (["4", "four"], """its JSON as a text, '["4", "four"]': rewards for boxes, tests and instructions read it so, """),
+        ({"inputs": ["1 " * 99]}, """its JSON as a text, '{"inputs": ["1 1 1 1 """),
+    ],
+)
+def test_a_ground_truth_that_is_no_text_is_refused_with_what_to_write(tmp_path: Path, value: object, fix: str) -> None:
+    with pytest.raises(PromptFileError, match="ground_truth is a ") as refused:
+        read([write(tmp_path / "p.jsonl", {**GOOD, "ground_truth": value})])
+    assert refused.value.fix.startswith(fix) and len(refused.value.fix) < 250
+
+
 def test_bytes_that_are_not_text(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_bytes(b'{"id": "\xff"}\n')

@@ -128,6 +128,13 @@ def test_the_wait_is_the_figure_of_the_verdict_and_dropped_groups_are_named_as_i
     assert "training waited for groups 83% of the time" in where
 
 
+def test_where_groups_wait_for_a_reward_it_is_named_and_nothing_of_the_halves_is_advised():
+    slow = "rewards.math (at work 95% of the time, actor_infer 10%)"
+    (line,) = sentences(virtual(1, 4.0, 1.0, 8), 0.9, slow=slow)
+    assert line.startswith(f"training waited for groups 90% of the time, and groups for {slow}: a faster reward")
+    assert "max_concurrency" in line and "async_generation_ratio" not in line
+
+
 def test_more_places_are_not_advised_to_engines_without_memory_for_them():
     seen = virtual(1, 1.0, 1.0, 4)
     assert advise(replace(seen, places=Places(4, ENGINES, 0))) == []

@@ -94,6 +94,33 @@ def test_the_wait_for_groups_is_one_figure_over_all_steps_but_the_first():
     assert waiting(course([0.1])) is None
 
 
+def judged(engines_idle, **rewards_idle):
+    """A run whose training waits; the first step, for which everything is slow, says another thing."""
+    curves = Curves()
+    for step in range(1, 9):
+        idle = {"idle_share/actor_infer": engines_idle, **{f"idle_share/rewards.{name}": x for name, x in rewards_idle.items()}}
+        row = (
+            HEALTHY | {"critic/score/mean": 0.2, "time/wait_for_batch_s": 60.0} | (idle if step > 1 else dict.fromkeys(idle, 0.5))
+        )
+        curves.add(step, row)
+    return verdict(curves.curve, names=curves.names).line
+
+
+@pytest.mark.parametrize(
+    ("engines_idle", "rewards_idle", "told"),
+    [
+        (0.9, {"math": 0.05}, ", and groups for rewards.math (at work 95% of the time, actor_infer 10%)"),
+        (0.9, {"code": 0.3, "math": 0.05, "sums": 0.95}, ", and groups for rewards.math and rewards.code (at work 95% and 70% "),
+        (0.1, {"math": 0.05}, None),  # the engines have as much to do
+        (0.0, {"math": 0.9}, None),
+    ],
+)
+def test_a_reward_that_groups_wait_for_is_named(engines_idle, rewards_idle, told):
+    line = judged(engines_idle, **rewards_idle)
+    assert line.startswith("idle: training waits for groups 95% of the time" + (told or ""))
+    assert ("groups for" in line) == (told is not None)
+
+
 def test_what_is_slow_or_cut_off_is_said_beside_what_was_learned():
     found = verdict(course(RISING, clip=0.6, wait_for_batch_s=60.0))
     assert found.kind == "learning" and found.level == "good"

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -19,6 +20,7 @@ from roll.simulate.calibration import calibrated, message_s
 from roll.simulate.costs import Costs, Spread, with_figures
 from roll.simulate.figures import TOKEN_BYTES, steady, step_rows
 from roll.simulate.run import Simulation, simulate, simulated
+from roll.view.run import RunReader
 
 TOKENS, BATCH, SAMPLES = 20, 4, 2
 COSTS = Costs(tokens_per_s=((1.0, 10.0), (8.0, 80.0)), response_tokens=Spread(TOKENS), reward_s=Spread(1.0), train_s=2.0)
@@ -56,6 +58,20 @@ def test_one_step_ahead_two_batches_are_under_way_or_training_is_what_takes_long
     training, _, _ = predicted(memory_folder / "b", replace(COSTS, train_s=6.0), ratio=1.0)
     assert training.step_s == pytest.approx(6.0, rel=0.01) and training.idle["actor_train"] == pytest.approx(0, abs=0.01)
     assert training.staleness == 1 and training.buffered > 0 and training.buffer_mb > 0
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("changed", "waits_for"), [({"reward_s": Spread(40.0)}, "rewards.sums"), ({"tokens_per_s": ((1.0, 0.5), (8.0, 4.0))}, None)]
+)
+def test_the_verdict_names_a_reward_that_groups_wait_for_and_no_other(memory_folder, ratio, changed, waits_for):
+    _, run_dir, _ = predicted(memory_folder, replace(COSTS, **changed), ratio=ratio)
+    told = RunReader(run_dir).status()["verdict"]["text"]
+    assert re.search(r"training waits for groups 9\d% of the time", told)
+    named = re.search(r", and groups for ([\w.]+) \(at work (\d+)% of the time, actor_infer (\d+)%\)", told)
+    assert (named and named[1]) == waits_for
+    if named:
+        assert int(named[2]) > 90 and int(named[3]) < 10
 
 
 @pytest.mark.parametrize("strategy", ["fsdp2_infer", "vllm"])

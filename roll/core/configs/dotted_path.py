@@ -54,7 +54,7 @@ def import_failure(path: str, error: BaseException) -> str:
         if not f"{module}.".startswith(f"{error.name}."):
             return f"{error}, which {module} imports"
         nearer = (packages[i:] for i in range(1, len(packages)))
-        there = next((".".join(rest) for rest in nearer if _found(rest, _own_folders())), "")
+        there = next((".".join(rest) for rest in nearer if module_spec(rest, _own_folders())), "")
         instead = f"; {there} is there: write {there}.{name}" if there else ""
         return f"{error}; looked for in {', '.join(_own_folders())} and among the installed packages{instead}"
     if isinstance(error, AttributeError) and error.obj is not None and error.obj is sys.modules.get(module):
@@ -74,25 +74,15 @@ def _hidden(name: str) -> str:
     return f"the module {name} is {whose}, which hides {next(filter(None, places))}: give the file another name"
 
 
-def is_importable(path: str, folder: str) -> bool:
-    """True if a module exists for the path, in `folder` or on Python's path, as far as is known without an import."""
-    packages = path.replace(":", ".").split(".")[:-1]
-    others = (finder for finder in sys.meta_path if finder is not PathFinder)  # of editable installs
-    return (
-        _found(packages, [folder])
-        or _found(packages, sys.path)
-        or any(finder.find_spec(packages[0], None) is not None for finder in others)
-    )
-
-
-def _found(packages: Sequence[str], folders: Sequence[str]) -> bool:
+def module_spec(packages: Sequence[str], folders: Sequence[str]) -> ModuleSpec | None:
+    """Finds a module in the folders without an import. `packages`: its dotted name in parts."""
     spec: ModuleSpec | None = None
     for i in range(len(packages)):
         spec = PathFinder.find_spec(packages[i], folders)  # a dotted name of a folder without __init__.py asks for its parent
         if spec is None or spec.submodule_search_locations is None:
-            return spec is not None and i == len(packages) - 1
+            return spec if i == len(packages) - 1 else None
         folders = [*spec.submodule_search_locations]
-    return spec is not None
+    return spec
 
 
 def _own_folders() -> list[str]:
