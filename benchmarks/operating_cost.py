@@ -1,10 +1,10 @@
 """What `metrics_address`, scraped every second, costs a step, and a durable turn a turn: runs in pairs, with and without.
 
 Processor time of a whole run is compared, start included: other work on the machine disturbs it less than the seconds; pairs take
-turns in their order. Neither cost knows the model, so a tiny one shows it best. `--model` says what it is beside the seconds of a
-step, or of a turn of one token, of a real model (`make smollm2`), as if nothing of it ran at the same time.
+turns in their order. Neither cost knows the model, so a tiny one shows it best. `--real` says what it is beside the seconds of a
+step, or of one of its samples of eight tokens at most, of SmolLM2-135M (`make smollm2`), as if they never ran at the same time.
 
-    python benchmarks/operating_cost.py [--pairs 5] [--steps 60] [--only metrics] [--model examples/smollm2/cache/model]
+    python benchmarks/operating_cost.py [--pairs 5] [--steps 60] [--only metrics] [--real]
 """
 
 from __future__ import annotations
@@ -33,21 +33,18 @@ class Load:
     unit: str
     script: str = "start_rlvr_pipeline.py"
     no_validation: tuple[str, ...] = ("validation",)
-    real_config: Path | None = None
-    real_batch: tuple[str, ...] = ()
 
 
 RUNS = {
-    "metrics": Load(CONFIGS / "rlvr_config_async.yaml", "step", real_config=ROOT / "examples/smollm2/full.yaml"),
+    "metrics": Load(CONFIGS / "rlvr_config_async.yaml", "step"),
     "durable turns": Load(
         CONFIGS / "agent_val_frozen_lake_async.yaml",
         "turn",
         "start_agentic_pipeline.py",
         ("val_env_manager", "val_batch_size"),
-        real_batch=("rollout_batch_size=16", "train_env_manager.num_env_groups=2"),
     ),
 }
-REAL_STEPS, REAL_WARM_UP = 6, 2
+REAL, REAL_STEPS, REAL_WARM_UP, REAL_SAMPLES = ROOT / "examples/smollm2/full.yaml", 8, 2, 64
 
 
 def scraper(port: int) -> Callable[[int], None]:
@@ -80,13 +77,12 @@ def measured(what: str, on: bool, folder: Path, steps: int) -> tuple[float, int]
     return spent, units(load, folder, run)
 
 
-def real_seconds(what: str, model: Path, folder: Path) -> float:
-    """Seconds of a step or turn of the same with a real model."""
-    load = RUNS[what]
-    given = [f"max_steps={REAL_STEPS}", "save_steps=0", f"pretrain={model.resolve()}", *load.real_batch]
-    run = run_pipeline(load.real_config or load.config, given, folder, False, load.script, load.no_validation)
+def real_seconds(unit: str) -> float:
+    """Seconds of a step or, for a turn, of one of its samples with a real model."""
+    with tempfile.TemporaryDirectory() as name:
+        run = run_pipeline(REAL, [f"max_steps={REAL_STEPS}", "save_steps=0"], Path(name), False)
     of_step = run.period_s(REAL_WARM_UP, REAL_STEPS) / (REAL_STEPS - REAL_WARM_UP)
-    return of_step * len(run.steps) / units(load, folder, run)
+    return of_step if unit == "step" else of_step / REAL_SAMPLES
 
 
 def extra_of_pairs(what: str, pairs: int, steps: int) -> list[float]:
@@ -108,7 +104,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--only", choices=RUNS)
-    parser.add_argument("--model", type=Path)
+    parser.add_argument("--real", action="store_true")
     args = parser.parse_args()
     results: dict[str, dict[str, object]] = {}
     for what in [args.only] if args.only else RUNS:
@@ -117,11 +113,10 @@ def main() -> None:
         results[what] = {"extra_s": extra}
         middle = f"median {1e3 * median(extra):+.2f}"
         print(f"{what}: {1e3 * mean:+.2f} ± {1e3 * error:.2f} ms of processor time a {RUNS[what].unit} ({middle})", flush=True)
-        if args.model is not None:
-            with tempfile.TemporaryDirectory() as name:
-                whole = real_seconds(what, args.model, Path(name))
+        if args.real:
+            whole = real_seconds(RUNS[what].unit)
             results[what]["of_s"] = whole
-            print(f"  of the {1e3 * whole:,.0f} ms with {args.model}: {mean / whole:+.2%} ± {error / whole:.2%}", flush=True)
+            print(f"  of the {1e3 * whole:,.0f} ms with SmolLM2: {mean / whole:+.2%} ± {error / whole:.2%}", flush=True)
     save_results("operating_cost", results)
 
 

@@ -164,9 +164,9 @@ def _cores_here(config: PPOConfig, machine: Machine, used: set[int]) -> Iterator
     if config.num_gpus_per_node is not None or given_threads() is not None or slots >= machine.cpus:
         return
     for name, role in config.roles().items():
-        args = role.strategy_args
-        if role.devices and (config.deterministic or args.engine.package or isinstance(args.options, MegatronConfig)):
-            what = f"{name} ({args.strategy_name}) has {len(set(role.devices))} of {machine.cpus} cores, and uses no others"
+        named, options = role.strategy_args.strategy_name, role.strategy_args.options
+        if role.devices and (config.deterministic or engine_of(named).package or isinstance(options, MegatronConfig)):
+            what = f"{name} ({named}) has {len(set(role.devices))} of {machine.cpus} cores, and uses no others"
             yield f"{what}: num_gpus_per_node={slots} divides all cores among the slots that are named"
 
 
