@@ -242,19 +242,37 @@ def norm_bytes(shape: ModelShape, element: int) -> int:
     return shape.hidden * (24 if element == FP32 else 16)
 
 
-def head(model: Model, layout: ModelLayout, micro: Microbatch, element: int, train: bool, accelerator: bool = False) -> Part:
+def head(
+    model: Model,
+    layout: ModelLayout,
+    micro: Microbatch,
+    element: int,
+    train: bool,
+    accelerator: bool = False,
+    fp32: bool = False,
+) -> Part:
     """Live tensors at the peak, while the head runs a part of the vocabulary at a time: the states that predict, and logits and
     probabilities of the part in float32, beside the logits in bf16. Training adds the states' gradient. Adapters of the head need
-    its logits whole. Compiled, the part needs half of it or less. Ulysses: of the device with most tokens of responses."""
+    its logits whole. Compiled, the part needs half of it or less. Ulysses: of the device with most tokens of responses. With
+    `fp32` no logits are in bf16; a CPU converts the part's weights instead."""
     shape, vocabulary = model.shape, model.shape.vocab // layout.tensor
     rounded, predicted = element if element < FP32 else 0, min(micro.predicted, -(-micro.tokens // layout.ulysses))
     if model.adapts_head:
         each, width = element + 3 * FP32 + (2 * FP32 if train else 0), vocabulary
     else:
-        each, width = 2 * FP32 + rounded, min(head_columns(predicted, accelerator), vocabulary)
+        each, width = 2 * FP32 + rounded * (not fp32), min(head_columns(predicted, accelerator), vocabulary)
     states = shape.hidden * ((2 * element + FP32 + rounded) if train else element)
     formula = f"{predicted:,} response tokens × ({width:,} of the vocabulary × {each} B + {states:,} B)"
-    return Part("head", predicted * (width * each + states), formula)
+    # The converted weights are gone when there are probabilities.
+    converted = FP32 * max(0, shape.hidden - predicted) * width if fp32 and rounded and not accelerator else 0
+    formula += f" + {converted:,} B of converted weights" if converted else ""
+    return Part("head", predicted * (width * each + states) + converted, formula)
+
+
+def engine_head(model: Model) -> Part:
+    """An engine's output layer in float32, beside that of its weights."""
+    vocabulary, hidden = model.shape.vocab, model.shape.hidden
+    return Part("float32 head", FP32 * vocabulary * hidden, f"{FP32} B × {vocabulary:,} × {hidden:,}")
 
 
 def head_columns(rows: int, accelerator: bool) -> int:

@@ -107,7 +107,7 @@ class RoleMemories:
             kept = "none" if model.frozen or model.adapters is not None else kept
             parts.append(memory.images(model.sees, micro.asked, element, kept))
         if isinstance(worker, ActorTrainConfig):
-            parts.append(memory.head(model, layout, micro, element, train=True, accelerator=self.accelerators))
+            parts.append(self._head(worker, model, layout, micro, element, train=True))
             if derived.recompute_old_logprobs and self.config.actor_log_prob is None:
                 passes.append(self._log_probs(role, worker, model, layout, element))
         resident = memory.trained_weights(model, layout, element)
@@ -134,9 +134,14 @@ class RoleMemories:
         share = -(-self.derived.samples_per_step * self.config.samples_per_rollout // role.data)
         budget, group = worker.max_tokens_per_microbatch_in_infer, prompt_sharing(self.config, worker)
         micro = memory.microbatch(budget, share, self.derived.sequence_length, self.derived.response_length, group)
-        parts = [memory.head(model, layout, micro, element, train=False, accelerator=self.accelerators)]
+        parts = [self._head(worker, model, layout, micro, element, train=False)]
         parts += [memory.images(model.sees, micro.asked, element, "none")] if model.sees else []
         return Pass("log-probs of a micro-batch", tuple(parts))
+
+    def _head(
+        self, worker: WorkerConfig, model: Model, layout: ModelLayout, micro: Microbatch, element: int, train: bool
+    ) -> Part:
+        return memory.head(model, layout, micro, element, train, self.accelerators, worker.model_args.head_dtype is not None)
 
     def _engine(self, role: RolePlan, worker: WorkerConfig, model: Model, element: int) -> RoleMemory:
         """vLLM and SGLang take a share of the device and fill the rest of it, after the weights, with KV cache. Asleep they keep
@@ -169,7 +174,8 @@ class RoleMemories:
         return [Part("borrowed weights", element * model.parameters, "copied from the trainer's buckets until they are loaded")]
 
     def _cache(self, worker: WorkerConfig, model: Model, element: int) -> Iterator[Part]:
-        """KV cache of hf_infer and, on an accelerator, its graphs; a model that sees, or a deterministic run, has none."""
+        """KV cache of hf_infer and, on an accelerator, its graphs; a model that sees, or a deterministic run, has none. On a CPU
+        perhaps its output layer in float32."""
         options, config = worker.strategy_args.options, self.config
         given = options if isinstance(options, HFInferConfig) else HFInferConfig()
         sizes = model, self.derived.requests_per_engine, self.derived.sequence_length, element
@@ -177,6 +183,8 @@ class RoleMemories:
         yield (memory.kv_blocks if blocks else memory.kv_cache)(*sizes, given.kv_cache_tokens)
         if self.accelerators and given.cuda_graphs and not config.deterministic and config.images_dir is None:
             yield memory.decode_graphs(*sizes, blocks)
+        if not self.accelerators and element < memory.FP32 and worker.model_args.head_dtype is not None:
+            yield memory.engine_head(model)
 
     def _prefill(self, model: Model, element: int) -> tuple[Pass, ...]:
         """The vision tower, in the largest prefill."""

@@ -13,7 +13,7 @@ from typing import Any
 ARCHITECTURES = ("qwen2", "qwen3", "llama", "mistral")
 _OF_FAMILIES = {"qwen2_5_vl": "qwen2", "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
 """The `model_type` of the language model inside a vision-language model -> that of the causal LM that it is."""
-_HEAD = "lm_head"
+HEAD = "lm_head"
 _SIZES = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
 
@@ -72,27 +72,30 @@ class ModelShape:
         }
 
     def adapter_parameters(self, target: str, rank: int) -> int:
-        """Returns the number of parameters of LoRA adapters A [rank, in] and B [out, rank] on the layers that `target` names, as
-        peft reads it: names separated by commas, a regular expression of whole paths, or `all-linear` (all but the output
-        projection)."""
+        """Returns the number of parameters of LoRA adapters A [rank, in] and B [out, rank] on the layers that `target` names."""
         return sum(rank * (inputs + outputs) for inputs, outputs in self._adapted(target).values())
 
     def adapts_head(self, target: str) -> bool:
-        return _HEAD in self._adapted(target)
+        return gets_adapters(target, HEAD)
 
     def _adapted(self, target: str) -> dict[str, tuple[int, int]]:
         paths = {f"model.layers.{i}.{name}": size for i in range(self.layers) for name, size in self.linear_layers.items()}
-        names = tuple(name.strip() for name in target.split(","))
-        if target == "all-linear":
-            return paths
-        paths[_HEAD] = (self.hidden, self.vocab)
-        if all(name.replace("_", "").isalnum() for name in names):
-            return {path: size for path, size in paths.items() if path.rpartition(".")[2] in names}
-        return {path: size for path, size in paths.items() if re.fullmatch(target, path)}
+        return {path: size for path, size in {**paths, HEAD: (self.hidden, self.vocab)}.items() if gets_adapters(target, path)}
 
     def kv_bytes(self, element: int) -> int:
         """A token's keys and values over all layers, with `element` bytes a number: 2·layers·kv·element."""
         return 2 * self.layers * self.kv_dim * element
+
+
+def gets_adapters(target: str, path: str) -> bool:
+    """Returns True if `target` names the linear layer, as peft reads it: names separated by commas, a regular expression of whole
+    paths, or `all-linear` (all but the output projection)."""
+    if target == "all-linear":
+        return path != HEAD
+    names = [name.strip() for name in target.split(",")]
+    if all(name.replace("_", "").isalnum() for name in names):
+        return path.rpartition(".")[2] in names
+    return re.fullmatch(target, path) is not None
 
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape:

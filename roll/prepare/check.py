@@ -19,6 +19,7 @@ from roll.plan.memory import Model, element_bytes
 from roll.plan.model_shape import shape_of
 from roll.plan.plan import Plan, make_plan, model_folders
 from roll.plan.rules.addresses import FREE, listening_at
+from roll.plan.rules.head_rules import head_notes
 from roll.plan.rules.validation import check_config
 from roll.plan.sharing import C, with_sharing
 from roll.plan.vision_shape import vision_of
@@ -81,6 +82,7 @@ def check(config: PPOConfig, machine: Machine, device_memory: int | None = None)
     remarks += _devices_here(plan, machine, devices // config.num_nodes)
     remarks += _memory_here(plan, machine, there)
     remarks += [] if accelerators else [*_precision_here(config, machine), *_cores_here(config, machine, used)]
+    remarks += map(str, head_notes(config, accelerators))
     remarks += [line for key, chosen in engines(config) for line in engine_remarks(key, chosen, bool(machine.accelerators))]
     return Checked(plan, machine, tuple(fit.problems), tuple(remarks))
 

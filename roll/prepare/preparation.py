@@ -14,6 +14,7 @@ from roll.core.algorithms.policy_loss import prepare_of, traits_of
 from roll.core.configs.backend_arguments import MegatronConfig
 from roll.core.configs.derived import Derived, derive
 from roll.core.configs.dotted_path import Code, import_object
+from roll.core.configs.engines import ENGINES
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import Collector, ConfigError, Problem
 from roll.core.configs.sizes import TORCH_NAMES, compute_dtype
@@ -36,6 +37,7 @@ from roll.core.weights.folder_files import CONFIG
 from roll.core.workers.infer_interface import sampling_params
 from roll.plan.contract import contract
 from roll.plan.rules.doubts import doubts
+from roll.plan.rules.head_rules import head_notes
 from roll.plan.rules.teacher_rules import engine_teachers
 from roll.plan.rules.validation import check_config
 from roll.prepare.beginning import beginning, standing
@@ -51,6 +53,7 @@ from roll.strategies.model_folder import open_classifier, open_model
 from roll.strategies.routers import check_replayable
 from roll.strategies.run_models import CLASSIFIER, Models, UsedModel, once, used_models
 from roll.strategies.train import ulysses
+from roll.strategies.train.head_output import check_plain_head
 from roll.strategies.train.megatron.supported import ParallelLayout, check_folder
 from roll.strategies.train.saved_adapters import check_adapters
 from roll.topologies import serving
@@ -80,7 +83,7 @@ class Preparation:
         self.run_dir = Path(self.derived.run_dir)
         self.collect = collect = Collector()
         self.remarks = divided
-        self.warnings = [str(doubt) for doubt in doubts(config)]
+        self.warnings = [str(doubt) for doubt in (*doubts(config), *head_notes(config, inventory.kind == "cuda"))]
         collect("output_dir", config.output_dir, partial(_check_writable, self.run_dir), "name a folder that can be written to")
         roles = config.configured_roles()
         classes = {f"{name}.worker_cls": role.worker_cls for name, role in roles.items() if role.worker_cls}
@@ -147,6 +150,8 @@ class Preparation:
             here = config.roles().get("actor_train", config.actor_infer)
             replayable = partial(check_replayable, Path(config.model_folder(here)))
             collect("actor_train.router_replay.mode", "R3", replayable, "a mixture of experts, or disable")
+        for key, folder in _with_fp32_heads(config):
+            collect(key, "fp32", partial(check_plain_head, folder), "remove it")
         for key, value, check in _run_by_others(config, device_kind):
             collect(key, value, check, "another model or strategy_name, or sizes that divide the model")
         if self.tokenizer is not None:
@@ -305,6 +310,14 @@ def _check_policy_loss(config: PPOConfig, derived: Derived) -> None:
         raise ValueError("it needs the log-probs of the step's first weights: write old_logprobs: recompute")
     if prepare_of(loss) is not None and config.train_on_arrival:
         raise ValueError("it looks at a whole batch before it is trained: write train_on_arrival: false")
+
+
+def _with_fp32_heads(config: PPOConfig) -> Iterator[tuple[str, Path]]:
+    """Yields key and folder of the models whose logits a training back end computes in float32."""
+    for name, role in config.roles().items():
+        folder = Path(config.model_folder(role))
+        if role.model_args.head_dtype and role.strategy_args.strategy_name not in ENGINES and (folder / CONFIG).is_file():
+            yield f"{name}.model_args.head_dtype", folder
 
 
 def _run_by_others(config: PPOConfig, device_kind: str) -> Iterator[tuple[str, object, Callable[[], None]]]:

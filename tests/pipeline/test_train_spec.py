@@ -139,3 +139,12 @@ def test_engines_on_accelerators_get_the_arguments_that_turns_and_updates_in_fli
     # SGLang would stamp the tokens of the step under way with the new version.
     assert arguments("sglang", "1", weight_update_mode="in_flight") == {"disable_overlap_schedule": True}
     assert arguments("sglang", "1", CPUS, weight_update_mode="in_flight") == arguments("sglang", "1") == {}
+
+
+@pytest.mark.parametrize("engine", ["hf_infer", "vllm", "sglang"])
+def test_engines_are_told_the_type_of_their_head(engine):
+    chosen = {"strategy_args": {"strategy_name": engine}, "device_mapping": "1"}
+    for given, told in (({}, None), ({"head_dtype": "fp32"}, "fp32")):
+        config = configure(actor_infer={**chosen, "model_args": given})
+        (spec,) = infer_specs(config, derive(config), "base", 0, GPUS, LocalBackend())
+        assert spec.kwargs["options"]["head_dtype"] == told

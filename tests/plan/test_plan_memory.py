@@ -149,9 +149,10 @@ def test_eager_attention_keeps_its_matrices():
     assert kept - without == pytest.approx(2 * rows * sequence * (more[0] - more[1]), rel=0.02)
 
 
+@pytest.mark.parametrize("fp32", [True, False])
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_head_is_what_is_alive_at_its_peak(dtype, train):
+def test_the_head_is_what_is_alive_at_its_peak(dtype, train, fp32):
     """Tolerance 3 %: numbers of a row. The weights' gradient stands in lines of its own."""
     shape = dataclasses.replace(shape_of(CONFIGS["qwen2"].to_dict()), vocab=20_000)
     micro = memory.Microbatch(2, 96, 64)
@@ -160,10 +161,10 @@ def test_the_head_is_what_is_alive_at_its_peak(dtype, train):
     targets = torch.randint(shape.vocab, (micro.predicted,))
     with Alive() as alive:
         chosen = states.index_select(0, torch.arange(micro.predicted))
-        values, _ = head_logprobs(chosen, weight, None, targets, torch.ones(micro.predicted), "detached")
+        values, _ = head_logprobs(chosen, weight, None, targets, torch.ones(micro.predicted), "detached", fp32=fp32)
         if train:
             torch.autograd.grad(values.sum(), chosen)
-    part = memory.head(memory.Model(shape, shape.parameters), memory.ModelLayout(), micro, dtype.itemsize, train)
+    part = memory.head(memory.Model(shape, shape.parameters), memory.ModelLayout(), micro, dtype.itemsize, train, fp32=fp32)
     assert alive.peak == pytest.approx(part.bytes, rel=0.03)
 
 

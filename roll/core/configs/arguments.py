@@ -14,16 +14,9 @@ from roll.core.configs.sizes import Dtype
 
 LRSchedulerType = Literal["constant", "linear", "cosine"]
 AttentionName = Literal["sdpa", "eager"]
+EngineName = Literal["hf_infer", "vllm", "sglang"]
 StrategyName = Literal[
-    "hf_infer",
-    "vllm",
-    "sglang",
-    "fsdp2_train",
-    "fsdp2_infer",
-    "deepspeed_train",
-    "deepspeed_infer",
-    "megatron_train",
-    "megatron_infer",
+    EngineName, "fsdp2_train", "fsdp2_infer", "deepspeed_train", "deepspeed_infer", "megatron_train", "megatron_infer"
 ]
 TRAINING_STRATEGIES = tuple(name for name in get_args(StrategyName) if name.endswith("_train"))
 FROZEN_STRATEGIES = tuple(name for name in get_args(StrategyName) if name not in (*ENGINES, *TRAINING_STRATEGIES))
@@ -35,6 +28,7 @@ class ModelArguments:
     model_name_or_path: str | None = option(None, "As `pretrain`, for this role; null means `pretrain`.", path="model")
     attn_implementation: AttentionName = option("sdpa", "Attention implementation of transformers.")
     dtype: Dtype = option("auto", "Compute type; auto means bf16 on an accelerator and fp32 on a CPU.")
+    head_dtype: Literal["fp32"] | None = option(None, "fp32: logits are float32, of weights in `dtype`; null: rounded to it.")
     disable_gradient_checkpointing: bool = option(
         True, "False recomputes activations in the backward pass: less memory, about a third more time."
     )

@@ -27,6 +27,8 @@ class EngineTraits:
     """It promises that a response is a function of weights, prompt and seed."""
     images: bool = False
     """It is shown images."""
+    head_argument: tuple[str, object] = ("", None)
+    """Its argument for `head_dtype: fp32`, as a dotted path, and the value."""
     routes_argument: str = ""
     """The argument that it needs to report the experts that computed a token."""
     adapters: Literal["none", "merged", "beside"] = "none"
@@ -71,6 +73,7 @@ ENGINES: dict[str, EngineTraits] = {
         hosted=True,
         copies_lent=True,
         images=True,
+        head_argument=("hf_overrides.head_dtype", "float32"),
         routes_argument="enable_return_routed_experts",
         adapters="beside",
         largest_rank=512,
@@ -85,6 +88,7 @@ ENGINES: dict[str, EngineTraits] = {
         teacher="roll.strategies.infer.sglang.teacher.SGLangTeacher",
         teaches_at_1=True,
         package="roll.strategies.infer.sglang.arguments",
+        head_argument=("enable_fp32_lm_head", True),
         routes_argument="enable_return_routed_experts",
         ends_by_folder=True,
         memory_share=0.84,  # on a device of 80 GB, about, for it follows from the device

@@ -245,6 +245,7 @@ def _engine_options(
     # Engines of one seed would draw the same numbers for the samples of a prompt that they share.
     seed = (config.seed + placement.rank) % 2**32
     options: dict[str, Any] = {"dtype": dtype, "threads": placement.threads, "seed": seed}
+    options |= {"head_dtype": model.head_dtype} if isinstance(model, ModelArguments) else {}
     if isinstance(chosen, EngineArguments):
         return options | {"devices": devices, "engine_args": chosen.given}
     return options | {

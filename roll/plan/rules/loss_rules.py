@@ -136,9 +136,11 @@ def _same_model(config: PPOConfig, role: ActorLogProbConfig) -> Iterator[Problem
     named, own = config.model_folder(config.actor_train), config.model_folder(role)
     if named and own != named:
         yield Problem(f"{key}.model_name_or_path", own, "is not the model that actor_train trains", named)
-    if role.model_args.dtype != trained.dtype:
-        message = f"actor_train computes in {trained.dtype}: ratios would measure the difference of the types"
-        yield Problem(f"{key}.dtype", role.model_args.dtype, message, trained.dtype)
+    for option in ("dtype", "head_dtype"):
+        given, wanted = getattr(role.model_args, option), getattr(trained, option) or "null"
+        if (given or "null") != wanted:
+            message = f"that of actor_train is {wanted}: ratios would measure the difference of the types"
+            yield Problem(f"{key}.{option}", given, message, wanted)
 
 
 def _own_devices(config: PPOConfig, role: ActorLogProbConfig) -> Iterator[Problem]:

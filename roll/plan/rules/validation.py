@@ -17,6 +17,7 @@ from roll.core.configs.problems import MISSING_VALUE, Problem
 from roll.core.configs.worker import TrainedConfig
 from roll.plan.rules.agentic_rules import agentic_problems
 from roll.plan.rules.best_rules import best_problems
+from roll.plan.rules.head_rules import head_problems
 from roll.plan.rules.image_rules import image_problems
 from roll.plan.rules.loss_rules import loss_problems
 from roll.plan.rules.metric_rules import alarm_problems
@@ -193,10 +194,14 @@ def _evaluation(config: PPOConfig) -> Iterator[Problem]:
         yield Problem("resume_from_checkpoint", config.resume_from_checkpoint, message, "false")
 
 
-_OF_ROWS = (_run, _deterministic, alarm_problems, best_problems, role_problems, _template_variables, image_problems)
+_OF_ROWS = (
+    *(_run, _deterministic, alarm_problems, best_problems),
+    *(role_problems, head_problems, _template_variables, image_problems),
+)
 _GENERATING = (
     *(_run, _deterministic, _lengths, _batch, _evaluation, alarm_problems, best_problems, operating_problems, schedule_problems),
-    *(loss_problems, teacher_problems, warm_start_problems, role_problems, _sampling, _template_variables, image_problems),
+    *(loss_problems, teacher_problems, warm_start_problems, role_problems, head_problems),
+    *(_sampling, _template_variables, image_problems),
 )
 RULES: dict[str, tuple[Callable[[Any], Iterable[Problem]], ...]] = {
     "rlvr": (*_GENERATING, rlvr_problems, pair_problems),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
+from roll.core.configs.engines import engine_of
 from roll.core.configs.problems import did_you_mean
 
 LOAD_FORMATS = ("safetensors", "dummy")
@@ -40,3 +42,11 @@ def check_argument(
         raise ValueError(f"is not an argument of {of}" + (f"; {advice}" if advice else ""))
     if name == "load_format" and value not in LOAD_FORMATS:
         raise ValueError(f"must be one of {', '.join(LOAD_FORMATS)}: model files are safetensors")
+
+
+def with_head(engine: str, given: Mapping[str, Any], head_dtype: str | None) -> dict[str, Any]:
+    """Adds the engine's argument for `head_dtype`; beside it in a larger argument the user's parts stay."""
+    (name, _, part), value = engine_of(engine).head_argument[0].partition("."), engine_of(engine).head_argument[1]
+    if head_dtype is None:
+        return dict(given)
+    return {**given, name: {**(given.get(name) or {}), part: value} if part else value}

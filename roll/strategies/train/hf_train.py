@@ -84,7 +84,8 @@ class HFTrainStrategy(ABC):
             recompute_activations(self._model)
         fast = spec.backend.compiles(self._device.type != "cpu")
         packed = packs(self._device, self._compute_dtype, self._model.config.get_text_config())
-        self._scorer = TokenScorer(self._model, fast, packed, opened(self._model, spec, masters), self._ranks.of_batch)
+        sight, fp32_head = opened(self._model, spec, masters), spec.model.head_dtype is not None
+        self._scorer = TokenScorer(self._model, fast, packed, sight, self._ranks.of_batch, fp32_head)
         if fast and self._layers_can_be_compiled:
             compile_layers(self._model.get_decoder())
         follow_cores(self._model, self._cores)

@@ -12,6 +12,9 @@ Parts are cut from the vocabulary, not from the rows. Either way a gradient is a
 [rows, H], by rows that of the weights, [V, H], which moves more bytes as long as there are fewer rows than entries. And the
 gradient of a part of the head is one product over all rows, rounded once.
 
+With `fp32` the logits of narrower weights are in float32, otherwise rounded to the weights' type. Either way the gradient of the
+logits is rounded to that type, once, before the products that make the gradients of states and weights.
+
 What is done to a part's logits is two functions, one forward and one backward. Compiled, each reads them and writes no more than
 its result.
 """
@@ -26,6 +29,7 @@ from torch import Tensor
 
 from roll.core.data.kept_tokens import KeptSets
 from roll.plan.memory import head_columns
+from roll.strategies.float32_head import product
 from roll.strategies.train.compiled import compiled
 
 EntropyMode = Literal["none", "detached", "differentiable"]
@@ -93,9 +97,10 @@ def head_logprobs(
     first_column: int = 0,
     group: dist.ProcessGroup | None = None,
     fast: bool = False,
+    fp32: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """log softmax(logits / T) of the targets, and the entropy of the same distributions in nats, with logits = hidden·weightᵀ +
-    bias, computed in the type of the weights; float32 or wider, equal on all ranks of the group.
+    bias, computed in the type of the weights or with `fp32`; float32 or wider, equal on all ranks of the group.
 
     Args:
         hidden: [R, H].
@@ -107,18 +112,17 @@ def head_logprobs(
         kept: of R tokens, in the whole vocabulary.
         first_column: index in the whole vocabulary of this rank's first one.
         group: the ranks that divide the vocabulary; all have the same hidden states, and get the same gradient of them.
-        fast: whether what is done to logits is compiled.
+        fast, fp32: whether what is done to logits is compiled; whether those of narrower weights are float32.
 
     Returns:
         (as targets, [R] or None).
     """
     count = weight.shape[0] if columns is None else columns
-    scale = wide_divisors(temperature, weight)
-    hidden = hidden.to(weight.dtype)
+    scale, hidden = wide_divisors(temperature, weight), hidden.to(weight.dtype)
     if kept is not None:
         kept = KeptSets(kept.counts, kept.ids - first_column)
     places = columned(targets) - first_column
-    logprobs, entropies = _Head.apply(hidden, weight, bias, places, scale, count, group, entropy, kept, fast)
+    logprobs, entropies = _Head.apply(hidden, weight, bias, places, scale, count, group, entropy, kept, fast, fp32)
     return logprobs.view(targets.shape), None if entropy == "none" else entropies
 
 
@@ -139,11 +143,12 @@ class _Head(torch.autograd.Function):
         entropy: EntropyMode,
         kept: KeptSets | None,
         fast: bool,
+        fp32: bool,
     ) -> tuple[Tensor, Tensor | None]:
         sums_of = compiled(_sums) if fast else _sums
         parts = head_parts(count, len(hidden), hidden.device)
         said = [
-            sums_of(part_logits(hidden, weight, bias, part, kept), scale, targets - part.start, entropy != "none")
+            sums_of(part_logits(hidden, weight, bias, part, kept, fp32), scale, targets - part.start, entropy != "none")
             for part in parts
         ]
         peaks, totals, moments, *chosen = torch.stack(said, 1)
@@ -156,7 +161,7 @@ class _Head(torch.autograd.Function):
         logprobs -= log_total[:, None]
         entropies = None if entropy == "none" else log_total - mean
         ctx.save_for_backward(hidden, weight, bias, targets, scale, peak, log_total, entropies)
-        ctx.parts, ctx.group, ctx.kept, ctx.fast = parts, group, kept, fast
+        ctx.parts, ctx.group, ctx.kept, ctx.fast, ctx.fp32 = parts, group, kept, fast, fp32
         ctx.set_materialize_grads(False)
         if entropies is not None and entropy == "detached":
             ctx.mark_non_differentiable(entropies)
@@ -174,7 +179,8 @@ class _Head(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias) if needed[2] else None
         for part in ctx.parts:
             grad = gradient_of(
-                part_logits(hidden, weight, bias, part, ctx.kept),
+                part_logits(hidden, weight, bias, part, ctx.kept, ctx.fp32),
+                weight.dtype,
                 scale,
                 targets - part.start,
                 peak,
@@ -196,7 +202,7 @@ class _Head(torch.autograd.Function):
             if ctx.group is not None:
                 dist.all_reduce(grad_hidden, group=ctx.group)
             grad_hidden = grad_hidden.to(hidden.dtype)
-        return grad_hidden, grad_weight, grad_bias, *(None,) * 7
+        return grad_hidden, grad_weight, grad_bias, *(None,) * 8
 
 
 def head_parts(count: int, rows: int, device: torch.device) -> list[slice]:
@@ -208,10 +214,16 @@ def _wide(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
 
 
-def part_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, part: slice, kept: KeptSets | None) -> Tensor:
-    """[R, part], in the weights' type; -inf outside the kept sets."""
+def part_logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, part: slice, kept: KeptSets | None, fp32: bool = False
+) -> Tensor:
+    """[R, part], in the weights' type or with `fp32`; -inf outside the kept sets."""
     columns = weight[part].t()
-    logits = hidden @ columns if bias is None else torch.addmm(bias[part], hidden, columns)
+    if fp32:
+        logits = product(hidden, columns)
+        logits = logits if bias is None else logits.add_(bias[part])
+    else:
+        logits = hidden @ columns if bias is None else torch.addmm(bias[part], hidden, columns)
     return logits if kept is None else logits.masked_fill_(kept.cut(part.start, part.stop), -torch.inf)
 
 
@@ -241,6 +253,7 @@ def _sums(logits: Tensor, scale: Tensor, places: Tensor, moment: bool) -> Tensor
 
 def _gradient(
     logits: Tensor,
+    dtype: torch.dtype,
     scale: Tensor,
     places: Tensor,
     peak: Tensor,
@@ -249,8 +262,7 @@ def _gradient(
     of_entropy: Tensor | None,
     entropies: Tensor | None,
 ) -> Tensor:
-    """[R, C] of the logits, in their type; they may be overwritten. `of_logprob` [R, n], `of_entropy` [R]: divided by T."""
-    dtype = logits.dtype
+    """[R, C] of the logits, in `dtype`; they may be overwritten. `of_logprob` [R, n], `of_entropy` [R]: divided by T."""
     log_p = _divided(logits, scale).sub_(peak[:, None]).sub_(log_total[:, None])
     grad, pull = log_p.exp(), of_logprob.sum(1, keepdim=True)
     if of_entropy is None or entropies is None:
@@ -260,7 +272,7 @@ def _gradient(
         factor = log_p.masked_fill_(grad == 0, 0.0).add_(entropies[:, None]).mul_(-of_entropy[:, None])
         grad = grad.mul_(factor.sub_(pull))
         del factor
-    del log_p
+    del log_p, logits
     if (
         torch.compiler.is_compiling() and places.shape[1] == 1
     ):  # comparisons go along with the rest; a scatter is a pass of its own

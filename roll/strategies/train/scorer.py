@@ -24,21 +24,13 @@ from roll.core.data.token_batch import Padded, TokenBatch
 from roll.strategies.model_folder import set_text_attention
 from roll.strategies.routers import Routers
 from roll.strategies.train.forest_attention import FOREST_SDPA, attends_by_forest, check_attended
+from roll.strategies.train.head_output import changed_after_the_head
 from roll.strategies.train.image_rows import IMAGES, looking, with_images
 from roll.strategies.train.layout import Layout, divided, forest_row, padded_rows
 from roll.strategies.train.logprobs import EntropyMode, columned, head_logprobs, row_logprobs
 from roll.strategies.train.top_tokens import head_top, row_top
 from roll.strategies.train.ulysses import check_model
 from roll.strategies.vision.sight import Sight
-
-AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling", "logits_soft_cap", "lm_head_multiplier")
-"""Keys of a model's config by which some families change their head's output."""
-
-
-def changed_after_the_head(model: PreTrainedModel) -> str | None:
-    """Returns the key in the model's config by which it changes its head's output."""
-    config = model.config.get_text_config()
-    return next((name for name in AFTER_THE_HEAD if getattr(config, name, None) not in (None, 1)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +49,8 @@ class HeadInputs:
 class ScoringHead:
     """A head that scores. Raises `ValueError` meanwhile if the model changes its output, and no key in its config tells it."""
 
-    def __init__(self, model: PreTrainedModel, head: nn.Linear, fast: bool) -> None:
-        self._head, self._model_type, self._fast = head, model.config.model_type, fast
+    def __init__(self, model: PreTrainedModel, head: nn.Linear, fast: bool, fp32: bool) -> None:
+        self._head, self._model_type, self._fast, self._fp32 = head, model.config.model_type, fast, fp32
         self._asked: HeadInputs | None = None
         self._said: Tensor | None = None
         self.top: tuple[Tensor, Tensor] | None = None
@@ -67,11 +59,11 @@ class ScoringHead:
         head.forward = self._forward  # type: ignore[assignment, method-assign]
 
     @classmethod
-    def of(cls, model: PreTrainedModel, fast: bool) -> ScoringHead | None:
+    def of(cls, model: PreTrainedModel, fast: bool, fp32: bool) -> ScoringHead | None:
         """Returns None where it would be wrong: logits are changed after the head, or it is more than a linear layer (LoRA)."""
         head = model.get_output_embeddings()
-        plain = type(head) is nn.Linear and changed_after_the_head(model) is None
-        return cls(model, head, fast) if plain else None
+        plain = type(head) is nn.Linear and changed_after_the_head(model.config) is None
+        return cls(model, head, fast, fp32) if plain else None
 
     def scores(self, asked: HeadInputs, call: Callable[[], Tensor]) -> tuple[Tensor, Tensor | None]:
         """Returns `row_logprobs` of the tokens asked for. `call`: runs the model, and returns its head's output."""
@@ -93,13 +85,12 @@ class ScoringHead:
         if asked is None:
             return nn.functional.linear(hidden, self._head.weight, self._head.bias)
         chosen = hidden.flatten(0, 1).index_select(0, asked.places)
-        head = self._head
-        values = head_logprobs(
-            chosen, head.weight, head.bias, asked.targets, asked.temperatures, asked.entropy, asked.kept, fast=self._fast
-        )
+        given = chosen, self._head.weight, self._head.bias
+        how = asked.entropy, asked.kept
+        values = head_logprobs(*given, asked.targets, asked.temperatures, *how, fast=self._fast, fp32=self._fp32)
         self._said = torch.cat([columned(value) for value in values if value is not None], 1)
         if asked.top:
-            self.top = head_top(chosen, head.weight, head.bias, asked.temperatures, asked.top, asked.kept)
+            self.top = head_top(*given, asked.temperatures, asked.top, asked.kept, self._fp32)
         return self._said
 
     def _check(self, said: Tensor) -> None:
@@ -122,10 +113,11 @@ class TokenScorer:
         packed: bool = False,
         sight: Sight | None = None,
         group: dist.ProcessGroup | None = None,
+        fp32: bool = False,
     ) -> None:
         """Before a back end divides the model, whose attention and head it may change. `fast`: whether the head is compiled.
         `packed`: whether a forest is attended in one call. `sight`: of a model that sees. `group`: the ranks that divide the
-        tokens of a micro-batch."""
+        tokens of a micro-batch. `fp32`: logits are float32. Raises `ValueError` where they cannot be."""
         self._model, self._packed, self._sight, self._group = model, packed, sight, group
         self._rows: int = model.get_input_embeddings().weight.shape[0]
         """Tokens that the model has, before its weights are divided."""
@@ -137,7 +129,11 @@ class TokenScorer:
         self._forest = attends_by_forest(model)
         if self._forest:
             set_text_attention(model, FOREST_SDPA)
-        self._head = ScoringHead.of(model, fast)
+        self._head = ScoringHead.of(model, fast, fp32)
+        if fp32 and self._head is None:
+            raise ValueError(
+                "head_dtype: fp32 needs logits that are a linear layer's alone, and this model has others: remove it"
+            )
         self._routers = Routers(model)
 
     def plan(self, batch: TokenBatch, budget: int) -> list[list[int]]:

@@ -29,14 +29,20 @@ def row_top(logits: Tensor, temperatures: Tensor, top: int, kept: KeptSets | Non
 
 @torch.no_grad()
 def head_top(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperatures: Tensor, top: int, kept: KeptSets | None = None
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    temperatures: Tensor,
+    top: int,
+    kept: KeptSets | None = None,
+    fp32: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`row_top` of logits = hidden·weightᵀ + bias, for hidden states [K, H]."""
+    """`row_top` of logits = hidden·weightᵀ + bias, for hidden states [K, H]. `fp32`: as `head_logprobs`."""
     hidden = hidden.to(weight.dtype)
     divisor = wide_divisors(temperatures, weight)[:, None]
     totals, best, ids = list[Tensor](), hidden.new_zeros(len(hidden), 0, dtype=divisor.dtype), None
     for part in head_parts(weight.shape[0], len(hidden), hidden.device):
-        z = part_logits(hidden, weight, bias, part, kept) / divisor
+        z = part_logits(hidden, weight, bias, part, kept, fp32) / divisor
         totals.append(z.logsumexp(1))
         found, places = z.topk(min(top, z.shape[1]), 1)
         best = torch.cat([best, found], 1)

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from roll.core.weights.folder_files import VALUE_HEAD, value_head
 from roll.strategies.model_folder import load_model
 from roll.strategies.train.checkpoint_files import write_model
-from roll.strategies.train.scorer import changed_after_the_head
+from roll.strategies.train.head_output import changed_after_the_head
 from roll.strategies.train.tensor_files import FilesOf
 
 
@@ -59,7 +59,7 @@ def load_value_model(
         ValueError: the model changes what its head says, or the folder's value head is of another width.
     """
     model = load_model(path, dtype, attn_implementation, without_head=bool(value_head(path)), state=state)
-    if (name := changed_after_the_head(model)) is not None:
+    if (name := changed_after_the_head(model.config)) is not None:
         raise ValueError(f"model '{path}' changes the output of its head ({name} in config.json), and cannot be a critic")
     head = ValueHead(model.get_output_embeddings().weight.shape[1])
     if (saved := saved_head(path, head.in_features)) is not None:

@@ -46,7 +46,8 @@ class SlotEngine:
 
     `capture`: makes graphs of decode steps, unless the engine is deterministic. `block`: the KV cache is in blocks of so many
     tokens where the model can read them, `cache_tokens` in all (None: room for every row at full length); requests wait for
-    blocks, and a row that finds none leaves and is computed again. Without blocks fewer requests run at once."""
+    blocks, and a row that finds none leaves and is computed again. Without blocks fewer requests run at once. `fp32_head`: logits
+    of narrower weights are float32."""
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class SlotEngine:
         capture: Capture | None = None,
         block: int = 0,
         cache_tokens: int | None = None,
+        fp32_head: bool = False,
     ) -> None:
         if max_running_requests < 1 or max_length < 2:
             raise ValueError(f"{max_running_requests=} must be at least 1 and {max_length=} at least 2")
@@ -70,7 +72,7 @@ class SlotEngine:
             warn_if_not_deterministic()
         capture = None if deterministic else capture
         self.shadow = ShadowWeights(model, adapters, in_place=capture is not None)
-        self._model = SlotModel(model, max_running_requests, max_length, sight, capture, block, cache_tokens)
+        self._model = SlotModel(model, max_running_requests, max_length, sight, capture, block, cache_tokens, fp32_head)
         self.slots, self.deterministic = self._model.slots, deterministic
         self._bounds = RequestBounds(self._model.vocab_size, max_length, tokenizer is not None, sight is not None)
         self._tokenizer, self._seeds = tokenizer, random.Random(seed)
@@ -82,10 +84,9 @@ class SlotEngine:
         self._queue: WaitingLine[str, Row] = WaitingLine()
         self._prefixes: dict[ContextKey, tuple[Row, Tensor]] = {}
         """Context -> a running row whose slot begins with it, and the logits that follow it, under the present weights."""
-        self._kept = KeptRows(self.slots)
+        self._kept, self._finished = KeptRows(self.slots), list[GenerateResult]()
         self._sampling: BatchSampling | None = None
         """Parameters of all running rows; None when the rows have changed."""
-        self._finished: list[GenerateResult] = []
         self._asleep = self._queue_held = False
         self._stats, self._busy, self._step_ended = EngineStats(version=version), BusyTime(), 0.0
 
@@ -142,6 +143,7 @@ class SlotEngine:
             raise ValueError(f"{len(self._rows) + len(self._interrupted)} requests are running: drain them first")
         began = self._step_ended if self._rows else time.perf_counter()
         self.shadow.flip(manifest)
+        self._model.weights_changed()
         self._begin_anew()
         if mode == "interrupt":
             for slot in range(len(self._rows)):

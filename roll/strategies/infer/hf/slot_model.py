@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from roll.core.data.routes import Routes
+from roll.strategies.float32_head import HALVES, Float32Head
 from roll.strategies.infer.hf.block_cache import BlockCache, BlockRows, block_attention
 from roll.strategies.infer.hf.decode_graphs import Capture, DecodeGraphs, Inputs
 from roll.strategies.infer.hf.slot_cache import SlotCache
@@ -78,20 +80,22 @@ class SlotModel:
         capture: Capture | None = None,
         block: int = 0,
         cache_tokens: int | None = None,
+        fp32_head: bool = False,
     ) -> None:
         """`sight`: of a model that sees. `capture`: makes graphs of the decode steps of all rows, unless the model sees; its
         weights then have to keep their places. `block`: the cache is in blocks of so many tokens, at most `cache_tokens` in all,
-        if the model's attention reads them right; 0: in rows. `ValueError` if the model's architecture is not of the supported
-        kind."""
+        if the model's attention reads them right; 0: in rows. `fp32_head`: logits are float32. `ValueError` if the model's
+        architecture is not of the supported kind."""
         self.model = model.eval().requires_grad_(False)
         config: Any = model.config.get_text_config()  # type: ignore[operator, union-attr]
         parameter = next(model.parameters())
-        self.device: torch.device = parameter.device
-        self.dtype: torch.dtype = parameter.dtype
+        self.device, self.dtype = parameter.device, parameter.dtype
         self.vocab_size: int = config.vocab_size
         self._trunk: Any = model.base_model
         self._head: Any = model.get_output_embeddings()  # type: ignore[operator]
         self._refuse_unsupported(config)
+        self._wide_head = Float32Head(self._head) if fp32_head and self.dtype in HALVES else None
+        self._logits: Callable[[Tensor], Tensor] = self._wide_head or self._head
         if config._attn_implementation == "sdpa":
             set_text_attention(self.model, SLOT_SDPA)
         graphs = capture is not None and sight is None
@@ -101,7 +105,6 @@ class SlotModel:
         self._seen: SlotSight | None = None
         layers: int = config.num_hidden_layers
         self.slots = slots if cache_tokens is None else max(1, min(slots, cache_tokens // max_length))
-        """Asked after each forward, once somebody wants to know their choice."""
         self.cache = SlotCache(self.slots + graphs, max_length, layers)
         if block and sight is None and config._attn_implementation == SLOT_SDPA:
             self._try(BlockCache(slots, max_length, layers, self.device, block, cache_tokens))
@@ -114,7 +117,7 @@ class SlotModel:
         """Takes this cache if a token step with it equals a forward without any; else logs the reason."""
         rows, self.cache = self.cache, blocks
         probe = torch.tensor([[0, 1, 1]], device=self.device)
-        expected = self._head(self._trunk(probe, use_cache=False).last_hidden_state[:, -1])
+        expected = self._logits(self._trunk(probe, use_cache=False).last_hidden_state[:, -1])
         try:
             blocks.own([(0, 0, 3)])
             self.forward_contexts(0, [(0, 1)])
@@ -164,7 +167,7 @@ class SlotModel:
         self.cache.begin_prefill(first, len(contexts), width)
         hidden = self._hidden_of(contexts, torch.arange(width, device=self.device).expand(len(contexts), width), None)
         last = torch.tensor(lengths, device=self.device) - 1
-        logits: Tensor = self._head(hidden[torch.arange(len(contexts), device=self.device), last])
+        logits: Tensor = self._logits(hidden[torch.arange(len(contexts), device=self.device), last])
         return logits
 
     def continue_contexts(self, first: int, contexts: list[tuple[int, ...]], starts: list[int]) -> Tensor:
@@ -178,7 +181,7 @@ class SlotModel:
         beyond = torch.arange(width, device=self.device) > positions[:, :, None]
         self.cache.begin_continuation(first, positions, width)
         hidden = self._hidden_of(contexts, positions, self._additive(beyond)[:, None])
-        logits: Tensor = self._head(hidden[torch.arange(len(contexts), device=self.device), last - 1])
+        logits: Tensor = self._logits(hidden[torch.arange(len(contexts), device=self.device), last - 1])
         return logits
 
     def forward_tokens(self, first: int, tokens: list[int], positions: list[int]) -> Tensor:
@@ -188,19 +191,25 @@ class SlotModel:
             self.cache.reserve(width)
             hidden = self._graphs(tokens, positions, self.cache.reads(width), self.cache.capacity)
             if hidden is not None:
-                return self._head(hidden)  # type: ignore[no-any-return]
+                return self._logits(hidden)
         ids, at = torch.tensor([tokens, positions], device=self.device)
         mask = None
         if min(positions) + 1 < width:
             mask = self._additive(torch.arange(width, device=self.device) > at[:, None])[:, None, None]
         self.cache.begin_continuation(first, at[:, None], width)
         places = at[:, None] if self._seen is None else self._seen.next(first, at)
-        logits: Tensor = self._head(self._hidden(ids[:, None], places, mask)[:, 0])
+        logits: Tensor = self._logits(self._hidden(ids[:, None], places, mask)[:, 0])
         return logits
 
+    def weights_changed(self) -> None:
+        if self._wide_head is not None:
+            self._wide_head.renew()
+
     def free(self) -> None:
-        """Gives the cache's memory back, and that of graphs."""
+        """Gives the cache's memory back, that of graphs, and that of the head's copy."""
         self.cache.free()
+        if self._wide_head is not None:
+            self._wide_head.free()
         if self._graphs is not None:
             self._graphs.clear()
 

@@ -29,6 +29,7 @@ from roll.core.weights.bucket import Bucket, WeightManifest
 from roll.core.workers.infer_interface import EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.core.workers.response_text import Tokenizer
 from roll.platform.cores import Cores, one_thread
+from roll.strategies.float32_head import HALVES
 from roll.strategies.infer.hf.decode_graphs import CudaCapture
 from roll.strategies.infer.hf.slot_engine import SlotEngine
 from roll.strategies.model_folder import load_model, load_tokenizer
@@ -36,8 +37,6 @@ from roll.strategies.vision.sight import Sight
 from roll.transports.lending import LentBucket, take
 
 T = TypeVar("T")
-HALVES = (torch.bfloat16, torch.float16)
-"""The types that the kernel which attends over blocks takes."""
 
 
 class HFInferStrategy:
@@ -46,7 +45,7 @@ class HFInferStrategy:
     `max_length` bounds prompt + response tokens of a request. `deterministic`: see `SlotEngine`. `version`: the policy version of
     the folder's weights. `adapters`: weight updates are adapters, merged here with their base. `images`: the folder of the run's.
     `graphs`: on a GPU decode steps are CUDA graphs. `cache_tokens`: the most that the KV cache may hold; in blocks on a GPU, in
-    rows of full length elsewhere."""
+    rows of full length elsewhere. `head_dtype`: fp32, or None for that of the layers."""
 
     def __init__(
         self,
@@ -66,10 +65,12 @@ class HFInferStrategy:
         images: str | None = None,
         graphs: bool = True,
         cache_tokens: int | None = None,
+        head_dtype: str | None = None,
     ) -> None:
         """Loads a Hugging Face folder (safetensors only) and starts the engine. `threads`: torch CPU threads of the engine; torch
         keeps this number per thread but also takes it as the default of threads that have not used torch yet. `borrows_cores`: it
         may have more while other workers wait. `seed` serves the requests that bring none."""
+        given: dict[str, Any] = {"seed": seed, "deterministic": deterministic, "version": version, "adapters": adapters}
 
         def engine() -> SlotEngine:
             model: Any = load_model(Path(model_path), getattr(torch, dtype), attn_implementation).to(device)
@@ -78,12 +79,10 @@ class HFInferStrategy:
                 load_tokenizer(Path(model_path)),
                 max_running_requests=max_running_requests,
                 max_length=max_length,
-                seed=seed,
-                deterministic=deterministic,
-                version=version,
-                adapters=adapters,
+                **given,
                 sight=Sight.of(model, Path(model_path), images),
                 cache_tokens=cache_tokens,
+                fp32_head=head_dtype is not None,
                 **(on_gpu(model, graphs) if model.device.type == "cuda" else {}),
             )
 
@@ -255,5 +254,5 @@ class HFInferStrategy:
 
 def on_gpu(model: Any, graphs: bool) -> dict[str, Any]:
     """The work of a `SlotEngine` there, and nowhere else."""
-    block = KV_BLOCK if model.dtype in HALVES else 0
+    block = KV_BLOCK if model.dtype in HALVES else 0  # the types that the kernel which attends over blocks takes
     return {"capture": CudaCapture(model.device) if graphs else None, "block": block}

@@ -14,7 +14,7 @@ from typing import Any
 from roll.core.configs.problems import Problem
 from roll.platform.interpreters import inspect_interpreter, usual
 from roll.strategies.infer import engine_argument
-from roll.strategies.infer.engine_argument import EXACT_LOGPROBS
+from roll.strategies.infer.engine_argument import EXACT_LOGPROBS, with_head
 
 SERIES = "0.5.23"
 """The update sessions and pause modes change between releases; this is the one that the tests run against."""
@@ -135,9 +135,10 @@ def server_arguments(
     max_running_requests: int,
     version: int = 0,
     most_kept: int | None = None,
+    head_dtype: str | None = None,
 ) -> dict[str, object]:
     """All arguments of a server: the user's laid over our defaults, and the arguments that only this project sets. `most_kept`:
-    tokens of a kept set."""
+    tokens of a kept set. `head_dtype`: of the output layer, if not the layers'."""
     kind = devices[0].partition(":")[0]
     defaults: dict[str, object] = {"load_format": "safetensors"}
     if kind == "cpu":
@@ -145,7 +146,7 @@ def server_arguments(
         defaults |= {"attention_backend": "torch_native", "max_total_tokens": max_running_requests * (max_length + SPARE)}
     return {
         **defaults,
-        **{name: value for name, value in given.items() if name not in STRATEGY_KEYS},
+        **{name: value for name, value in with_head("sglang", given, head_dtype).items() if name not in STRATEGY_KEYS},
         "model_path": model_path,
         "device": kind,
         "base_gpu_id": None if kind == "cpu" else 0,  # the server sees its own devices only

@@ -40,7 +40,7 @@ class SGLangInferStrategy:
 
     `max_length` bounds prompt + response tokens of a request. `devices`: torch devices as this process counts them, one for each
     rank of `tensor_parallel_size`. `version`: the policy version of the folder's weights. `engine_args`: `python`, the
-    interpreter that has SGLang, and further fields of SGLang's `ServerArgs`.
+    interpreter that has SGLang, and further fields of SGLang's `ServerArgs`. `head_dtype`: fp32, or None for `dtype`.
 
     With `enable_return_routed_experts` it reports experts. `interrupt` then ends what runs, with reason `abort`: a request that
     was prefilled again would have the experts of that prefill for what older weights sampled.
@@ -63,6 +63,7 @@ class SGLangInferStrategy:
         seed: int = 0,
         version: int = 0,
         engine_args: Mapping[str, Any] | None = None,
+        head_dtype: str | None = None,
     ) -> None:
         model: Any = AutoConfig.from_pretrained(model_path).get_text_config()
         given = dict(engine_args or {})
@@ -76,6 +77,7 @@ class SGLangInferStrategy:
             max_running_requests=max_running_requests,
             version=version,
             most_kept=model.vocab_size,
+            head_dtype=head_dtype,
         )
         self._heeds_seeds = bool(given.get("enable_deterministic_inference"))
         self._model_path = Path(model_path)

@@ -19,7 +19,7 @@ from roll.core.configs.sizes import BYTES, TORCH_NAMES
 from roll.plan.memory import cpu_cache_tokens
 from roll.platform.interpreters import inspect_interpreter
 from roll.strategies.infer import engine_argument
-from roll.strategies.infer.engine_argument import EXACT_LOGPROBS
+from roll.strategies.infer.engine_argument import EXACT_LOGPROBS, with_head
 from roll.strategies.infer.vllm.drafts import check_drafts
 from roll.strategies.infer.vllm.quantised import check_quantised, check_quantization, quantization_of
 
@@ -182,15 +182,16 @@ def engine_arguments(
     cpu: bool,
     model: Any,
     lora_rank: int | None = None,
+    head_dtype: str | None = None,
 ) -> dict[str, Any]:
     """All arguments of an engine: the user's laid over our defaults, and the arguments that only this project sets. `model`: its
-    transformers (text) configuration. `lora_rank`: of the adapters that weight updates are, if they are.
+    transformers (text) configuration. `lora_rank`: of the adapters that weight updates are. `head_dtype`: of the output layer.
 
     `ValueError` if vLLM is missing, for an argument that is not the user's, and for a model that vLLM cannot run on a CPU."""
     require_installed()
     _refuse_others(given)
     check_quantised(given, model, dtype, "cpu" if cpu else "cuda")
-    given = _recording({**given, **(for_a_cpu(given) if cpu else {})})
+    given = with_head("vllm", _recording({**given, **(for_a_cpu(given) if cpu else {})}), head_dtype)
     defaults: dict[str, object] = {"enable_prefix_caching": True, "use_tqdm_on_load": False, "load_format": "safetensors"}
     if cpu:
         defaults |= _cpu_defaults(

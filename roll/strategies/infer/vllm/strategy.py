@@ -56,8 +56,8 @@ class VLLMInferStrategy:
     prompt + response tokens of a request. `devices`: torch devices as this process counts them, one for each of the engine's
     ranks; on CPUs ("cpu",). `threads`: CPU threads of the engine. `seed` serves the requests that bring none. `version`: the
     policy version of the folder's weights. `engine_args`: further arguments of vLLM's `AsyncEngineArgs`. `adapters`: weight
-    updates are adapters, which the engine serves over their base. `images`: the folder of the run's. `ValueError` if vLLM is
-    missing, of an unknown version, or refuses an argument."""
+    updates are adapters, which the engine serves over their base. `images`: the folder of the run's. `head_dtype`: fp32, or None
+    for `dtype`. `ValueError` if vLLM is missing, of an unknown version, or refuses an argument."""
 
     _adopting: asyncio.Task[None] | None = None
     _asleep = False
@@ -82,19 +82,19 @@ class VLLMInferStrategy:
         engine_args: Mapping[str, Any] | None = None,
         adapters: AdapterSource | None = None,
         images: str | None = None,
+        head_dtype: str | None = None,
     ) -> None:
         config: Any = AutoConfig.from_pretrained(model_path)
         model, on_cpu = config.get_text_config(), set(devices) == {"cpu"}
+        numbers: dict[str, Any] = {"dtype": dtype, "head_dtype": head_dtype, "seed": seed, "max_length": max_length}
         arguments = engine_arguments(
             adapters.base if adapters else model_path,
             engine_args or {},
             model=model,
-            dtype=dtype,
-            seed=seed,
-            max_length=max_length,
             max_running_requests=max_running_requests,
             cpu=on_cpu,
             lora_rank=adapters.rank if adapters else None,
+            **numbers,
         ) | (SEEING if images is not None else {})
         self._images, self._tokenizer = EngineImages(Path(model_path), images), AutoTokenizer.from_pretrained(model_path)
         self._queue = RequestQueue(RequestBounds(model.vocab_size, max_length, sees=images is not None), max_running_requests)
@@ -113,8 +113,7 @@ class VLLMInferStrategy:
         await self._ready()
         if request.sampling.with_routes and self._routed is None:
             raise ValueError(f"the engine records no experts: engine_args need {ROUTES}")
-        limit = self._queue.bounds.tokens_left(request)
-        if limit < 1:  # the request was aborted with its last token
+        if (limit := self._queue.bounds.tokens_left(request)) < 1:  # the request was aborted with its last token
             return GenerateResult.without_tokens(request, "length")
         try:
             async with self._queue.enter(request):
@@ -225,9 +224,8 @@ class VLLMInferStrategy:
             self._folder.remove()
 
     async def _respond(self, call: _Call) -> GenerateResult:
-        name = call.request.request_id
+        name, preemptions = call.request.request_id, self._figures.preemptions
         self._calls[name] = call
-        preemptions = self._figures.preemptions
         try:
             prompt = await self._images.prompt(call.request)
             async with self._submitting:  # the version cannot change meanwhile

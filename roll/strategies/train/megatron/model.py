@@ -78,6 +78,8 @@ class ModelStage(GPTModel):  # type: ignore[misc]
 
     fast = False
     """True if the head's work on logits is compiled."""
+    fp32_head = False
+    """True if logits are float32."""
 
     def __init__(self, config: TransformerConfig, hf_config: Any, layers: TransformerBlockSubmodules, tied: bool) -> None:
         super().__init__(
@@ -138,6 +140,7 @@ class PolicyModel(ModelStage):
             first_column=self._first_column,
             group=parallel_state.get_tensor_model_parallel_group(),
             fast=self.fast,
+            fp32=self.fp32_head,
         )
         return torch.stack([value for value in values if value is not None], 1)
 

@@ -76,6 +76,7 @@ class MegatronStrategy:
         self._parallel = ModelParallel(context, self._device, layout, spec.collective_timeout_s)
         self._stage = build_stage(config, self._hf_config, self.stage_of).to(self._device)
         self._stage.fast = self._options.compiles(self._device.type != "cpu")
+        self._stage.fp32_head = spec.model.head_dtype is not None
         recomputes = spec.trained and config.recompute_granularity is not None
         self._stage.requires_grad_(spec.trained).train(recomputes)  # recomputes in training mode only
 

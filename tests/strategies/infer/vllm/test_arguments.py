@@ -47,6 +47,20 @@ def test_blocks_that_vllm_refuses_on_a_cpu_are_larger_there(asked: int, cpu: boo
     assert arguments(cpu=cpu, block_size=asked)["block_size"] == taken
 
 
+@needs_vllm
+def test_a_head_in_float32_is_asked_for_beside_the_users_overrides() -> None:
+    model = Qwen2Config(hidden_size=256, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=3)
+    sizes = {"dtype": "bfloat16", "seed": 3, "max_length": 300, "max_running_requests": 4, "model": model, "cpu": True}
+    given = {"hf_overrides": {"rope_theta": 1e6}}
+    assert engine_arguments("folder", given, **sizes, head_dtype="fp32")["hf_overrides"] == {
+        "rope_theta": 1e6,
+        "head_dtype": "float32",
+    }
+    assert engine_arguments("folder", {}, **sizes, head_dtype="fp32")["hf_overrides"] == {"head_dtype": "float32"}
+    assert engine_arguments("folder", given, **sizes)["hf_overrides"] == {"rope_theta": 1e6}
+    assert "hf_overrides" not in engine_arguments("folder", {}, **sizes)
+
+
 def test_a_missing_vllm_is_named_with_the_series_that_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)  # as if it were not installed
     with pytest.raises(ValueError, match=r"needs vllm 0\.32, which is not installed"):
