@@ -67,7 +67,7 @@ from roll.transports.shared_buffers import FileBuffer
 from roll.transports.weight_broadcast import WeightBroadcast
 
 DEADLINE_S = 900.0
-SLOTS_AND_UPDATES = {"1M": (16, 5), "50M": (16, 5), "500M": (8, 2), "1.5B": (8, 2), "7B": (8, 2)}
+SLOTS_AND_UPDATES = {"1M": (16, 5), "50M": (16, 5), "100M": (16, 5), "500M": (8, 2), "1.5B": (8, 2), "7B": (8, 2)}
 """By default."""
 APART = "apart"
 TRANSPORTS = (*(each for each in get_args(WeightTransport) if each != "nccl"), APART)

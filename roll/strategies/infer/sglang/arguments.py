@@ -36,7 +36,7 @@ UNTIED = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 ALL_SPARSE = ("qwen2_moe", "qwen3_moe")
 """Types of models that SGLang has with experts in each layer, whatever their configuration says."""
 
-LOADER = "roll.strategies.infer.sglang.loader.load"
+LOADER = "roll.strategies.infer.sglang.loader.load_or_end"
 """What the server calls to load a version."""
 
 STRATEGY_KEYS = ("python", "startup_timeout_s", "tensor_parallel_size")
@@ -66,7 +66,8 @@ OURS: dict[str, str] = {
     "weight_version": "it is the policy version",
     "custom_weight_loader": "weights are loaded by this project's",
     "startup_weight_load_mode": "SGLang has serial alone beside a custom_weight_loader, which is this project's",
-    "speculative_algorithm": f"{EXACT_LOGPROBS}; drafted tokens have others",
+    "speculative_algorithm": f"{EXACT_LOGPROBS}: on a CPU SGLang verifies drafts by the most probable token, whatever the "
+    "temperature, and what it does on GPUs is not tested; vllm has speculative_config: {method: ngram, ...}",
     "quantization": "weight updates of a server that quantises are not tested; vllm has quantization: fp8",
     "sampling_mask_max_tokens": "it is the size of the vocabulary",
     "skip_server_warmup": "it is always on",

@@ -1,9 +1,13 @@
-"""Our part of SGLang's own processes: it loads a version from where the worker says that its buckets lie. SGLang calls `load` by
-its name (`custom_weight_loader`) in each process that has a part of the model."""
+"""Our part of SGLang's own processes: it loads a version from where the worker says that its buckets lie. SGLang calls
+`load_or_end` by its name (`custom_weight_loader`) in each process that has a part of the model."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -16,10 +20,20 @@ from roll.transports.packed import view
 from roll.transports.shared_buffers import mapped
 
 
-def load(model: Any, named_tensors: Sequence[tuple[str, Tensor]]) -> None:
-    """Replaces the model's weights. `named_tensors`: what `weights.ServerWeights.handles` says, as bytes on the server's device.
+def load_or_end(model: Any, named_tensors: Sequence[tuple[str, Tensor]]) -> None:
+    """Does as `load`, and ends the server if it fails, because weights may be of two versions by then. By itself SGLang would
+    answer with success whatever is returned, and take up to a minute to end after an error."""
+    try:
+        load(model, named_tensors)
+    except BaseException:
+        traceback.print_exc()  # into the log, whose end the worker shows
+        sys.stderr.flush()
+        os.killpg(0, signal.SIGKILL)  # the server is a process group of its own
+        raise
 
-    SGLang answers with success whatever is returned, and an error ends the server: weights may be of two versions by then."""
+
+def load(model: Any, named_tensors: Sequence[tuple[str, Tensor]]) -> None:
+    """Replaces the model's weights. `named_tensors`: what `weights.ServerWeights.taken` says, as bytes on the server's device."""
     [(_, said)] = named_tensors
     where = json.loads(bytes(said.tolist()))
     with ExitStack() as loading, torch.no_grad():

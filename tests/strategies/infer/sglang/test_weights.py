@@ -51,11 +51,22 @@ load(Model(), pickle.loads(base64.b64decode(sys.argv[1])))
 sys.stdin.read()
 """
 
+FAILING = """
+import base64, pickle, subprocess, sys
+from roll.strategies.infer.sglang.loader import load_or_end
+class Model:
+    def load_weights(self, weights):
+        raise ValueError(f"{next(weights)[0]} is of another shape")
+subprocess.Popen(["sleep", "1000"])
+sys.stderr = sys.stdout
+load_or_end(Model(), pickle.loads(base64.b64decode(sys.argv[1])))
+"""
+
 
 @contextmanager
-def child(program, *arguments):
+def child(program, *arguments, **options):
     command = [sys.executable, "-c", program, *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options) as process:
         try:
             yield process
         finally:
@@ -253,3 +264,12 @@ def test_a_handle_that_leads_nowhere_is_an_error_before_anything_is_loaded(recei
         pass
     with pytest.raises(OSError):
         loaded(said)
+
+
+def test_a_loader_that_fails_ends_all_processes_of_its_server(received):
+    """Their output ends with the last of them."""
+    [bucket] = buckets_of(1, 4096)
+    received.receive(1, bucket)
+    with received.taken(manifest_of(1, [bucket])) as said, child(FAILING, as_tensors(said), start_new_session=True) as server:
+        output, _ = server.communicate(timeout=60)
+    assert server.returncode == -signal.SIGKILL and output.endswith("of another shape\n")
