@@ -30,7 +30,7 @@ PROMPT, LONGEST = 24, 512
 GROUP = 8
 WARM_UP = 8
 """Tokens of each response of the round that is not counted."""
-SLOTS_AND_ROUNDS = {"1M": (64, 3), "50M": (16, 3), "500M": (8, 1), "1.5B": (8, 1), "7B": (8, 1)}
+SLOTS_AND_ROUNDS = {"1M": (64, 3), "50M": (16, 3), "100M": (16, 3), "500M": (8, 1), "1.5B": (8, 1), "7B": (8, 1)}
 """By default: large models take a batch's time for few requests."""
 SIZES: dict[str, dict[str, Any]] = {
     "1M": {"vocab_size": 512, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4},
@@ -40,6 +40,13 @@ SIZES: dict[str, dict[str, Any]] = {
         "intermediate_size": 2048,
         "num_hidden_layers": 12,
         "num_attention_heads": 8,
+    },
+    "100M": {
+        "vocab_size": 32768,
+        "hidden_size": 768,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
     },
     # Qwen2.5-0.5B
     "500M": {

@@ -52,12 +52,14 @@ from roll.core.groups.changes import Changes
 from roll.core.pipeline import roles
 from roll.core.weights.store import Buckets, MemoryWeightStore, WeightStore
 from roll.core.weights.transport import gather_weights
-from roll.core.workers.infer_interface import WeightUpdateMode
+from roll.core.workers.infer_interface import InferStrategy, WeightUpdateMode
 from roll.core.workers.train_interface import RankContext
 from roll.core.workers.train_spec import TrainSpec
-from roll.core.workers.workers import TrainWorker
+from roll.core.workers.workers import InferWorker, TrainWorker
 from roll.platform.ports import free_port
 from roll.platform.ray_backend import RayBackend
+from roll.strategies.infer.sglang.strategy import SGLangInferStrategy
+from roll.strategies.infer.sglang.weights import ServerWeights
 from roll.transports.directory import DirectoryWeightStore, ServedWeightStore
 from roll.transports.ends import BroadcastSender
 from roll.transports.loans import LendingHandleStore
@@ -65,7 +67,7 @@ from roll.transports.shared_buffers import FileBuffer
 from roll.transports.weight_broadcast import WeightBroadcast
 
 DEADLINE_S = 900.0
-SLOTS_AND_UPDATES = {"1M": (16, 5), "50M": (16, 5), "500M": (8, 2), "1.5B": (8, 2), "7B": (8, 2)}
+SLOTS_AND_UPDATES = {"1M": (16, 5), "50M": (16, 5), "100M": (16, 5), "500M": (8, 2), "1.5B": (8, 2), "7B": (8, 2)}
 """By default."""
 APART = "apart"
 TRANSPORTS = (*(each for each in get_args(WeightTransport) if each != "nccl"), APART)
@@ -89,6 +91,15 @@ class FileLender(TrainWorker):
     def __init__(self, context: RankContext, spec: TrainSpec) -> None:
         super().__init__(context, spec)
         self._sending = BroadcastSender({"cpu": FileBuffer})
+
+
+class FileBorrower(InferWorker):
+    """An engine's worker that copies what is lent into memory files, as SGLang's on a GPU does into memory of the device."""
+
+    def _serve(self, strategy: InferStrategy, devices: int) -> None:
+        super()._serve(strategy, devices)
+        if isinstance(strategy, SGLangInferStrategy):
+            strategy._received = ServerWeights(["cpu"], {"cpu": FileBuffer})
 
 
 async def start(engine: str, model: str, slots: int, args: argparse.Namespace) -> tuple[RayBackend, Cluster, Cluster]:
@@ -127,7 +138,8 @@ async def start(engine: str, model: str, slots: int, args: argparse.Namespace) -
         )
         for rank, placement in enumerate(trainers)
     ]
-    worker = WorkerSpec("actor_infer-0", roles.INFER_WORKER, server, {"strategy_name": engine, "options": options})
+    borrower = "weight_update.FileBorrower" if args.stand_in else roles.INFER_WORKER
+    worker = WorkerSpec("actor_infer-0", borrower, server, {"strategy_name": engine, "options": options})
     ready = await asyncio.gather(
         Cluster.start("actor_train", backend, specs, DEADLINE_S), Cluster.start("actor_infer", backend, [worker], DEADLINE_S)
     )

@@ -167,11 +167,14 @@ class RoleMemories:
         return RoleMemory(role.role, (served, cache, *self.borrowed(role, model, element)), (), *asleep)
 
     def borrowed(self, role: RolePlan, model: Model, element: int) -> list[Part]:
-        """Copy of a version that an engine keeps beside its weights until it loads it, in the type that the trainer sends."""
-        whole = role.tensor * role.pipeline == 1 and not adapter_updates(self.config)[0]
-        if not (self.accelerators and self.config.lends_weights and engine_of(role.strategy).copies_lent and whole):
+        """Copy of a version that lies beside an engine's weights until it loads it, in the type that the trainer sends; this
+        project's own engine has a second set for it."""
+        whole, engine = role.tensor * role.pipeline == 1 and not adapter_updates(self.config)[0], engine_of(role.strategy)
+        if not (self.accelerators and self.config.lends_weights and engine.package and whole):
             return []
-        return [Part("borrowed weights", element * model.parameters, "copied from the trainer's buckets until they are loaded")]
+        copies = Part("borrowed weights", element * model.parameters, "copied from the trainer's buckets until they are loaded")
+        context = [Part("context of the worker", CONTEXT, "which copies them")] if engine.worker_copies else []
+        return [copies, *context]
 
     def _cache(self, worker: WorkerConfig, model: Model, element: int) -> Iterator[Part]:
         """KV cache of hf_infer and, on an accelerator, its graphs; a model that sees, or a deterministic run, has none. On a CPU

@@ -66,8 +66,7 @@ class LentBucket(BucketFile):
 
 @runtime_checkable
 class Borrower(Protocol):
-    """A strategy of inference that copies lent tensors. SGLang's is none: its call that updates from tensors takes pickled
-    handles alone, and nothing is pickled for an engine here."""
+    """A strategy of inference that copies lent tensors."""
 
     async def receive_lent(self, version: int, bucket: LentBucket) -> None:
         """Does what `receive_bucket` does. Raises `ValueError`, and keeps nothing, where the file has to be read."""

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from roll.transports.lending import Lent, LentCopies, borrowed, check
+from roll.core.weights.bucket import WeightManifest
+from roll.strategies.infer.sglang.weights import ServerWeights, as_tensors
+from roll.transports.lending import Lent, LentBucket, LentCopies, borrowed, check
 
 LENDER = """
 import sys, torch
@@ -27,6 +29,19 @@ for version in range(2):
     print(lender.lent(["a", "b", "c"]).plain(), flush=True)
     sys.stdin.readline()
 """
+
+
+SERVER = """
+import base64, pickle, sys, torch
+from roll.strategies.infer.sglang.loader import load
+class Model:
+    def load_weights(self, weights):
+        self.weights = {name: tensor.clone() for name, tensor in weights}
+[(name, said)] = pickle.loads(base64.b64decode(sys.argv[2]))
+load(model := Model(), [(name, said.to(sys.argv[1]))])
+print({name: (str(tensor.device.type), float(tensor.double().sum())) for name, tensor in model.weights.items()}, flush=True)
+"""
+"""What SGLang's process does with a version."""
 
 
 @contextmanager
@@ -73,4 +88,18 @@ def test_a_lender_that_is_killed_leaves_its_reader_alive(device: str) -> None:
         process.kill()
         process.wait(60)
         check(lent, views)  # the block goes with the last that has it open
+    assert torch.ones(3, device=here).sum() == 3
+
+
+def test_sglangs_process_reads_what_its_worker_has_copied(device: str) -> None:
+    """From the lender's block into one of this process, which the server's opens when the lender is gone."""
+    here, received = torch.device(device), ServerWeights([device])
+    with lender(device) as process:
+        lent = lent_by(process)
+        received.receive_lent(1, LentBucket("/nowhere", ("a", "b", "c"), 7, 1, lent))
+        with borrowed(lent, here) as views:
+            expected = {name: (here.type, float(tensor.double().sum())) for name, tensor in views.items()}
+    with received.taken(WeightManifest(1, ["a", "b", "c"], [7], 1)) as said:
+        command = [sys.executable, "-c", SERVER, device, as_tensors(said)]
+        assert ast.literal_eval(subprocess.run(command, capture_output=True, text=True, check=True).stdout) == expected
     assert torch.ones(3, device=here).sum() == 3

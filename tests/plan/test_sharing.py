@@ -6,6 +6,7 @@ from roll.core.configs.problems import ConfigError
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.configs.sizes import GIB
 from roll.plan.memory import Model
+from roll.plan.memory_plan import CONTEXT
 from roll.plan.model_shape import ModelShape
 from roll.plan.plan import make_plan, model_folders
 from roll.plan.rules.loading import load_config
@@ -124,15 +125,18 @@ def test_roles_of_the_trainer_go_on_taking_turns_with_each_other():
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "hf_infer"])
 def test_what_the_trainer_lends_by_handle_is_counted(engine):
-    """Two buckets of the trainer's; and vLLM, which has one set of weights, keeps the version that comes beside it."""
+    """Two buckets of the trainer's; and an engine that has one set of weights keeps the version that comes beside it, SGLang's in
+    its worker, which has a context of its own on the device then."""
     by_handle, without = (config(engine=engine, model_update_transport=way) for way in ("ipc", "object_store"))
     assert by_handle.lends_weights and not without.lends_weights
     assert not config(engine=engine, model_update_transport="ipc", devices="1").lends_weights
     roles = {role.role: role for role in plan_of(by_handle).memory}
     lent = [part.bytes for part in roles["actor_train"].resident if part.name == "lent buckets"]
     assert lent == [2 * 1024 * 2**20] and roles["actor_train"].asleep >= lent[0]
-    borrowed = [part.bytes for part in roles["actor_infer"].resident if part.name == "borrowed weights"]
-    assert borrowed == ([2 * MODEL.parameters] if engine == "vllm" else [])
+    borrowed = [
+        part.bytes for part in roles["actor_infer"].resident if part.name in ("borrowed weights", "context of the worker")
+    ]
+    assert borrowed == {"vllm": [2 * MODEL.parameters], "sglang": [2 * MODEL.parameters, CONTEXT], "hf_infer": []}[engine]
     if engine != "hf_infer":
         shares = [
             next(iter(decided(found)[0].actor_infer.strategy_args.strategy_config.values())) for found in (by_handle, without)

@@ -25,7 +25,7 @@ def test_engines_in_processes_of_their_own_see_their_devices_alone(monkeypatch, 
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
     devices = ["cuda:1", "cuda:3"]
     assert engine_environment(devices, 1, {}, Path("/tmp"))["CUDA_VISIBLE_DEVICES"] == given
-    assert server_environment(devices, 1)["CUDA_VISIBLE_DEVICES"] == given
+    assert server_environment(devices, 1, Path("/tmp"))["CUDA_VISIBLE_DEVICES"] == given
     sizes = {"seed": 0, "max_length": 8, "max_running_requests": 1, "version": 0}
     arguments = server_arguments("/model", {}, devices=devices, dtype="bfloat16", **sizes)
     assert (arguments["device"], arguments["base_gpu_id"], arguments["tp_size"]) == ("cuda", 0, 2), "counted from its own first"

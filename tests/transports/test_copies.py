@@ -20,11 +20,11 @@ from transformers import AutoModelForCausalLM
 from roll.core.weights.bucket import BucketFile
 from roll.core.workers.train_interface import RankContext
 from roll.strategies.infer.hf.shadow_weights import ShadowWeights
+from roll.strategies.infer.sglang.weights import ServerWeights
 from roll.strategies.infer.vllm.weights import StagedBuckets
 from roll.strategies.train.fsdp2 import FSDP2Strategy
 from roll.transports.broadcast import _pack, _unpack
 from roll.transports.node_files import path_of, write_memory_file
-from roll.transports.staged import StagedWeights
 
 PAGE = Path(__file__).parents[2] / "docs_roll" / "weights.md"
 
@@ -92,7 +92,7 @@ WAYS = {"object_store": by_the_store, "ipc": by_handle, "checkpoint_dir": by_fil
 ENGINES = {
     "hf_infer": lambda folder: ShadowWeights(AutoModelForCausalLM.from_pretrained(folder)),
     "vllm": lambda folder: StagedBuckets(folder, tied=False),
-    "sglang": lambda folder: StagedWeights(),
+    "sglang": lambda folder: ServerWeights(["cpu"]),
 }
 
 

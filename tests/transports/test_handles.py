@@ -1,6 +1,7 @@
 """Weights that a trainer writes once into the memory of the machine, and that engines map there by their handles."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -15,10 +16,10 @@ from tiny_models import numbered_tokenizer, tiny_qwen2
 
 from roll.core.errors import VersionGone
 from roll.core.weights.bucket import BucketFile, manifest_of
+from roll.strategies.infer.sglang.weights import ServerWeights
 from roll.strategies.infer.vllm.weights import StagedBuckets
 from roll.transports.buckets import make_buckets
 from roll.transports.handles import HandleStore
-from roll.transports.staged import StagedWeights
 
 READER = """
 import sys
@@ -165,20 +166,18 @@ def test_a_version_is_written_once_and_mapped_by_vllm(model, store, written):
     received.forget()
 
 
-def test_a_server_in_another_process_gets_the_same_files_under_other_names(model, store, written):
+def test_sglang_is_told_where_the_same_files_are(model, store, written):
     files = publish(store, model, 1)
     written.clear()
-    staged = StagedWeights()
-    try:
-        manifest = pull(store, 1, staged.receive)
-        folder = staged.complete(manifest)
+    received = ServerWeights(["cpu"])
+    manifest = pull(store, 1, received.receive)
+    with received.taken(manifest) as said:
+        paths = [Path(path) for path in json.loads(said)["files"]]
         assert not written
-        same = {path.stat().st_ino for path in folder.glob("*.safetensors")}
-        assert same == {Path(file.path).stat().st_ino for file in files}
+        assert {path.stat().st_ino for path in paths} == {Path(file.path).stat().st_ino for file in files}
         asyncio.run(store.retain([]))
-        assert len(list(folder.glob("*.safetensors"))) == len(files)
-    finally:
-        staged.close()
+        assert all(path.exists() for path in paths) and len(paths) == len(files)
+    assert not any(path.exists() for path in paths)
 
 
 def test_bytes_that_change_in_the_file_are_found_where_they_are_taken(model, store):

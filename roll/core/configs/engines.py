@@ -45,8 +45,8 @@ class EngineTraits:
     """Its arguments that let it release its memory, including weights, while it sleeps on an accelerator."""
     drops_weights: bool = False
     """While it sleeps on an accelerator, it keeps no copy of the weights in host memory."""
-    copies_lent: bool = False
-    """It copies weights that are lent on its device beside its own, until it loads them."""
+    worker_copies: bool = False
+    """Its worker, not its own process, copies weights that are lent on its device."""
     in_flight_argument: tuple[str, str] | None = None
     """The argument that `weight_update_mode: in_flight` needs on an accelerator, and the reason."""
     cpu_cache_variable: str = ""
@@ -71,7 +71,6 @@ ENGINES: dict[str, EngineTraits] = {
         teacher="roll.strategies.infer.vllm.teacher.VLLMTeacher",
         package="roll.strategies.infer.vllm.arguments",
         hosted=True,
-        copies_lent=True,
         images=True,
         head_argument=("hf_overrides.head_dtype", "float32"),
         routes_argument="enable_return_routed_experts",
@@ -89,6 +88,7 @@ ENGINES: dict[str, EngineTraits] = {
         teaches_at_1=True,
         package="roll.strategies.infer.sglang.arguments",
         head_argument=("enable_fp32_lm_head", True),
+        worker_copies=True,
         routes_argument="enable_return_routed_experts",
         ends_by_folder=True,
         memory_share=0.84,  # on a device of 80 GB, about, for it follows from the device

@@ -36,6 +36,9 @@ UNTIED = ("mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 ALL_SPARSE = ("qwen2_moe", "qwen3_moe")
 """Types of models that SGLang has with experts in each layer, whatever their configuration says."""
 
+LOADER = "roll.strategies.infer.sglang.loader.load_or_end"
+"""What the server calls to load a version."""
+
 STRATEGY_KEYS = ("python", "startup_timeout_s", "tensor_parallel_size")
 """The keys of `strategy_config` that are read here, and not by the server."""
 
@@ -61,7 +64,10 @@ OURS: dict[str, str] = {
     "context_length": "write sequence_length",
     "max_running_requests": "write max_running_requests at the top level",
     "weight_version": "it is the policy version",
-    "speculative_algorithm": f"{EXACT_LOGPROBS}; drafted tokens have others",
+    "custom_weight_loader": "weights are loaded by this project's",
+    "startup_weight_load_mode": "SGLang has serial alone beside a custom_weight_loader, which is this project's",
+    "speculative_algorithm": f"{EXACT_LOGPROBS}: on a CPU SGLang verifies drafts by the most probable token, whatever the "
+    "temperature, and what it does on GPUs is not tested; vllm has speculative_config: {method: ngram, ...}",
     "quantization": "weight updates of a server that quantises are not tested; vllm has quantization: fp8",
     "sampling_mask_max_tokens": "it is the size of the vocabulary",
     "skip_server_warmup": "it is always on",
@@ -156,6 +162,7 @@ def server_arguments(
         "context_length": max_length + SPARE,
         "max_running_requests": max_running_requests,
         "weight_version": str(version),
+        "custom_weight_loader": LOADER,
         "sampling_mask_max_tokens": most_kept,
         "skip_server_warmup": True,
         "log_level": "warning",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import os
 import secrets
 import signal
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,11 +20,12 @@ from roll.core.errors import EngineError
 from roll.platform.child import end_process, start_process
 from roll.platform.interpreters import environment
 from roll.platform.ports import free_port
-from roll.platform.temp_folder import TempFolder, temporary_files_in
+from roll.platform.temp_folder import TempFolder, own_package, temporary_files_in
 from roll.platform.visible_devices import only
 from roll.strategies.infer.sglang.arguments import INSTALL, STARTUP_TIMEOUT_S, interpreter
 
 CPU_SHIMS = Path(__file__).parents[2] / "cpu_shims" / "sglang"
+END_S = 5.0
 LOG_LINES = 12
 """Lines of the server's log that an error shows."""
 
@@ -40,20 +44,20 @@ def command_line(arguments: Mapping[str, object]) -> list[str]:
     return words
 
 
-def server_environment(devices: Sequence[str], threads: int) -> dict[str, str]:
-    """`devices`: as this process counts them; the server counts its own from 0."""
-    # The places of `SPARE` are never computed, so a text may have as many tokens as the model takes.
-    env = environment() | {"OMP_NUM_THREADS": str(threads), "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
-    if devices[0] != "cpu":
-        env |= only(devices)
-    else:
-        env |= {
-            "SGLANG_USE_CPU_ENGINE": "1",
-            "PYTHONPATH": str(CPU_SHIMS),
-            # A helper for log-probs is compiled at the first request otherwise, which takes half a minute.
-            "TORCHDYNAMO_DISABLE": "1",
-        }
-    return env
+def server_environment(devices: Sequence[str], threads: int, package: Path) -> dict[str, str]:
+    """`devices`: as this process counts them; the server counts its own from 0. `package`: a folder that has this project's
+    package alone, for `loader`."""
+    on_cpu = devices[0] == "cpu"
+    env = environment() | {
+        "OMP_NUM_THREADS": str(threads),
+        # The places of `SPARE` are never computed, so a text may have as many tokens as the model takes.
+        "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, [*([CPU_SHIMS] if on_cpu else []), package])),
+    }
+    if not on_cpu:
+        return env | only(devices)
+    # A helper for log-probs is compiled at the first request otherwise, which takes half a minute.
+    return env | {"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1"}
 
 
 def start_server(given: Mapping[str, Any], arguments: Mapping[str, Any], devices: Sequence[str], threads: int) -> SGLangServer:
@@ -71,6 +75,7 @@ class SGLangServer:
         self.headers = {"Authorization": f"Bearer {key}"}
         """Headers of every request: the port is open to the machine's other users."""
         self._folder = TempFolder("sglang")  # readable by this user only
+        self._package = own_package("path")
         self._log = self._folder.path / "server.log"
         # Not among the arguments, which everybody can read. With the second key alone generating would be open to all, and so
         # would be a route that reveals the key.
@@ -78,7 +83,7 @@ class SGLangServer:
         keys.write_text(json.dumps({"api-key": key, "admin-api-key": key}))
         words = command_line({**arguments, "host": "127.0.0.1", "port": port, "config": keys})
         with self._log.open("wb") as log:
-            variables = server_environment(devices, threads) | temporary_files_in(self._folder.path)
+            variables = server_environment(devices, threads, self._package.path) | temporary_files_in(self._folder.path)
             self._process = start_process(python, _LAUNCH, words, variables, ends_by=signal.SIGTERM, output=log)
         try:
             self._wait_until_ready(timeout_s)
@@ -97,7 +102,7 @@ class SGLangServer:
         try:
             response = await client.post(f"/{route}", json=body)
         except httpx.TransportError as error:
-            if not self.alive:
+            if await asyncio.to_thread(self._ends):
                 raise self.failure("is gone") from error
             raise
         answer: Any = None
@@ -108,6 +113,12 @@ class SGLangServer:
             raise RuntimeError(f"SGLang refused /{route} ({response.status_code}): {response.text[:500]}")
         return answer
 
+    def _ends(self) -> bool:
+        """Waits a while: connections are gone before the process is."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_S)
+        return not self.alive
+
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
@@ -116,9 +127,15 @@ class SGLangServer:
         lines = self._log.read_text(errors="replace").strip().splitlines()[-LOG_LINES:]
         return EngineError(f"SGLang {what}; its log ends:\n" + "\n".join(lines))
 
+    def give_up(self, why: str) -> EngineError:
+        """Kills the server. Returns the error to raise."""
+        end_process(self._process)
+        return self.failure(why)
+
     def close(self) -> None:
         end_process(self._process, 5.0, asking=signal.SIGTERM)
         self._folder.remove()
+        self._package.remove()
 
     def _wait_until_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s

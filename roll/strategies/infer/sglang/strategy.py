@@ -2,14 +2,13 @@
 
 SGLang and vLLM cannot share an environment, so the server runs in another interpreter (`strategy_config.python`). Tokens go in
 and come out; log-probs are those of `log_softmax(logits / temperature)` before top_p and top_k, and the server itself stamps each
-token with the version of its weights. New weights are staged as files in memory while it generates, and loaded while it pauses.
+token with the version of its weights. New weights are kept where it can map them while it generates, and loaded while it pauses.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,16 +19,17 @@ from transformers import AutoConfig, AutoTokenizer
 
 from roll.core.data.extras import Extras
 from roll.core.data.sample import FinishReason, VersionSpan
-from roll.core.errors import Aborted
+from roll.core.errors import Aborted, EngineError
 from roll.core.weights.bucket import Bucket, WeightManifest
 from roll.core.workers.infer_interface import ASLEEP, EngineStats, GenerateRequest, GenerateResult, WeightUpdateMode
 from roll.core.workers.response_text import Tokenizer, response_text
 from roll.strategies.infer.recorded import cut, first_unrouted, kept_tokens, routes
 from roll.strategies.infer.request_queue import RequestBounds, RequestQueue
-from roll.strategies.infer.sglang.arguments import ROUTES, server_arguments
+from roll.strategies.infer.sglang.arguments import LOADER, ROUTES, server_arguments
 from roll.strategies.infer.sglang.server import start_server
+from roll.strategies.infer.sglang.weights import ServerWeights, as_tensors
 from roll.strategies.routers import routed_layers
-from roll.transports.staged import StagedWeights
+from roll.transports.lending import LentBucket
 
 # What running requests go through. retract: back to the queue with their tokens, prefilled again; in_place: their KV cache stays.
 _PAUSE: dict[WeightUpdateMode, str] = {"interrupt": "retract", "in_flight": "in_place"}
@@ -88,7 +88,7 @@ class SGLangInferStrategy:
         self._tokenizer: Tokenizer = AutoTokenizer.from_pretrained(model_path)
         self._server = start_server(given, arguments, devices, threads)
         self._client = self._server.client()
-        self._staged = StagedWeights()
+        self._ranks, self._received = len(devices), ServerWeights(devices)
         self._stats = EngineStats(version=version)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
@@ -126,43 +126,55 @@ class SGLangInferStrategy:
         await asyncio.gather(*(self._post("abort_request", {"rid": name}) for name in self._queue.abort(request_ids)))
 
     async def receive_bucket(self, version: int, bucket: Bucket) -> None:
-        await asyncio.to_thread(self._staged.receive, version, bucket)
+        await asyncio.to_thread(self._received.receive, version, bucket)
+
+    async def receive_lent(self, version: int, bucket: LentBucket) -> None:
+        await asyncio.to_thread(self._received.receive_lent, version, bucket)
 
     async def activate_weights(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
         """The pause is measured from the request to pause (`drain`: from the end of the last running request) until the server
-        goes on: a little more than its token steps really stood still."""
+        goes on: a little more than its token steps really stood still. An error other than a refusal leaves the server between
+        two versions and ends it. Cancelling the call does not end the update."""
         if self._asleep:
             raise ValueError(ASLEEP)
-        folder = self._staged.complete(manifest)
-        for file in self._model_path.glob("*.json"):
-            if not file.name.endswith(".index.json"):
-                shutil.copy(file, folder)
-        self._queue.hold()
+        return await asyncio.shield(asyncio.create_task(self._activate(manifest, mode)))
+
+    async def _activate(self, manifest: WeightManifest, mode: WeightUpdateMode) -> float:
+        with self._received.taken(manifest) as said:
+            self._queue.hold()
+            try:
+                if mode == "drain":
+                    await self._queue.empty()
+                began = time.monotonic()
+                await self._replace_weights(as_tensors(said), manifest.version, mode)
+                self._stats.version = manifest.version
+                return time.monotonic() - began
+            finally:
+                self._queue.release()
+
+    async def _replace_weights(self, said: str, version: int, mode: WeightUpdateMode) -> None:
+        recomputes = mode == "interrupt" and self._routed is not None
         try:
-            if mode == "drain":
-                await self._queue.empty()
-            began = time.monotonic()
             if mode != "drain":
-                recomputes = mode == "interrupt" and self._routed is not None
                 await self._post("pause_generation", {"mode": "abort" if recomputes else _PAUSE[mode]})
+            await self._post("begin_weight_update", {})
             await self._post(
-                "update_weights_from_disk",
-                # Flushing with the cache of running requests in use is refused; a version of its own keys the cache then.
+                "update_weights_from_tensor",
                 {
-                    "model_path": str(folder),
-                    "load_format": "safetensors",  # otherwise the load format of the start counts, which may be dummy
-                    "weight_version": str(manifest.version),
+                    "serialized_named_tensors": [said] * self._ranks,
+                    "load_format": LOADER,
+                    "weight_version": str(version),
+                    # Flushing with the cache of running requests in use is refused; a version of its own keys the cache then.
                     "flush_cache": mode != "in_flight",
                 },
             )
+            await self._post("end_weight_update", {})
             if mode != "drain":
                 await self._post("continue_generation", {})
-            pause = time.monotonic() - began
-            self._stats.version = manifest.version
-        finally:
-            self._queue.release()
-        self._staged.discard()
-        return pause
+        except EngineError:
+            raise
+        except Exception as error:  # boundary: the server may do anything
+            raise await asyncio.to_thread(self._server.give_up, f"did not load version {version} ({error})") from error
 
     async def sleep(self) -> None:
         if self._asleep:
@@ -187,7 +199,7 @@ class SGLangInferStrategy:
     async def close(self) -> None:
         await self._client.aclose()
         await asyncio.to_thread(self._server.close)
-        self._staged.close()
+        self._received.close()
 
     def _body(self, request: GenerateRequest, limit: int) -> dict[str, Any]:
         sampling, most = request.sampling, self._queue.bounds.vocab_size

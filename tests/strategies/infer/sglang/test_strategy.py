@@ -313,7 +313,7 @@ def test_without_the_key_the_server_does_nothing_and_nobody_else_can_read_the_ke
     """Any user of the machine may connect, and see the command lines of all processes."""
     server = engine.strategy._server
     key = server.headers["Authorization"].split()[1]
-    routes = ("generate", "pause_generation", "abort_request", "update_weights_from_disk", "release_memory_occupation")
+    routes = ("generate", "pause_generation", "abort_request", "update_weights_from_tensor", "release_memory_occupation")
     with httpx.Client(base_url=server.url, trust_env=False) as client:
         answers = [client.post(f"/{route}", json={}) for route in routes] + [client.get("/server_info")]
         assert {answer.status_code for answer in answers} == {401}
@@ -389,6 +389,9 @@ def test_arguments_are_checked_without_starting_or_importing_anything():
         ("model_path", "is not the user's to set: the model is"),
         ("tp_size", "write tensor_parallel_size"),
         ("admin_api_key", "each server has a random one"),
+        ("custom_weight_loader", "weights are loaded by this project's"),
+        ("startup_weight_load_mode", "SGLang has serial alone"),
+        ("speculative_algorithm", "most probable token, whatever the temperature"),
         ("load_format", "must be one of safetensors, dummy"),
         ("sampling_mask_max_tokens", "it is the size of the vocabulary"),
     ):
