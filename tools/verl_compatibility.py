@@ -43,10 +43,11 @@ count where both say something. Keys, and defaults, are those of verl 0.7 to 0.1
 ## Scripts
 
 A script has one command that starts `verl.trainer.main_ppo`, `fully_async_policy` or `one_step_off_policy`. **Nothing of it is
-run.** Its words are read as a shell reads them: quotes, continued lines, variables, `${{NAME:-default}}`, arrays, whole numbers
-in `$((...))`, `if` and `case`; of commands in `$(...)` date, pwd, `cd ... && pwd`, basename, dirname and echo. Variables of the
-environment count: `MODEL_PATH=... roll check ...`. What depends on any other command's outcome is unknown. An unknown word is an
-error only if the command needs it; the error names the word, its line and what to give a value.
+run.** Its words are read as a shell reads them: quotes, continued lines, variables, `${{NAME:-default}}`, arrays, functions,
+whole numbers in `$((...))`, `if` and `case`; of commands in `$(...)` date, pwd, `cd ... && pwd`, basename, dirname and echo (a
+run whose name has the date is another at each start). Variables of the environment count: `MODEL_PATH=... roll check ...`.
+What depends on any other command's outcome is unknown. An unknown word is an error only if the command needs it; the error names
+the word, its line and what to give a value.
 
 The file that the command names (`--config-name`) is verl's own, or a YAML file that lies where it says. A YAML file of verl's
 may name the keys that are changed, or be the whole that verl prints; of its defaults list the files beside it are read.

@@ -31,8 +31,11 @@ SCRIPTS = [
     'p=/a/b.c.d\nrun ${p##*/} ${p%.*} ${p%%.*} ${p#*/} "${p/b/x}" ${p//./-}',
     "run a=['x','y'] '[\"console\",\"wandb\"]' 2>&1 | tee log",
     "cat <<EOF\nrun not\nEOF\nrun $(basename /a/b) $(echo 1 2) `dirname /a/b`",
+    'run "$(cd -- "$(dirname "/usr/bin")" >/dev/null 2>&1 && pwd)"',
     "export A=1 B=2\ndeclare -r C=3\nrun $A$B$C",
     "f() { run never; }\nfunction g { run never; }\nrun last",
+    "f() { x=$((x + 1)); if [ $x -lt 3 ]; then run $x; fi; }\nx=1; f; f; run $x",
+    'function main() {\n  run a \\\n  b\n}\nmain "$@"',
     "a=x\na+=y\nb=$a\"$a\"'z'\nrun $b ${b^^} ${#b}",
     "! [ a = b ] && run ok\nif ! [ a = a ]; then run no; fi",
     "set -xeuo pipefail; true; : ${D:=4}; run $D",
@@ -78,6 +81,9 @@ def test_what_is_unknown_is_no_matter_where_it_is_not_needed():
         ("run a \\ \ndata.x=1", 2, "data.x=1 stands alone"),
         ("\nrun 'a", 2, "has no end"),
         ("if true; then run a", 1, "ends inside"),
+        ("x=abcdefgh\n" + "x=$x$x$x$x$x$x$x$x\n" * 9, 7, "x has more than"),
+        ("f() { f; }\nf", 1, "nested too deep"),
+        ("run " + "$(" * 9000 + ")" * 9000, 1, "nested too deep"),
     ],
 )
 def test_what_cannot_be_read_is_told_by_its_line(script, line, says):

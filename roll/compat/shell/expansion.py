@@ -216,13 +216,18 @@ _ARITHMETIC: Mapping[type, Callable[[int, int], int]] = {
 }  # fmt: skip
 
 
+LARGEST_NUMBER = (1 << 63) - 1
+
+
 def _number(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
+    if isinstance(node, ast.Constant) and type(node.value) is int and node.value <= LARGEST_NUMBER:
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_number(node.operand)
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        return _ARITHMETIC[type(node.op)](_number(node.left), _number(node.right))
+        value = _ARITHMETIC[type(node.op)](_number(node.left), _number(node.right))
+        if abs(value) <= LARGEST_NUMBER:
+            return value
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _ARITHMETIC:
         return int(_ARITHMETIC[type(node.ops[0])](_number(node.left), _number(node.comparators[0])))
     raise ValueError

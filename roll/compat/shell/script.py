@@ -18,6 +18,8 @@ _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _SETTLED = ("true", ":", "echo", "set", "export", "shopt", "ulimit")
 _OPENS = {"if": "fi", "case": "esac", "for": "done", "while": "done", "until": "done", "select": "done", "{": "}"}
 _ENDS = {"then", "elif", "else", "fi", "do", "done", "esac", "}", ";;", ")"}
+LONGEST_VALUE = 1 << 20
+"""Characters of a variable."""
 _AND_OR = ("&&", "||")
 
 
@@ -34,13 +36,20 @@ def commands_of(text: str, path: str, environment: Mapping[str, str], wanted: Ca
     """Returns the commands that are `wanted`, in order. `path`: the script's own. Raises `NotRead`."""
     variables: Variables = {**environment, "0": path, "BASH_SOURCE": [path]}
     run = _Run(wanted)
-    run.block(_Words(words_of(text)), variables, "")
+    try:
+        run.block(_Words(words_of(text)), variables, "")
+    except RecursionError:
+        raise NotRead("is nested too deep", 1, "fewer levels of if, case and $(...), and no function that calls itself") from None
     return run.found
 
 
 class _Words:
     def __init__(self, words: Sequence[Word]) -> None:
         self._words, self._at = words, 0
+
+    @property
+    def rest(self) -> Sequence[Word]:
+        return self._words[self._at :]
 
     def peek(self) -> Word | None:
         return self._words[self._at] if self._at < len(self._words) else None
@@ -80,6 +89,7 @@ class _Words:
 class _Run:
     def __init__(self, wanted: Callable[[Command], bool]) -> None:
         self._wanted, self.found = wanted, list[Command]()
+        self._functions = dict[str, Sequence[Word]]()
 
     def block(self, words: _Words, variables: Variables, doubt: str) -> bool | None:
         """Returns the outcome of the last command. `doubt`: the reason why it is unknown whether these commands are run."""
@@ -117,8 +127,8 @@ class _Run:
             words.take()
             if word.text == "[[" and not found:
                 return [word, *self._test(words)]
-            if word.text == "{" and not word.is_operator:  # the body of a function, which is not followed
-                words.until("}")
+            if word.text == "{" and not word.is_operator and found:  # the body of a function, followed where it is called
+                self._functions[found[-1].text] = words.until("}").rest
                 words.take()
                 return []
             found += [] if word.is_operator else [word]
@@ -222,6 +232,8 @@ class _Run:
             expansion = Expansion(variables, unset="")
             said = [each.text if each.is_operator else expansion.text(each.text) for each in inside]
             return outcome(said, words[0].text == "[[")
+        if (body := self._functions.get(words[0].text)) is not None:
+            return self.block(_Words(body), variables, doubt)
         named = words[1:] if words[0].text in _DECLARES else words
         while named and (_assign(named[0], variables) or (words[0].text in _DECLARES and named[0].text.startswith("-"))):
             named = named[1:]
@@ -251,5 +263,7 @@ def _assign(word: Word, variables: Variables) -> bool:
     else:
         new = Expansion(variables).text(written)
         new = (old if isinstance(old, str) else " ".join(old)) + new if adds else new
+    if sum(map(len, new)) > LONGEST_VALUE:
+        raise NotRead(f"{name} has more than {LONGEST_VALUE:,} characters", word.line, "a shorter value")
     variables[name] = new
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -39,6 +40,7 @@ def words_of(text: str) -> list[Word]:
 class _Reader:
     def __init__(self, text: str) -> None:
         self._text, self._at, self._waiting = text, 0, list[str]()
+        self._ends = [at for at, character in enumerate(text) if character == "\n"]
 
     def words(self, end: str) -> Iterator[Word]:
         """Yields words until `end`, which is read, too. Redirections are left out."""
@@ -70,7 +72,7 @@ class _Reader:
             raise NotRead(f"a '{end}' is missing", self._line(), "mend the script: bash -n tells where")
 
     def _line(self) -> int:
-        return self._text.count("\n", 0, self._at) + 1
+        return bisect_left(self._ends, self._at) + 1
 
     def _line_end(self) -> int:
         end = self._text.find("\n", self._at)

@@ -16,6 +16,7 @@ from roll.compat.verl.facts import (
     engine,
     fully_async,
     megatron,
+    validates,
     with_critic,
     with_reference,
 )
@@ -95,7 +96,7 @@ def left_out(file: File) -> Mapping[str, object]:
         (at(file, f"{ACTOR}.use_kl_loss"), WITH_KL_LOSS),
         (at(file, "algorithm.use_kl_in_reward"), WITH_KL_REWARD),
         (with_critic(with_default), WITH_CRITIC),
-        (at(file, "data.val_files") and (at(file, "trainer.test_freq") or 0) != -1, WITH_VALIDATION),
+        (validates(file), WITH_VALIDATION),
         (dynamic, WITH_DYNAMIC),
         (at(file, f"{MODEL}.lora_rank"), WITH_ADAPTERS),
         (fully_async(file), FULLY_ASYNC),

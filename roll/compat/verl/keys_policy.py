@@ -71,6 +71,10 @@ def _bypasses(file: File) -> bool:
     return at(file, f"{_CORRECTION}.bypass_mode", False) is True
 
 
+def _clips_to_sampler(value: object, file: File) -> bool:
+    return _bypasses(file) and at(file, f"{_CORRECTION}.loss_type", "ppo_clip") == "ppo_clip"
+
+
 def _weighs(value: object, file: File) -> bool:
     return (
         value in ("token", "sequence")
@@ -100,9 +104,8 @@ _FILTER = f"rewards.{DOMAIN}.query_filter_config"
 ALGORITHM = (
     KeyRule("algorithm.adv_estimator", "alias", "read as adv_estimator; gae, whose advantages are whitened, has a critic; grpo "
             "without norm_adv_by_std_in_grpo is dr_grpo", _estimator, _is_estimator, ", ".join(ESTIMATORS)),
-    lacking("algorithm.adv_estimator", f"there are {', '.join(dict.fromkeys(ESTIMATORS.values()))}, or a function of your own by "
-        f"its "
-            "dotted path: write adv_estimator, and algorithm.adv_estimator: grpo"),
+    lacking("algorithm.adv_estimator", f"there are {', '.join(dict.fromkeys(ESTIMATORS.values()))}, or a function of your own "
+            "by its dotted path: write adv_estimator, and algorithm.adv_estimator: grpo"),
     ignored("algorithm.norm_adv_by_std_in_grpo", "part of adv_estimator: without it grpo is dr_grpo"),
     renamed("algorithm.gamma", "gamma"),
     KeyRule("algorithm.lam", "alias", "read as lambd", lambda v, f: {"lambd": v}, lambda v, f: with_critic(f), "with gae"),
@@ -121,8 +124,7 @@ ALGORITHM = (
            ignored("algorithm.kl_ctrl.target_kl", "part of type: adaptive"),
            ignored("algorithm.kl_ctrl.horizon", "part of type: adaptive")),
     KeyRule("algorithm.filter_groups.enable", "alias", "read as query_filter_config: std_filter, std_threshold 0: groups of "
-        "equal "
-            "rewards are replaced; shaping counts, as with metric: seq_final_reward", lambda v, f: {
+            "equal rewards are replaced; shaping counts, as with metric: seq_final_reward", lambda v, f: {
                 f"{_FILTER}.type": "std_filter", f"{_FILTER}.filter_args.std_threshold": 0.0}, is_one_of(True), "true"),
     ignored("algorithm.filter_groups.enable", "groups are not filtered"),
     ignored("algorithm.filter_groups.metric", "groups are filtered by their rewards"),
@@ -130,32 +132,28 @@ ALGORITHM = (
            renamed("algorithm.filter_groups.max_num_gen_batches", "max_dropped_batches", "0: any number")),
     ignored("algorithm.filter_groups.max_inflight_gen_batches", "groups are replaced one by one"),
     *off_or_lacking("algorithm.use_pf_ppo", (False,), "samples are not weighted by their reward: write raft_best, with "
-        "adv_estimator: "
-                    "raft"),
+            "adv_estimator: raft"),
     ignored("algorithm.pf_ppo", "part of use_pf_ppo"),
-    KeyRule(f"{_CORRECTION}.bypass_mode", "alias", "true: read as old_logprobs: bypass. false: read as old_logprobs: recompute; "
-        "where "
-            "rollout_is is null the loss of a token is weighted for the distance to the sampler, by at most 5, in verl not",
+    KeyRule(f"{_CORRECTION}.bypass_mode", "alias", "true: read as old_logprobs: bypass. false: read as old_logprobs: "
+            "recompute; where rollout_is is null the loss of a token is weighted for the distance to the sampler, by at most "
+            "5, in verl not",
             _old, is_one_of(True, False), "true, false"),
-    KeyRule(f"{_CORRECTION}.rollout_is", "without effect", "the ratio is to the sampler itself", when=lambda v,
-        f: _bypasses(f) and at(
-        f, f"{_CORRECTION}.loss_type", "ppo_clip") == "ppo_clip", values="with bypass_mode"),
-    KeyRule(f"{_CORRECTION}.rollout_is", "alias", "read as train_infer_correction.is_weight: a threshold truncates, two of them "
-            "(low_high) mask", _weight, _weighs, "token, sequence"),
+    KeyRule(f"{_CORRECTION}.rollout_is", "without effect", "the ratio is to the sampler itself", when=_clips_to_sampler,
+            values="with bypass_mode"),
+    KeyRule(f"{_CORRECTION}.rollout_is", "alias", "read as train_infer_correction.is_weight: a threshold truncates, two of "
+            "them (low_high) mask", _weight, _weighs, "token, sequence"),
     lacking(f"{_CORRECTION}.rollout_is", "token or sequence, with a threshold that is a number or low_high"),
     ignored(f"{_CORRECTION}.rollout_is_threshold", "part of rollout_is"),
-    KeyRule(f"{_CORRECTION}.rollout_rs", "alias", "read as train_infer_correction.filters, ratios within [low, high]; verl keeps "
-        "those "
-            "within [1/high, 1/low]; tokens that are left out still count in the loss's normaliser", _filter, _rejects,
-            ", ".join(_LEVELS)),
+    KeyRule(f"{_CORRECTION}.rollout_rs", "alias", "read as train_infer_correction.filters, ratios within [low, high]; verl "
+            "keeps those within [1/high, 1/low]; tokens that are left out still count in the loss's normaliser", _filter,
+            _rejects, ", ".join(_LEVELS), told=True),
     lacking(f"{_CORRECTION}.rollout_rs", f"one of {', '.join(_LEVELS)}, with a threshold: write train_infer_correction.filters "
-        f"for others"),
+            "for others"),
     ignored(f"{_CORRECTION}.rollout_rs_threshold", "part of rollout_rs"),
     renamed(f"{_CORRECTION}.rollout_token_veto_threshold", "train_infer_correction.veto_threshold"),
     *off_or_lacking(f"{_CORRECTION}.rollout_is_batch_normalize", (False,), "weights are not divided by their mean: write false"),
-    *off_or_lacking(f"{_CORRECTION}.loss_type", ("ppo_clip",), "write actor_train.pg_variant: tis, whose weight is the ratio to "
-        "the "
-                    "sampler, with tis_upper_bound, and loss_type: ppo_clip"),
+    *off_or_lacking(f"{_CORRECTION}.loss_type", ("ppo_clip",), "write actor_train.pg_variant: tis, whose weight is the ratio "
+            "to the sampler, with tis_upper_bound, and loss_type: ppo_clip"),
     *(lacking(f"algorithm.{name}", "an older verl's: write algorithm.rollout_correction") for name in (
         "rollout_is", "rollout_is_threshold", "rollout_is_level", "rollout_is_mode")),
     lacking("algorithm.gdpo_reward_keys", "one reward per response: let the function sum them"),
@@ -206,12 +204,11 @@ ACTOR_RULES = (
         f: {
         "actor_train.pg_variant": LOSSES[v]}, lambda v, f: isinstance(v, str) and v in LOSSES, ", ".join(LOSSES)),
     lacking(f"{ACTOR}.policy_loss.loss_mode", f"there are {', '.join(LOSSES)}, others by actor_train.pg_variant, a function of "
-        f"your own "
-            "by its dotted path, too, beside loss_mode: vanilla"),
+            "your own by its dotted path, too, beside loss_mode: vanilla"),
     KeyRule(f"{ACTOR}.clip_ratio", "without effect", "clip_ratio_low and clip_ratio_high count", when=_in_force,
             values="as clip_ratio_low or _high"),
     lacking(f"{ACTOR}.clip_ratio", "verl itself reads clip_ratio_low and clip_ratio_high, 0.2 where they are left out: write "
-        "those"),
+            "those"),
     *(rule for end in ("low", "high") for rule in (
         KeyRule(f"{ACTOR}.clip_ratio_{end}", "alias", "read as pg_clip: [low, high], or the clips of pg_variant", _clip,
             _reads_clip,
@@ -220,8 +217,8 @@ ACTOR_RULES = (
     KeyRule(f"{ACTOR}.clip_ratio_c", "alias", "read as dual_clip_c; as dppo_ratio_cap with dppo_tv and dppo_kl", _dual,
             lambda v, f: loss_mode(f) in ("vanilla", "dppo_tv", "dppo_kl"), "vanilla, dppo_tv, dppo_kl"),
     ignored(f"{ACTOR}.clip_ratio_c", "the loss has no such bound"),
-    KeyRule(f"{ACTOR}.loss_agg_mode", "alias", "read as loss_agg_mode: seq-mean-token-mean, which gspo, sapo and geo_mean always "
-        "are",
+    KeyRule(f"{ACTOR}.loss_agg_mode", "alias", "read as loss_agg_mode: seq-mean-token-mean, which gspo, sapo and geo_mean "
+            "always are",
             lambda v, f: {"loss_agg_mode": "seq-mean-token-mean"}, lambda v, f: loss_mode(f) in BY_SEQUENCE,
                 ", ".join(BY_SEQUENCE)),
     KeyRule(f"{ACTOR}.loss_agg_mode", "alias", "read as loss_agg_mode", lambda v, f: {"loss_agg_mode": v},
@@ -239,8 +236,8 @@ ACTOR_RULES = (
     *where(lambda f: bool(at(f, f"{ACTOR}.use_kl_loss")), "use_kl_loss is off", "without use_kl_loss",
            renamed(f"{ACTOR}.kl_loss_coef", "kl_loss_coef"),
            KeyRule(f"{ACTOR}.kl_loss_type", "alias", "read as kl_loss_type: kl is k1, mse k2, low_var_kl k3 with kl_loss_clamp "
-               "10; with "
-                   "+ the gradient of k2", _kl_loss, lambda v, f: isinstance(v, str) and v.removesuffix("+") in PENALTIES,
+                   "10; with + the gradient of k2", _kl_loss, lambda v, f: isinstance(v,
+                   str) and v.removesuffix("+") in PENALTIES,
                    ", ".join(PENALTIES)),
            lacking(f"{ACTOR}.kl_loss_type", f"one of {', '.join(PENALTIES)}")),
     KeyRule(f"{ACTOR}.freeze_vision_tower", "alias", "read as actor_train.model_args.freeze_vision",

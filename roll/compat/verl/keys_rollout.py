@@ -71,7 +71,7 @@ GENERATION = (
             lambda v, f: is_count(v), "1 or more"),
     *(rule for name in ("data_parallel_size", "pipeline_model_parallel_size") for rule in off_or_lacking(
         f"{ROLLOUT}.{name}", (1,), "an engine has tensor_model_parallel_size devices, and there are as many engines as fit: "
-            "write 1")),
+        "write 1")),
     KeyRule(f"{ROLLOUT}.expert_parallel_size", "without effect", "experts are not divided", when=is_one_of(1), values="1"),
     KeyRule(f"{ROLLOUT}.expert_parallel_size", "alias", f"read as {_ENGINE}.enable_expert_parallel", lambda v, f: {
         f"{_ENGINE}.enable_expert_parallel": True}, lambda v, f: engine(f) == "vllm" and v == at(
@@ -83,12 +83,12 @@ GENERATION = (
         "bfloat16, float16, float32"),
     lacking(f"{ROLLOUT}.dtype", "bfloat16, float16 or float32"),
     *off_or_lacking(f"{ROLLOUT}.over_sample_rate", (0, 0.0), "write redundant_groups, groups started beyond those that are "
-        "needed"),
+            "needed"),
     *off_or_lacking(f"{ROLLOUT}.logprobs_mode", ("processed_logprobs",), "log-probs are those of the distribution that is "
-        "sampled"),
+            "sampled"),
     *off_or_lacking(f"{ROLLOUT}.skip_rollout", (False,), "roll replay trains recorded groups again"),
     *off_or_lacking(f"{ROLLOUT}.enable_rollout_routing_replay", (False,), "write actor_train.router_replay.mode: R3, with "
-        "hf_infer"),
+            "hf_infer"),
     *(lacking(f"{ROLLOUT}.{name}", f"write {_ENGINE}.{ours}") for name, ours in (
         ("quantization", "quantization"), ("quantization_config_file", "quantization"), ("limit_images", "limit_mm_per_prompt"))),
     *switched(f"{ROLLOUT}.disaggregation", "an engine prefills and decodes: remove it", "enabled"),
@@ -111,8 +111,8 @@ GENERATION = (
     *(ignored(f"{ROLLOUT}.engine_kwargs.{name}", "another engine is chosen") for name in (*SERVED, "trtllm")),
     *(ignored(f"{ROLLOUT}.{name}", why) for name, why in (
         ("mode", "every engine is asynchronous"), ("calculate_log_probs", "the sampler's log-probs are always kept"),
-        ("free_cache_engine", "an engine that shares its devices sleeps while others work"), ("load_format", "an engine gets the "
-         "trainer's weights"), ("enable_sleep_mode", "an engine that shares its devices sleeps while others work"),
+        ("free_cache_engine", "an engine that shares its devices sleeps while others work"), ("load_format", "an engine gets "
+                "the trainer's weights"), ("enable_sleep_mode", "an engine that shares its devices sleeps while others work"),
         ("skip_tokenizer_init", "an engine gets and gives tokens"), ("layered_summon", MEMORY), ("multi_stage_wake_up", MEMORY),
         ("cudagraph_capture_sizes", SPEED), ("scheduling_policy", SPEED), ("disable_log_stats",
             "metrics.jsonl has the engines' state"),
@@ -136,7 +136,7 @@ def _validated(name: str, target: str, *rules: KeyRule) -> tuple[KeyRule, ...]:
 VALIDATION = (
     *_validated("temperature", "temperature"), *_validated("top_p", "top_p"), *_validated("n", "num_return_sequences"),
     *_validated("top_k", "top_k", KeyRule(f"{ROLLOUT}.val_kwargs.top_k", "alias", f"read as {_VALIDATION}.top_k; -1 is 0, no "
-        f"limit",
+            "limit",
                                           _top_k(_VALIDATION), _is_integer, "integers")),
     ignored(f"{ROLLOUT}.val_kwargs.do_sample", "temperature decides, as in verl: 0 is greedy"),
 )  # fmt: skip
@@ -195,13 +195,12 @@ _WRITE_MODEL = "write rewards.<domain>.worker_cls: a RewardModelWorker, with rew
 REWARDS = (
     KeyRule("data.reward_fn_key", "without effect", "part of custom_reward_function", when=lambda v, f: _function(f) is not None,
             values="with a function of your own"),
-    KeyRule("data.reward_fn_key", "alias", "read as data_args.tag, which says whose scorer of verl judges a row; others than "
-        "those below "
-            "are refused: write custom_reward_function.path and name", _built_in, is_text, "text"),
+    KeyRule("data.reward_fn_key", "alias", "read as data_args.tag: verl's scorer of that data_source has its like here, "
+            "GSM8K's, and for MATH and its kin MathRuleRewardWorker's 1 for a right result, boxed or not, else 0; rows of "
+            "others are refused: write custom_reward_function.path and name", _built_in, is_text, "text"),
     *(rule for block in ("custom_reward_function", "reward.custom_reward_function") for rule in (
         KeyRule(f"{block}.path", "alias", f"read as rewards.{DOMAIN}: the function in that file is called as it stands, in a "
-            f"process of "
-                "its own, with data_source, solution_str, ground_truth and extra_info", _own, is_text, "text"),
+                "process of its own, with data_source, solution_str, ground_truth and extra_info", _own, is_text, "text"),
         ignored(f"{block}.name", "part of path"), ignored(f"{block}.reward_kwargs", "part of path"))),
     *(rule for path in ("reward_model.reward_manager", "reward.reward_manager.name",
         "reward_manager.name") for rule in off_or_lacking(

@@ -36,20 +36,21 @@ def _mapping(value: object, file: File) -> bool:
 
 
 DATA = (
-    KeyRule("data.train_files", "alias", "read as actor_train.data_args.file_name; prompts are messages, the answer "
-            "is reward_model.ground_truth, a text or a number", lambda v, f: {"actor_train.data_args.file_name": v}
+    KeyRule("data.train_files", "alias", "read as actor_train.data_args.file_name; prompts are messages, the answer is "
+            "reward_model.ground_truth, a text or a number", lambda v, f: {"actor_train.data_args.file_name": v}
             | {f"{block}.ground_truth": "reward_model.ground_truth" for block in data_blocks(f)}, _files, "files"),
     lacking("data.train_files", "a file of this machine, or a list of them: .parquet or .jsonl"),
-    KeyRule("data.val_files", "without effect", "without trainer.test_freq above 0 nothing is evaluated; verl does once, before "
-            "the first step, unless val_before_train is false", when=lambda v, f: not validates(f), values="without test_freq"),
+    KeyRule("data.val_files", "without effect", "without trainer.test_freq above 0 nothing is evaluated; verl does once, "
+            "before the first step, unless val_before_train is false", when=lambda v, f: not validates(f),
+            values="without test_freq"),
     KeyRule("data.val_files", "alias", "read as validation.data_args.file_name",
             lambda v, f: {"validation.data_args.file_name": v}, _files, "files"),
     lacking("data.val_files", "a file of this machine, or a list of them: .parquet or .jsonl"),
     KeyRule("data.prompt_key", "alias", "read as data_args.messages", of_data("messages"), is_text, "text"),
     renamed("data.max_prompt_length", "prompt_length", "longer prompts are left out and counted"),
     renamed("data.max_response_length", "response_length"),
-    KeyRule("data.train_batch_size", "without effect", "rollouts are a stream: a step has ppo_mini_batch_size x require_batches "
-            "prompts", when=lambda v, f: fully_async(f), values="fully asynchronous"),
+    KeyRule("data.train_batch_size", "without effect", "rollouts are a stream: a step has ppo_mini_batch_size x "
+            "require_batches prompts", when=lambda v, f: fully_async(f), values="fully asynchronous"),
     KeyRule("data.train_batch_size", "alias", "read as rollout_batch_size: prompts", lambda v, f: {"rollout_batch_size": v},
             lambda v, f: is_count(v), "1 or more"),
     ignored("data.gen_batch_size", "groups are rolled out one by one, and filtered ones are replaced until a batch is whole"),
@@ -140,8 +141,8 @@ TRAINER = (
     KeyRule("trainer.project_name", "alias", "part of output_dir, and the project of wandb", lambda v, f: {} if at(
         f, "trainer.default_local_dir") else {"output_dir": f"checkpoints/{v}"}, is_text, "text"),
     renamed("trainer.experiment_name", "exp_name"),
-    KeyRule("trainer.default_local_dir", "alias", "read as output_dir, without a last part that is experiment_name; files go to "
-            "<output_dir>/<experiment_name>", _folder, is_text, "text"),
+    KeyRule("trainer.default_local_dir", "alias", "read as output_dir, without a last part that is experiment_name; files go "
+            "to <output_dir>/<experiment_name>", _folder, is_text, "text"),
     KeyRule("trainer.logger", "alias", "read as track_with; the console, and metrics.jsonl, are always there", _trackers,
             _known_trackers, f"console, file, {', '.join(TRACKERS)}"),
     lacking("trainer.logger", f"there are {', '.join(TRACKERS)}, and metrics.jsonl"),
@@ -181,8 +182,7 @@ TRAINER = (
         "remove_previous_ckpt_in_save")),
     ignored("trainer.worker_env", ENVIRONMENT),
     *off_or_lacking("trainer.v1.trainer_mode", ("sync",), "write async_generation_ratio, the batches that rollouts may run "
-        "ahead, "
-                    "and for engines apart rollout.nnodes and rollout.n_gpus_per_node"),
+            "ahead, and for engines apart rollout.nnodes and rollout.n_gpus_per_node"),
 )  # fmt: skip
 
 
@@ -205,8 +205,8 @@ FLOW = (
             "trigger_parameter_sync_step - 1, by groups as there", _stream, _threshold, "0 or more"),
     KeyRule(f"{ASYNC}.trigger_parameter_sync_step", "alias", "read as weight_push_interval",
             lambda v, f: {"weight_push_interval": v}, lambda v, f: is_count(v), "1 or more"),
-    KeyRule(f"{ASYNC}.require_batches", "alias", "read as rollout_batch_size: ppo_mini_batch_size x require_batches prompts, an "
-            "optimiser step for each mini-batch", lambda v, f: {"rollout_batch_size": step_prompts(f)},
+    KeyRule(f"{ASYNC}.require_batches", "alias", "read as rollout_batch_size: ppo_mini_batch_size x require_batches prompts, "
+            "an optimiser step for each mini-batch", lambda v, f: {"rollout_batch_size": step_prompts(f)},
             lambda v, f: is_count(v), "1 or more"),
     KeyRule(f"{ASYNC}.partial_rollout", "alias", "read as weight_update_mode: interrupt; responses go on from their tokens",
             lambda v, f: {"weight_update_mode": "interrupt"}, is_one_of(True), "true"),
@@ -217,8 +217,8 @@ FLOW = (
         f: {"old_logprobs": "recompute"},
             is_one_of(True), "true"),
     ignored(f"{ASYNC}.compute_prox_log_prob", "bypass_mode decides"),
-    *off_or_lacking(f"{ASYNC}.use_dynamic_resource_scheduling", (False,), "devices do not change hands in a run: write sharing: "
-                    "overlap and devices that both have"),
+    *off_or_lacking(f"{ASYNC}.use_dynamic_resource_scheduling", (False,), "devices do not change hands in a run: write "
+            "sharing: overlap and devices that both have"),
     ignored(f"{ASYNC}.use_trainer_do_validate", "the engines validate"),
     *(ignored(f"{ASYNC}.{name}", "devices do not change hands in a run") for name in (
         "dynamic_schedule_policy", "dynamic_schedule_deactivate_ratio", "dynamic_schedule_enable_rebalance")),

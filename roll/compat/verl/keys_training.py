@@ -64,7 +64,7 @@ def switched(path: str, note: str, switch: str = "enable") -> tuple[KeyRule, Key
 def of_model(block: str, role: str) -> tuple[KeyRule, ...]:
     return (
         KeyRule(f"{block}.enable_gradient_checkpointing", "alias", f"read as {role}.model_args.disable_gradient_checkpointing: "
-            f"false",
+                "false",
                 lambda v, f: {f"{role}.model_args.disable_gradient_checkpointing": not v}, is_one_of(True, False), "true, false"),
         *(ignored(f"{block}.{name}", "weights and chat templates are data, and no code of a model's folder is run") for name in (
             "trust_remote_code",)),
@@ -85,8 +85,8 @@ def of_model(block: str, role: str) -> tuple[KeyRule, ...]:
             ("lora_adapter_path", "merge it into the weights first, or resume_from_checkpoint"))),
         KeyRule(f"{block}.override_config", "without effect", "it says what is so here", when=_harmless,
             values="attn_implementation"),
-        KeyRule(f"{block}.override_config", "without effect", "the config.json of the model's folder counts: write "
-                f"{_CONTEXT} there; verl's scripts say so, too", told=True, when=_longer, values=_CONTEXT),
+        KeyRule(f"{block}.override_config", "without effect", f"the config.json of the model's folder counts: write {_CONTEXT} "
+                "there; verl's scripts say so, too", told=True, when=_longer, values=_CONTEXT),
         lacking(f"{block}.override_config", "write it to the config.json of the model's folder"),
         *([ignored(f"{block}.{name}", "a critic is trained whole") for name in ("lora_alpha",
             "target_modules")] if role == "critic"
@@ -128,8 +128,7 @@ def optimiser(block: str, role: str) -> tuple[KeyRule, ...]:
                 lambda v, f: {f"{args}.adam_beta1": v[0], f"{args}.adam_beta2": v[1]},
                 lambda v, f: isinstance(v, list) and len(v) == 2, "two numbers"),
         KeyRule(f"{own}.lr_warmup_steps", "alias", f"read as {args}.warmup_steps; the first step has one share of the peak, in "
-            f"verl "
-                "it has none", lambda v, f: {f"{args}.warmup_steps": v}, lambda v, f: is_count(v), "1 or more"),
+                "verl it has none", lambda v, f: {f"{args}.warmup_steps": v}, lambda v, f: is_count(v), "1 or more"),
         ignored(f"{own}.lr_warmup_steps", "lr_warmup_steps_ratio counts"),
         KeyRule(f"{own}.lr_warmup_steps_ratio", "without effect", "lr_warmup_steps counts", when=lambda v, f: is_count(
             at(f, f"{own}.lr_warmup_steps")), values="with lr_warmup_steps"),
@@ -178,12 +177,12 @@ def _budget(block: str, name: str, tokens: str, dynamic: str, target: str, shari
 
 def batches(block: str, role: str) -> tuple[KeyRule, ...]:
     return (
-        KeyRule(f"{block}.ppo_mini_batch_size", "alias", f"read as {role}.training_args.per_device_train_batch_size: "
-                "times rollout.n, divided by the data-parallel ranks, and rounded down, as there", lambda v, f: {
+        KeyRule(f"{block}.ppo_mini_batch_size", "alias", f"read as {role}.training_args.per_device_train_batch_size: times "
+                "rollout.n, divided by the data-parallel ranks, and rounded down, as there", lambda v, f: {
                     f"{role}.training_args.per_device_train_batch_size": of_a_rank(f, block)},
                 lambda v, f: is_count(v) and of_a_rank(f, block) > 0, "enough for all ranks"),
-        lacking(f"{block}.ppo_mini_batch_size", "times rollout.n there have to be samples for all ranks: the trainer's devices, "
-                "divided by the sizes of tensor, pipeline, context or Ulysses parallelism"),
+        lacking(f"{block}.ppo_mini_batch_size", "times rollout.n there have to be samples for all ranks: the trainer's "
+                "devices, divided by the sizes of tensor, pipeline, context or Ulysses parallelism"),
         *_budget(block, "ppo_micro_batch_size", "ppo_max_token_len_per_gpu", "use_dynamic_bsz",
                  f"{role}.max_tokens_per_microbatch_in_train", block),
         *(ignored(f"{block}.{name}", why) for name, why in (
