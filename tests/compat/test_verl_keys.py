@@ -199,7 +199,7 @@ def test_a_scripts_own_file_lies_beside_it(tmp_path):
         ({"actor__clip_ratio": 0.1}, f"{ACTOR}.clip_ratio", "clip_ratio_low and clip_ratio_high"),
         ({"actor__loss_agg_mode": "token-sum"}, f"{ACTOR}.loss_agg_mode", "token-mean"),
         ({"actor__strategy": "veomni"}, f"{ACTOR}.strategy", "megatron"),
-        ({"actor__ppo_mini_batch_size": 1, "trainer__n_gpus_per_node": 8}, f"{ACTOR}.ppo_mini_batch_size", "for all ranks"),
+        ({"actor__ppo_mini_batch_size": 3, "trainer__n_gpus_per_node": 8}, f"{ACTOR}.ppo_mini_batch_size", "a multiple"),
         ({"actor_rollout_ref__rollout": {"name": "trtllm"}}, "actor_rollout_ref.rollout.name", "vllm"),
         (
             {"actor_rollout_ref__rollout": {"name": "hf", "multi_turn": {"enable": True}}},

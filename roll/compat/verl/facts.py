@@ -118,9 +118,9 @@ def samples(file: File, block: str = ACTOR) -> int:
 
 
 def of_a_rank(file: File, block: str = ACTOR) -> int:
-    """Returns the samples of an optimiser step on a rank, rounded down; 0 if the ranks are unknown, or more than samples."""
+    """Returns the samples of an optimiser step on a rank; 0 if they are no whole number."""
     each = ranks(file, block)
-    return samples(file, block) // each if each else 0
+    return samples(file, block) // each if each and samples(file, block) % each == 0 else 0
 
 
 def longest(file: File) -> int:

@@ -177,12 +177,12 @@ def _budget(block: str, name: str, tokens: str, dynamic: str, target: str, shari
 
 def batches(block: str, role: str) -> tuple[KeyRule, ...]:
     return (
-        KeyRule(f"{block}.ppo_mini_batch_size", "alias", f"read as {role}.training_args.per_device_train_batch_size: times "
-                "rollout.n, divided by the data-parallel ranks, and rounded down, as there", lambda v, f: {
+        KeyRule(f"{block}.ppo_mini_batch_size", "alias", f"read as {role}.training_args.per_device_train_batch_size: "
+                "times rollout.n, divided by the data-parallel ranks", lambda v, f: {
                     f"{role}.training_args.per_device_train_batch_size": of_a_rank(f, block)},
-                lambda v, f: is_count(v) and of_a_rank(f, block) > 0, "enough for all ranks"),
-        lacking(f"{block}.ppo_mini_batch_size", "times rollout.n there have to be samples for all ranks: the trainer's "
-                "devices, divided by the sizes of tensor, pipeline, context or Ulysses parallelism"),
+                lambda v, f: is_count(v) and of_a_rank(f, block) > 0, "samples that the ranks divide"),
+        lacking(f"{block}.ppo_mini_batch_size", "times rollout.n it has to be a multiple of the data-parallel ranks: the "
+                "trainer's devices, divided by the sizes of tensor, pipeline, context or Ulysses parallelism"),
         *_budget(block, "ppo_micro_batch_size", "ppo_max_token_len_per_gpu", "use_dynamic_bsz",
                  f"{role}.max_tokens_per_microbatch_in_train", block),
         *(ignored(f"{block}.{name}", why) for name, why in (
