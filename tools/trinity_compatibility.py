@@ -6,13 +6,10 @@ Made from the table that loading applies (compat/trinity/keys.py); a test checks
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from itertools import groupby
 
-from roll.compat.roll.rule import KeyRule
+from compatibility_page import blocks
+
 from roll.compat.trinity.keys import IDENTIFYING, LEFT_OUT, RULES
-
-BECOMES = {"alias": "read", "without effect": "without effect", "lacking": "refused"}
 
 INTRODUCTION = f"""\
 # Trinity-RFT's YAML files
@@ -30,27 +27,7 @@ What the processes do: [explorers and a trainer](explorer_trainer.md).
 def page() -> str:
     rows = "".join(f"| `{path}` | `{value}` |\n" for path, value in LEFT_OUT.items())
     defaults = f"## Defaults\n\nTrinity's own count where a file leaves these out:\n\n| key | default |\n|---|---|\n{rows}"
-    return "\n".join([INTRODUCTION, *_blocks(), defaults])
-
-
-def _blocks() -> Iterator[str]:
-    named = sorted(RULES, key=lambda rule: rule.path.partition(".")[0] if "." in rule.path else "")
-    for block, rules in groupby(named, key=lambda rule: rule.path.partition(".")[0] if "." in rule.path else ""):
-        yield f"## {f'`{block}`' if block else 'Top level'}\n"
-        yield "| key | value | becomes | |\n|---|---|---|---|\n" + "".join(_rows(list(rules)))
-
-
-def _rows(rules: list[KeyRule]) -> Iterator[str]:
-    seen: set[str] = set()
-    for rule in rules:
-        key = rule.path.partition(".")[2] or rule.path
-        values = rule.values or ("else" if rule.path in seen else "any")
-        yield f"| `{key}` | {values} | {BECOMES[rule.kind]} | {_cell(rule.note)} |\n"
-        seen.add(rule.path)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "&#124;").replace("<", "&lt;").replace("*", "\\*")
+    return "\n".join([INTRODUCTION, *blocks(RULES), defaults])
 
 
 if __name__ == "__main__":

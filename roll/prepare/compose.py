@@ -13,19 +13,16 @@ from typing import Any, TypeVar
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationResolutionError
 
 import roll
 from roll.compat.code.names import place_of
+from roll.compat.others import framework_of, their_words
 from roll.compat.roll.pipelines import CONFIGS, AnyConfig, Pipeline, of_others, pipeline_of, references_in
 from roll.compat.roll.report import differences_of, other_defaults
 from roll.compat.roll.translation import Translation, not_read_as_roll, read_as_roll, translate, variables_of
-from roll.compat.trinity import translation as trinity
-from roll.compat.trinity.translation import words_of
 from roll.core.configs.plain import to_mapping
 from roll.core.configs.ppo import PPOConfig
 from roll.core.configs.problems import ConfigError, Note, Problem
@@ -37,6 +34,9 @@ from roll.plan.load_report import LoadReport, count_keys, origin
 from roll.plan.rules.loading import load_config, load_lenient
 from roll.prepare.default_devices import with_default_devices
 from roll.prepare.fitting import fill_in
+from roll.prepare.overrides import is_hydras, prepared
+from roll.prepare.verl_files import composed as verl_composed
+from roll.prepare.verl_files import script_in
 from roll.prepare.yaml_files import COMMAND_LINE, check_files, check_references, files, origins, said
 from roll.prompts.paths import from_home
 
@@ -69,23 +69,23 @@ def load(
     decides where no key does. `keys`: Python's keywords, laid over the file. `fetch`: missing keys may be derived from a model
     that the hub has to send.
 
-    ROLL's names and values are read as compat/roll says, Trinity-RFT's as compat/trinity/keys.py does. `compat`: the file is
-    ROLL's and keeps ROLL's meaning (compat/roll/readings.py); keys that are unknown, lacking or other than in ROLL are reported,
-    not refused. Raises `ConfigError` with every problem, each with its file and line; `check_config` is the caller's next
-    step."""
+    ROLL's names and values are read as compat/roll says, Trinity-RFT's and verl's as compat/trinity and compat/verl do. `compat`:
+    the file is ROLL's and keeps ROLL's meaning (compat/roll/readings.py); keys that are unknown, lacking or other than in ROLL
+    are reported, not refused. Raises `ConfigError` with every problem, each with its file and line; `check_config` is the
+    caller's next step."""
     hide_values({name: value for name, value in os.environ.items() if not os.path.exists(value)})  # a path is no secret
-    mapping, references = _compose(config_path, config_name, overrides)
+    mapping, references, places = _compose(config_path, config_name, overrides)
     mapping = laid_over(mapping, keys or {})
     folder, name = Path(config_path).resolve(), config_name.removesuffix(".yaml")
     included = set[str]().union(*list(files(folder, name).values())[1:])
-    where = origins(folder, name, overrides) | dict.fromkeys(keys or (), "keywords")
+    where = origins(folder, name, overrides) | places | dict.fromkeys(keys or (), "keywords")
     config, report = understand(mapping, references, included, where, compat, pipeline)
     config = with_default_devices(config, len(this_machine().accelerators))
     if isinstance(config, RLVRConfig):
         config, derived = fill_in(config, mapping, fetch)
         report = replace(report, derived=derived)
-    hydras = [Note(*each.partition("=")[::2], _OF_HYDRA, COMMAND_LINE) for each in overrides if _is_hydras(each)]
-    file = str(folder / f"{name}.yaml")
+    hydras = [Note(*each.partition("=")[::2], _OF_HYDRA, COMMAND_LINE) for each in overrides if is_hydras(each)]
+    file = str(script_in(folder, name) or folder / f"{name}.yaml")
     return config, replace(report, file=file, without_effect=[*report.without_effect, *hydras])
 
 
@@ -99,7 +99,8 @@ def understand(
 ) -> tuple[AnyConfig, LoadReport]:
     """Loads a composed file, as `load` does. `references`: top-level keys that `${...}` names. `included`: those that the files
     of the defaults list write. `where`: `file:line` by key."""
-    theirs = trinity.translate(mapping) if trinity.is_trinity(mapping) else None
+    framework = framework_of(mapping)
+    theirs = framework.translate(mapping) if framework is not None else None
     given, words, of_roll = mapping, dict[str, str](), compat and theirs is None
     mapping = theirs.mapping if theirs is not None else mapping
     try:
@@ -111,7 +112,7 @@ def understand(
         made = made.after(first) if theirs is None else made.after(first).after(theirs)
         where |= {target: origin(where, source) for target, source in made.moved.items()}
         where |= _below_moved(made.moved, where)
-        words |= words_of(made.moved, given, made.mapping, theirs is not None)
+        words |= their_words(framework, made.moved, given, made.mapping)
         config, unknown, not_offered = _load(cls, made, compat)
     except ConfigError as error:
         raise ConfigError(LoadReport(origins=where, words=words).located(error.problems)) from error
@@ -242,40 +243,56 @@ def _has_environment(name: str) -> bool:
     return name in BUILT_IN or name == PROGRAM or "." in name
 
 
-def _compose(config_path: str | Path, config_name: str, overrides: Sequence[str]) -> tuple[dict[str, Any], set[str]]:
-    """Returns the composed values, and the top-level keys that `${...}` names."""
+def _compose(
+    config_path: str | Path, config_name: str, overrides: Sequence[str]
+) -> tuple[dict[str, Any], set[str], dict[str, str]]:
+    """Returns the composed values, the top-level keys that `${...}` names, and the places of keys that are in no YAML."""
     folder = Path(config_path).resolve()
     name = config_name.removesuffix(".yaml")
-    if not (folder / f"{name}.yaml").is_file():
-        available = sorted(file.stem for file in folder.glob("*.yaml")) if folder.is_dir() else []
-        found = f"choose one of {', '.join(available)}" if available else "there are no YAML files in this folder"
-        found = f"--config_path . --config_name {name}" if Path(f"{name}.yaml").is_file() else found
-        found = f"rename it to {Path(name).stem}.yaml" if (folder / name).is_file() else found
-        raise ConfigError([Problem("config_name", config_name, f"{folder} has no {name.removesuffix('.yml')}.yaml", found)])
-    check_files(folder, name)
-    prepared = [_prepare(override, folder) for override in overrides if not _is_hydras(override)]
-    GlobalHydra.instance().clear()
+    if not (folder / f"{name}.yaml").is_file() and script_in(folder, name) is None:
+        raise ConfigError([_no_file(folder, name, config_name)])
+    places = dict[str, str]()
     try:
-        # ROLL's files have no _self_ in their defaults list; the file itself then comes last, as they expect.
-        with warnings.catch_warnings(), initialize_config_dir(str(folder), version_base=None):
-            warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
-            composed = hydra_compose(name, prepared)
-        unresolved: Any = OmegaConf.to_container(composed, resolve=False)
+        if (theirs := verl_composed(folder, name, overrides)) is not None:
+            made, places = theirs.config, theirs.places
+        else:
+            made = _by_hydra(folder, name, overrides)
+        unresolved: Any = OmegaConf.to_container(made, resolve=False)
         check_references(unresolved)
-        plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+        plain = OmegaConf.to_container(made, resolve=True, throw_on_missing=theirs is None)
     except ConfigError as error:
-        raise ConfigError(LoadReport(origins=origins(folder, name, overrides)).located(error.problems)) from None
+        known = places or origins(folder, name, overrides)
+        raise ConfigError(LoadReport(origins=known).located(error.problems)) from None
     except Exception as error:  # boundary: Hydra and OmegaConf raise many types, whatever is wrong with a file
         problem = (
             _missing_variable(error)
             or _unresolved(error)
             or Problem("config_name", config_name, f"cannot be composed: {said(error)}", "mend what it names")
         )
-        raise ConfigError(LoadReport(origins=origins(folder, name, overrides)).located([problem])) from error
+        known = places or origins(folder, name, overrides)
+        raise ConfigError(LoadReport(origins=known).located([problem])) from error
     if not isinstance(plain, dict):
         fix = "a key and its value a line: max_steps: 100"
         raise ConfigError([Problem("config_name", config_name, "is not a mapping of keys to values", fix)])
-    return {str(key): value for key, value in plain.items() if key != "hydra"}, references_in(unresolved)
+    return {str(key): value for key, value in plain.items() if key != "hydra"}, references_in(unresolved), places
+
+
+def _no_file(folder: Path, name: str, config_name: str) -> Problem:
+    available = sorted(file.stem for file in folder.glob("*.yaml")) if folder.is_dir() else []
+    found = f"choose one of {', '.join(available)}" if available else "there are no YAML files in this folder"
+    found = f"--config_path . --config_name {name}" if Path(f"{name}.yaml").is_file() else found
+    found = f"rename it to {Path(name).stem}.yaml" if (folder / name).is_file() else found
+    return Problem("config_name", config_name, f"{folder} has no {name.removesuffix('.yml')}.yaml", found)
+
+
+def _by_hydra(folder: Path, name: str, overrides: Sequence[str]) -> DictConfig:
+    check_files(folder, name)
+    changes = [prepared(override, folder) for override in overrides if not is_hydras(override)]
+    GlobalHydra.instance().clear()
+    # ROLL's files have no _self_ in their defaults list; the file itself then comes last, as they expect.
+    with warnings.catch_warnings(), initialize_config_dir(str(folder), version_base=None):
+        warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
+        return hydra_compose(name, changes)
 
 
 def _missing_variable(error: Exception) -> Problem | None:
@@ -305,40 +322,3 @@ def _unresolved(error: Exception) -> Problem | None:
     return Problem(
         str(key), "${...}", reason[0].removeprefix("InterpolationKeyError raised while resolving interpolation: "), fix
     )
-
-
-def _prepare(override: str, folder: Path) -> str:
-    """Returns an override that Hydra reads as the user meant it.
-
-    Hydra refuses a plain `key=value` unless the YAML has the key; here every field may be set, and unknown ones are found by
-    strict loading. Hydra reads `a,b` as a sweep, which a single run cannot mean."""
-    if _parse(override) is None:
-        key, equals, value = override.partition("=")
-        quoted = f"{key}={_quote(value)}" if equals else override
-        if not equals or _parse(quoted) is None:
-            file = Path(override)
-            named = file.suffix in (".yaml", ".yml")
-            fix = f"--config_path {file.parent} --config_name {file.stem}" if named else "write key=value, +key=value or ~key"
-            raise ConfigError([Problem("override", override, "cannot be read", fix)])
-        override = quoted
-    is_group = (folder / override.partition("=")[0]).is_dir()
-    return override if override.startswith(("+", "~")) or is_group else f"++{override}"
-
-
-def _is_hydras(override: str) -> bool:
-    """Returns True for `hydra.run.dir=...` and the like: about Hydra's own folders, logs and launchers, none of which a run here
-    has."""
-    return re.match(r"[+~]*hydra(?=[./=@]|$)", override) is not None
-
-
-def _parse(override: str) -> Override | None:
-    try:
-        parsed = OverridesParser.create().parse_override(override)
-    except HydraException:
-        return None
-    return parsed if parsed.key_or_group and not parsed.is_sweep_override() else None
-
-
-def _quote(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"

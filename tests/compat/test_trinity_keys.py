@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from roll.compat.roll.rule import write_at
 from roll.compat.roll.translation import has_field
 from roll.compat.trinity.keys import BLOCKS, LEFT_OUT, NEEDED, RULES, SCALARS
-from roll.compat.trinity.translation import is_trinity, translate
+from roll.compat.trinity.translation import TRINITY
 from roll.core.configs.rlvr import RLVRConfig
 from roll.core.distributed.machine import Machine
 from roll.plan.contract import contract
@@ -45,13 +45,13 @@ def written(**changes):
 
 
 def notes(kind, **changes):
-    return {note.key: note.message for note in getattr(translate(written(**changes)), kind)}
+    return {note.key: note.message for note in getattr(TRINITY.translate(written(**changes)), kind)}
 
 
 def test_devices_that_divide_tokens_share_a_batch_and_its_budget():
     """Pairs have twice the batch, and twice the tokens of a device."""
     alone, pairs = (
-        translate(written(trainer__ulysses_sequence_parallel_size=size, trainer__max_token_len_per_gpu=1000)).mapping
+        TRINITY.translate(written(trainer__ulysses_sequence_parallel_size=size, trainer__max_token_len_per_gpu=1000)).mapping
         for size in (1, 2)
     )
     assert [each["actor_train"]["model_args"]["ulysses_size"] for each in (alone, pairs)] == [1, 2]
@@ -158,27 +158,27 @@ def test_what_is_not_here_is_refused_by_name_with_what_to_do(changes, key, says)
 
 
 def test_no_key_is_read_as_an_unrelated_one():
-    made = translate(written(trainer__learning_rate=1, explorer__batch_size=3, model__rope_theta=5))
+    made = TRINITY.translate(written(trainer__learning_rate=1, explorer__batch_size=3, model__rope_theta=5))
     assert {"trainer.learning_rate", "explorer.batch_size", "model.rope_theta"} <= {note.key for note in made.lacking}
     assert not set(made.mapping) & {*BLOCKS, *SCALARS} - {"mode"}
 
 
 def test_a_key_of_this_project_counts_where_both_say_something():
-    made = translate(written() | {"rollout_batch_size": 128, "actor_train": {"device_mapping": "2"}})
+    made = TRINITY.translate(written() | {"rollout_batch_size": 128, "actor_train": {"device_mapping": "2"}})
     assert made.mapping["rollout_batch_size"] == 128 and made.mapping["actor_train"]["device_mapping"] == "2"
     told = {note.key: note.message for note in made.aliased}
     assert "rollout_batch_size is given, too, and counts" in told["buffer.train_batch_size"]
 
 
 def test_in_one_process_engines_have_the_last_devices():
-    made = translate(written(mode="both", cluster__gpu_per_node=8, explorer__rollout_model={"engine_num": 3})).mapping
+    made = TRINITY.translate(written(mode="both", cluster__gpu_per_node=8, explorer__rollout_model={"engine_num": 3})).mapping
     assert made["actor_train"]["device_mapping"] == [0, 1, 2, 3, 4]
     assert made["actor_infer"]["device_mapping"] == [5, 6, 7]
     assert "groups_database" not in made and made["mode"] == "both"
 
 
 def test_an_offset_lets_explorers_run_further_ahead():
-    made = translate(written(synchronizer__sync_interval=1, synchronizer__sync_offset=1)).mapping
+    made = TRINITY.translate(written(synchronizer__sync_interval=1, synchronizer__sync_offset=1)).mapping
     assert (made["weight_push_interval"], made["async_generation_ratio"], made["async_pipeline_depth"]) == (1, 1, 1)
 
 
@@ -193,22 +193,22 @@ def test_an_offset_lets_explorers_run_further_ahead():
     ],
 )
 def test_the_ways_of_weights_have_names_here(method, mode, transport):
-    made = translate(written(mode=mode, synchronizer__sync_method=method))
+    made = TRINITY.translate(written(mode=mode, synchronizer__sync_method=method))
     assert made.mapping["model_update_transport"] == transport and made.mapping["mode"] == mode
 
 
 def test_other_files_are_not_trinitys():
-    assert not is_trinity({"explorer": 1, "model": {"a": 1}, "algorithm": {}})
-    assert is_trinity({"synchronizer": {}})
+    assert not TRINITY.owns({"explorer": 1, "model": {"a": 1}, "algorithm": {}})
+    assert TRINITY.owns({"synchronizer": {}})
 
 
 def test_null_is_the_same_as_leaving_a_key_out():
-    made = translate(written() | {"name": None, "checkpoint_root_dir": None})
+    made = TRINITY.translate(written() | {"name": None, "checkpoint_root_dir": None})
     assert made.mapping["exp_name"] == "rft" and made.mapping["output_dir"] == "./checkpoints/<project_name>"
 
 
 def test_a_task_sets_sampling_counts_before_the_models():
-    made = translate(written(model__temperature=0.5, model__top_p=0.9))
+    made = TRINITY.translate(written(model__temperature=0.5, model__top_p=0.9))
     assert made.mapping["actor_infer"]["generating_args"] == {"temperature": 1.0, "top_p": 0.9}
 
 
@@ -224,7 +224,7 @@ def test_whatever_is_written_has_a_note_and_nothing_of_trinitys_is_left(values):
     mapping = {"buffer": {}}
     for path, value in values.items():
         write_at(mapping, tuple(path.split(".")), value)
-    made = translate(mapping)
+    made = TRINITY.translate(mapping)
     told = {note.key for note in [*made.aliased, *made.without_effect, *made.lacking]}
     assert {key for key in told if key.startswith(tuple(values))} or not values
     assert not set(made.mapping) & {*BLOCKS, *SCALARS} - {"mode"}
@@ -233,7 +233,7 @@ def test_whatever_is_written_has_a_note_and_nothing_of_trinitys_is_left(values):
 def test_a_translation_leaves_the_file_alone():
     mapping = written()
     before = copy.deepcopy(mapping)
-    translate(mapping)
+    TRINITY.translate(mapping)
     assert mapping == before
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from roll.core.configs.dotted_path import dotted_path
 from roll.core.data.sample import Sample
@@ -20,6 +20,8 @@ _NEEDED = ("worker_cls", "world_size", "tag_included", "timeout_s", "reward_args
 class RollRewardWorker(RewardWorker):
     keeps_time_limit = True  # which begins when a process is ready
     starts_within_s = START_LIMIT_S
+    child: ClassVar[str] = "roll.compat.code.reward_child:RewardChild"
+    """Class of the object in the child process."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
@@ -27,7 +29,7 @@ class RollRewardWorker(RewardWorker):
         block = {name: config[name] for name in _NEEDED if name in config}
         block["worker_cls"] = own if isinstance(own, str) else dotted_path(own)
         environment = dict(os.environ) | same_imports()
-        self._pool = ChildPool("roll.compat.code.reward_child:RewardChild", block, environment=environment)
+        self._pool = ChildPool(self.child, block, environment=environment)
 
     async def start(self) -> None:
         try:
@@ -42,7 +44,7 @@ class RollRewardWorker(RewardWorker):
         try:
             child = await self._pool.take()
             try:
-                answer = await child.ask(self.timeout_s, "grade", question(sample))
+                answer = await child.ask(self.timeout_s, "grade", self.question(sample))
             finally:
                 self._pool.give_back(child)
         except CallFailed as failure:
@@ -50,6 +52,9 @@ class RollRewardWorker(RewardWorker):
         except ChildDied as ending:
             raise RuntimeError(f"its process died ({ending})") from None
         return answer["reward"], answer["parts"]
+
+    def question(self, sample: Sample) -> dict[str, Any]:
+        return question(sample)
 
 
 def question(sample: Sample) -> dict[str, Any]:

@@ -9,30 +9,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from roll.compat.framework import File, at, is_count, is_one_of, is_text
 from roll.compat.roll.readings import MATH
-from roll.compat.roll.rule import KeyRule, ignored, lacking, off_or_lacking, renamed, value_at
-
-File = Mapping[str, Any]
+from roll.compat.roll.rule import KeyRule, ignored, lacking, off_or_lacking, renamed
 
 TASKS = "buffer.explorer_input.taskset"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w-]*/[\w.-]+(?<!\.jsonl)")
-
-
-def at(file: File, path: str, default: Any = None) -> Any:
-    value = value_at(file, tuple(path.split(".")))
-    return default if value is None else value
-
-
-def is_count(value: Any) -> bool:
-    return type(value) is int and value >= 1
-
-
-def is_text(value: object, file: File) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-def is_one_of(*values: object) -> Any:
-    return lambda value, file: value in values
 
 
 def task_data(given: Mapping[str, Any]) -> dict[str, Any]:
