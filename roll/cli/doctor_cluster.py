@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,7 +27,10 @@ SLOW = 12.5e6
 CLOCKS_S = 2.0
 """Clocks that differ by more make times in logs hard to compare."""
 REACH_S = 5.0
+AT_ONCE = 64
+"""Nodes that one node tries to reach at the same time."""
 ANSWER_S = 60.0
+"""Time for all nodes together to answer a question."""
 HEAD = 1 << 20
 """Bytes of each file of a model that its fingerprint covers, besides names and sizes: of safetensors the header lies there."""
 COMPARED = ("python", "ray", "torch", "roll")
@@ -65,7 +69,8 @@ class Probe:
 
     def reach(self, others: Sequence[tuple[str, int]]) -> list[str]:
         """Returns an error, or none, for each."""
-        return [_error(*other) for other in others]
+        with ThreadPoolExecutor(min(len(others), AT_ONCE) or 1) as pool:
+            return list(pool.map(lambda other: _error(*other), others))
 
     def speed(self, address: str, port: int) -> float:
         """Bytes per second from here to there."""
@@ -119,14 +124,15 @@ def cluster_findings(output_dir: Path, model: str) -> Iterator[Finding]:
         asked = NodeQuestions(str(output_dir.absolute()), str(mark), model and os.path.abspath(model))
         probes = {node: _started(ray, node) for node in nodes}
         answers: dict[RayNode, dict[str, Any]] = {}
+        before, questions = dict[RayNode, float](), dict[RayNode, Any]()
         for node, probe in probes.items():
-            try:
-                before = time.time()
-                answers[node] = ray.get(probe.facts.remote(asked), timeout=ANSWER_S)
-                answers[node]["late_s"] = lateness(before, answers[node]["clock"], time.time())
-            except ray.exceptions.RayError as error:
-                fix = "the same code and environment at the same path on every node"
-                yield Finding("missing", str(node), f"does not answer: {' '.join(str(error).split())[:200]}", fix)
+            before[node], questions[node] = time.time(), probe.facts.remote(asked)
+        for node, answer in _heard(ray, questions):
+            if isinstance(answer, Finding):
+                yield answer
+            else:
+                answers[node] = {**answer, "late_s": lateness(before[node], answer["clock"], time.time())}
+        answers = {node: answers[node] for node in nodes if node in answers}
         yield from _differences(answers, asked)
         yield from _ways(ray, {node: probes[node] for node in answers})
     finally:
@@ -151,7 +157,7 @@ def _started(ray: Any, node: Any) -> Any:
 
 def _differences(answers: Mapping[Any, Mapping[str, Any]], asked: NodeQuestions) -> Iterator[Finding]:
     """The first node is the driver's, with which the others are compared."""
-    own = next(iter(answers.values()))
+    own = next(iter(answers.values()), {})
     for node, facts in answers.items():
         lacks = []
         for name, there in facts["versions"].items():
@@ -173,20 +179,45 @@ def _differences(answers: Mapping[Any, Mapping[str, Any]], asked: NodeQuestions)
 
 def _ways(ray: Any, probes: Mapping[Any, Any]) -> Iterator[Finding]:
     """From every node to every other, and how fast to the driver's."""
-    ports = {node: ray.get(probe.port.remote(), timeout=ANSWER_S) for node, probe in probes.items()}
-    driver = next(iter(probes))
-    for node, probe in probes.items():
-        others = [other for other in probes if other != node]
-        errors = ray.get(probe.reach.remote([(other.address, ports[other]) for other in others]), timeout=ANSWER_S)
-        shut = [f"{other}: {error}" for other, error in zip(others, errors, strict=True) if error]
-        name = f"from {node}"
+    ports = dict(_heard(ray, {node: probe.port.remote() for node, probe in probes.items()}))
+    yield from (silent for silent in ports.values() if isinstance(silent, Finding))
+    ports = {node: ports[node] for node in probes if not isinstance(ports[node], Finding)}
+    others = {node: [other for other in ports if other != node] for node in ports}
+    tried = {node: probes[node].reach.remote([(other.address, ports[other]) for other in others[node]]) for node in ports}
+    reached = dict(_heard(ray, tried))
+    driver: Any = next(iter(probes), None)
+    for node in ports:
+        if isinstance(errors := reached[node], Finding):
+            yield errors
+            continue
+        shut = [f"{other}: {error}" for other, error in zip(others[node], errors, strict=True) if error]
         if shut:
-            yield Finding("missing", name, f"cannot reach {'; '.join(shut)}", "allow all TCP ports between the nodes")
-        elif node != driver:
-            speed = ray.get(probe.speed.remote(driver.address, ports[driver]), timeout=ANSWER_S)
-            text = f"reaches {len(others)} others; {8 * speed / 1e6:.0f} Mbit/s to {driver}"
-            slow = "a faster network, or explorers apart, which take what changed of the weights"
-            yield Finding("ok" if speed >= SLOW else "warn", name, text, "" if speed >= SLOW else slow)
+            yield Finding("missing", f"from {node}", f"cannot reach {'; '.join(shut)}", "allow all TCP ports between the nodes")
+        elif node != driver and driver in ports:
+            question = probes[node].speed.remote(driver.address, ports[driver])  # one after the other: they share the link
+            yield from (_speed(node, driver, len(others[node]), speed) for _, speed in _heard(ray, {node: question}))
+
+
+def _speed(node: Any, driver: Any, others: int, speed: float | Finding) -> Finding:
+    if isinstance(speed, Finding):
+        return speed
+    text = f"reaches {others} others; {8 * speed / 1e6:.0f} Mbit/s to {driver}"
+    slow = "a faster network, or explorers apart, which take what changed of the weights"
+    return Finding("ok" if speed >= SLOW else "warn", f"from {node}", text, "" if speed >= SLOW else slow)
+
+
+def _heard(ray: Any, questions: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yields each node with its answer, as they come; with a finding instead where it fails, or has none after `ANSWER_S`."""
+    waiting, deadline = {question: node for node, question in questions.items()}, time.monotonic() + ANSWER_S
+    while waiting:
+        done, _ = ray.wait([*waiting], timeout=max(0.0, deadline - time.monotonic()))
+        for question in done or [*waiting]:
+            node = waiting.pop(question)
+            try:
+                yield node, ray.get(question, timeout=0)
+            except ray.exceptions.RayError as error:
+                fix = "the same code and environment at the same path on every node, and a network that reaches all of them"
+                yield node, Finding("missing", str(node), f"does not answer: {' '.join(str(error).split())[:200]}", fix)
 
 
 def _written(asked: NodeQuestions) -> str:
