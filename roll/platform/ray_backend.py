@@ -340,10 +340,8 @@ class RayBackend:
         if self._private and sys.platform == "linux":
             env["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
         if self._inventory is not None and self._inventory.kind == "cuda":
-            if self._held is not None:
-                env["CUDA_VISIBLE_DEVICES"] = self._held.visible(placement.devices)
-            else:
-                env |= only(placement.local_devices)
+            held = self._held
+            env |= only(placement.local_devices) if held is None else {"CUDA_VISIBLE_DEVICES": held.visible(placement.devices)}
             env["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # workers reserve none of Ray's GPUs, and Ray would hide all
         return env
 
