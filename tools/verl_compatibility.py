@@ -31,8 +31,8 @@ INTRODUCTION = f"""\
 A start script of verl's, or a YAML file with its blocks, is read as it stands:
 
 ```bash
-roll check --config_path . --config_name run_grpo.sh
-roll train rlvr --config_path . --config_name run_grpo.sh
+roll check --config_path ... --config_name run_grpo.sh
+roll train rlvr --config_path ... --config_name run_grpo.sh
 ```
 
 Every key is one of these: **read** as keys of this project, **without effect** here for the reason given, or **refused** with

@@ -35,8 +35,8 @@ from roll.plan.rules.loading import load_config, load_lenient
 from roll.prepare.default_devices import with_default_devices
 from roll.prepare.fitting import fill_in
 from roll.prepare.overrides import is_hydras, prepared
+from roll.prepare.verl_files import SCRIPT, script_in
 from roll.prepare.verl_files import composed as verl_composed
-from roll.prepare.verl_files import script_in
 from roll.prepare.yaml_files import COMMAND_LINE, check_files, check_references, files, origins, said
 from roll.prompts.paths import from_home
 
@@ -278,11 +278,12 @@ def _compose(
 
 
 def _no_file(folder: Path, name: str, config_name: str) -> Problem:
+    wanted = name if name.endswith(SCRIPT) else f"{name.removesuffix('.yml')}.yaml"
     available = sorted(file.stem for file in folder.glob("*.yaml")) if folder.is_dir() else []
     found = f"choose one of {', '.join(available)}" if available else "there are no YAML files in this folder"
     found = f"--config_path . --config_name {name}" if Path(f"{name}.yaml").is_file() else found
     found = f"rename it to {Path(name).stem}.yaml" if (folder / name).is_file() else found
-    return Problem("config_name", config_name, f"{folder} has no {name.removesuffix('.yml')}.yaml", found)
+    return Problem("config_name", config_name, f"{folder} has no {wanted}", found)
 
 
 def _by_hydra(folder: Path, name: str, overrides: Sequence[str]) -> DictConfig:
