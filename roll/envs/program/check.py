@@ -46,7 +46,7 @@ def installed_problems(program: ProgramConfig, key: str) -> Iterator[Problem]:
 
 def _preload(program: ProgramConfig, key: str) -> Iterator[Problem]:
     try:
-        seen = inspect_interpreter(program.python, "roll", [], program.preload)
+        seen = inspect_interpreter(program.python, "json", [], program.preload)  # a starter brings this project along
     except ValueError as error:
         yield Problem(f"{key.removesuffix('preload')}python", program.python, str(error), "the path of a Python")
         return
