@@ -15,10 +15,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from roll.compat.shell.expansion import unknown_in
 from roll.compat.shell.script import Argument, Command, commands_of
-from roll.compat.shell.words import NotRead
+from roll.compat.shell.words import unread
 from roll.compat.verl.translation import is_verl
 from roll.core.configs.problems import ConfigError, Problem
 from roll.core.data.untrusted import read_regular
+from roll.core.errors import Fixable
 from roll.prepare.overrides import applied, is_hydras
 from roll.prepare.yaml_files import COMMAND_LINE, LARGEST_FILE, LOADER, check_files, origins
 
@@ -103,8 +104,8 @@ def _of_script(path: Path, replaced: Collection[str]) -> Composed:
         return _of_command(path, commands, replaced)
     except ConfigError:
         raise
-    except NotRead as error:
-        raise ConfigError([Problem("config_name", path.name, error.message, error.fix, f"{path.name}:{error.line}")]) from None
+    except Fixable as error:
+        raise ConfigError([Problem("config_name", path.name, str(error), error.fix)]) from None
     except (OSError, ValueError) as error:
         problem = Problem("config_name", path.name, f"cannot be read: {error}", "a regular file of UTF-8")
         raise ConfigError([problem]) from None
@@ -119,7 +120,7 @@ def _of_command(path: Path, commands: Sequence[Command], replaced: Collection[st
         lines = ", ".join(str(command[0].line) for command in commands)
         message = f"starts verl {len(commands)} times, in the lines {lines}" if commands else "does not start a trainer of verl's"
         fix = "one script for each" if commands else "a command with python3 -m verl.trainer.main_ppo, of PPO and its kin"
-        raise NotRead(message, commands[1][0].line if commands else 1, fix)
+        raise unread(message, commands[1][0].line if commands else 1, fix)
     (command,) = commands
     entry = next(index for index, each in enumerate(command) if _MODULE.fullmatch(each.text))
     config_path, config_name, overrides = _arguments(command[entry + 1 :])
@@ -162,9 +163,9 @@ def _arguments(arguments: Sequence[Argument]) -> tuple[str, str, dict[str, Argum
         elif each.text.startswith("~"):
             overrides[_key(option)] = each
         elif why := unknown_in(each.text):
-            raise NotRead(why, each.line, "give it a value: export it, or write it into the script")
+            raise unread(why, each.line, "give it a value: export it, or write it into the script")
         elif each.text:
-            raise NotRead(f"{each.text!r} behind the command is no key=value", each.line, "take it out, or write key=value")
+            raise unread(f"{each.text!r} behind the command is no key=value", each.line, "take it out, or write key=value")
     return options["--config-path"], options["--config-name"], overrides
 
 
@@ -178,6 +179,4 @@ def _base(path: Path, config_path: str, config_name: str) -> dict[str, Any]:
     if _OWN_NAMES.fullmatch(name):
         return {}
     message = f"names the file {config_path or '.'}/{name}.yaml, which is not there"
-    raise NotRead(
-        unknown_in(config_path) or message, 1, "start where the script is started, or --config_name of that file itself"
-    )
+    raise unread(unknown_in(config_path) or message, 1, "start where the script is started, or --config_name of that file itself")

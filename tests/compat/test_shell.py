@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from roll.compat.shell.expansion import unknown_in
 from roll.compat.shell.script import commands_of
-from roll.compat.shell.words import NotRead
+from roll.core.errors import Fixable
 
 
 def words(text, **environment):
@@ -87,9 +87,9 @@ def test_what_is_unknown_is_no_matter_where_it_is_not_needed():
     ],
 )
 def test_what_cannot_be_read_is_told_by_its_line(script, line, says):
-    with pytest.raises(NotRead) as caught:
+    with pytest.raises(Fixable) as caught:
         words(script)
-    assert caught.value.line == line and says in caught.value.message
+    assert str(caught.value).startswith(f"line {line}: ") and says in str(caught.value)
 
 
 @settings(max_examples=300, deadline=None)
@@ -97,8 +97,8 @@ def test_what_cannot_be_read_is_told_by_its_line(script, line, says):
 def test_any_text_is_read_or_refused(text):
     try:
         words(text)
-    except NotRead as error:
-        assert error.message and error.fix
+    except Fixable as error:
+        assert str(error) and error.fix
 
 
 def test_nothing_is_run(tmp_path):

@@ -172,7 +172,8 @@ def test_a_script_that_cannot_be_read_is_one_error(text, line, says, tmp_path):
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, "run.sh", [])
     (problem,) = caught.value.problems
-    assert problem.where == f"run.sh:{line}" and says in str(problem) and problem.fix
+    assert f"run.sh:{line}" in problem.where or f"'run.sh': line {line}: " in str(problem)
+    assert says in str(problem) and problem.fix
 
 
 def test_what_is_unknown_counts_where_an_override_takes_its_place(tmp_path):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase, translate
 from typing import TypeAlias
 
-from roll.compat.shell.words import NotRead, after, words_of
+from roll.compat.shell.words import after, unread, words_of
 
 Variables: TypeAlias = dict[str, str | list[str]]
 _MARK = "\0"
@@ -42,7 +42,7 @@ class Expansion:
         """`unset`: what a variable stands for that has no value; None: unknown."""
         self.variables, self._unset, self._depth = variables, unset, depth
         if depth > MOST_NESTED:
-            raise NotRead(f"is nested more than {MOST_NESTED} levels deep", 0, "fewer levels")
+            raise unread(f"is nested more than {MOST_NESTED} levels deep", 0, "fewer levels")
 
     def fields(self, text: str) -> list[str]:
         """Returns the words that one written word becomes: none, or several by white space of a variable, or by an array."""

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from roll.compat.shell.conditions import outcome
 from roll.compat.shell.expansion import Expansion, Variables, unknown, unknown_in
-from roll.compat.shell.words import NotRead, Word, words_of
+from roll.compat.shell.words import Word, unread, words_of
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
@@ -33,13 +33,13 @@ Command = tuple[Argument, ...]
 
 
 def commands_of(text: str, path: str, environment: Mapping[str, str], wanted: Callable[[Command], bool]) -> list[Command]:
-    """Returns the commands that are `wanted`, in order. `path`: the script's own. Raises `NotRead`."""
+    """Returns the commands that are `wanted`, in order. `path`: the script's own. Raises `Fixable`."""
     variables: Variables = {**environment, "0": path, "BASH_SOURCE": [path]}
     run = _Run(wanted)
     try:
         run.block(_Words(words_of(text)), variables, "")
     except RecursionError:
-        raise NotRead("is nested too deep", 1, "fewer levels of if, case and $(...), and no function that calls itself") from None
+        raise unread("is nested too deep", 1, "fewer levels of if, case and $(...), and no function that calls itself") from None
     return run.found
 
 
@@ -56,7 +56,7 @@ class _Words:
 
     def take(self) -> Word:
         if self._at == len(self._words):
-            raise NotRead("ends inside if, case or a loop", self._words[-1].line, "mend the script: bash -n tells where")
+            raise unread("ends inside if, case or a loop", self._words[-1].line, "mend the script: bash -n tells where")
         self._at += 1
         return self._words[self._at - 1]
 
@@ -241,11 +241,11 @@ class _Run:
             return True
         if re.match(r"[+~]*\w+(\.\w+)+=", named[0].text):
             message = f"{named[0].text} stands alone: the command's line has ended before it"
-            raise NotRead(message, named[0].line, "a backslash as the last character of the line above")
+            raise unread(message, named[0].line, "a backslash as the last character of the line above")
         command = tuple(Argument(field, word.line) for word in named for field in Expansion(variables).fields(word.text))
         if self._wanted(command):
             if doubt:
-                raise NotRead(f"whether the command is run depends on {doubt}", named[0].line, "give what it asks for a value")
+                raise unread(f"whether the command is run depends on {doubt}", named[0].line, "give what it asks for a value")
             self.found.append(command)
         return True if command and command[0].text in _SETTLED else False if command[:1] and command[0].text == "false" else None
 
@@ -264,6 +264,6 @@ def _assign(word: Word, variables: Variables) -> bool:
         new = Expansion(variables).text(written)
         new = (old if isinstance(old, str) else " ".join(old)) + new if adds else new
     if sum(map(len, new)) > LONGEST_VALUE:
-        raise NotRead(f"{name} has more than {LONGEST_VALUE:,} characters", word.line, "a shorter value")
+        raise unread(f"{name} has more than {LONGEST_VALUE:,} characters", word.line, "a shorter value")
     variables[name] = new
     return True

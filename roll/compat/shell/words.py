@@ -7,13 +7,12 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from roll.core.errors import Fixable
 
-class NotRead(Exception):
-    """Shell text that cannot be read, or whose outcome is unknown."""
 
-    def __init__(self, message: str, line: int, fix: str) -> None:
-        super().__init__(message)
-        self.message, self.line, self.fix = message, line, fix
+def unread(message: str, line: int, fix: str) -> Fixable:
+    """Returns the error for shell text that cannot be read, or whose outcome is unknown. `line` 0: unknown."""
+    return Fixable(f"line {line}: {message}" if line else message, fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+")
 
 
 def words_of(text: str) -> list[Word]:
-    """Raises `NotRead`."""
+    """Raises `Fixable`."""
     return list(_Reader(text).words(""))
 
 
@@ -69,7 +68,7 @@ class _Reader:
                     yield word
                 drops = False
         if end:
-            raise NotRead(f"a '{end}' is missing", self._line(), "mend the script: bash -n tells where")
+            raise unread(f"a '{end}' is missing", self._line(), "mend the script: bash -n tells where")
 
     def _line(self) -> int:
         return bisect_left(self._ends, self._at) + 1
@@ -102,7 +101,7 @@ class _Reader:
         end = after(self._text, at)
         if end < 0:
             self._at = at
-            raise NotRead(f"{self._text[at : at + 2]!r} has no end", self._line(), "mend the script: bash -n tells where")
+            raise unread(f"{self._text[at : at + 2]!r} has no end", self._line(), "mend the script: bash -n tells where")
         return end
 
 

@@ -16,7 +16,7 @@ _SAMPLING, _VALIDATION = "actor_infer.generating_args", "validation.generating_a
 SERVED = ("vllm", "sglang")
 _NO_COLUMN = "(no column)"
 """With a function of the user's own rows are all of one domain, whatever a column `tag` of theirs says."""
-_SWITCHES_OFF = "an episode of several turns is an agentic run: write custom_envs, or a program (docs_roll/programs.md)"
+_SWITCHES_OFF = "an episode of several turns is an agentic run: write custom_envs, or a program"
 
 
 def _of(*engines: str) -> Any:
@@ -228,7 +228,7 @@ REWARDS = (
 )  # fmt: skip
 
 OTHERS = (
-    *switched("distillation", "write teachers and distillation: docs_roll/distillation.md", "enabled"),
+    *switched("distillation", "write teachers and distillation", "enabled"),
     *switched("transfer_queue", "groups_database keeps groups: remove it"),
     *(rule for name in ("rollout", "rollout_tq", "async_rollout") for rule in switched(f"skip.{name}",
         "roll replay trains recorded groups again")),

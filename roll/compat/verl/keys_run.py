@@ -80,7 +80,7 @@ DATA = (
     lacking("data.custom_cls.path", "rows are messages in files: write them, or a source of your own"),
     lacking("data.sampler.class_path", "an order of your own is actor_train.data_args.curriculum, by a column"),
     lacking("data.datagen.path", "rows are read from files"),
-    lacking("data.tool_config_path", "tools belong to an agentic run: docs_roll/tools.md"),
+    lacking("data.tool_config_path", "tools belong to an agentic run"),
     lacking("data.tokenizer", "a model folder has its own"),
     *(ignored(f"data.{name}", SPEED) for name in (
         "filter_overlong_prompts_workers", "dataloader_num_workers", "use_shm", "image_patch_size")),
