@@ -30,7 +30,7 @@ _OPEN_WORDS = frozenset(
         *("eos", "bos", "pad", "unk", "sep", "cls", "mask", "stop", "special", "image", "audio", "padding", "sort", "group"),
         *("max", "min", "num", "per", "level", "count", "type", "ids", "foreign", "primary", "cache", "batch", "microbatch"),
         *("prompt", "response", "messages", "length", "step", "turn", "second", "episode", "budget", "limit"),
-        *("size", "question", "answer"),
+        *("size", "question", "answer", "hint", "fn", "video"),
     )
 )
 """Words beside "key" and "token" that make them harmless: `eos_token`, `num_key_value_heads`."""
