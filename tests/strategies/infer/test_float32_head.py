@@ -1,4 +1,4 @@
-"""`head_dtype: fp32` of vLLM, engine and teacher, against float64 of the weights as bfloat16 rounds them."""
+"""`head_dtype: fp32` of vLLM and SGLang, engines and teachers, against float64 of the weights as bfloat16 rounds them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from other_engines import ENGINES
 from tiny_models import FOR_VLLM, tiny_qwen2
 
-pytest.importorskip("vllm", reason="needs requirements/vllm.txt")
-pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("vllm"), pytest.mark.usefixtures("forked_engines")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("forked_engines")]
 
 PROMPTS = [[1, 2, 3], [9, 8], [200, 100, 50, 25]]
 
@@ -39,18 +39,25 @@ def distance(of: Any, prompt: list[int], tokens: Any, logprobs: Any) -> torch.Te
     return (torch.as_tensor(logprobs).double() - exact(of, prompt, list(tokens))).abs()
 
 
+def of_engine(name: str, python: str, folder: Path, **more: Any) -> dict[str, Any]:
+    """Options; SGLang has an interpreter of its own."""
+    options = {"model_path": str(folder), "max_running_requests": 8, "max_length": 128, "threads": 1, "dtype": "bfloat16"}
+    return options | more | ({"engine_args": {"python": python}} if name == "sglang" else {})
+
+
 @pytest.mark.parametrize("head_dtype", ["fp32", None])
+@pytest.mark.parametrize(("name", "python"), ENGINES)
 def test_log_probs_are_those_of_logits_that_are_not_rounded_in_each_version(
-    lab: Any, tmp_path: Path, head_dtype: str | None
+    lab: Any, tmp_path: Path, name: str, python: str, head_dtype: str | None
 ) -> None:
     from roll.core.workers.infer_engines import make_infer_strategy
 
     model(0).save_pretrained(tmp_path)
     lab.tokenizer().save_pretrained(tmp_path)
-    options = {"model_path": str(tmp_path), "max_running_requests": 8, "max_length": 128, "threads": 1, "dtype": "bfloat16"}
+    options = of_engine(name, python, tmp_path, head_dtype=head_dtype)
 
     async def respond() -> list[list[Any]]:
-        engine: Any = make_infer_strategy("vllm", options | {"head_dtype": head_dtype})
+        engine: Any = make_infer_strategy(name, options)
         found = []
         for version in (0, 1):
             if version:
@@ -69,17 +76,18 @@ def test_log_probs_are_those_of_logits_that_are_not_rounded_in_each_version(
         assert float(off.mean()) < 1e-3 if head_dtype else float(off.mean()) > 5e-3
 
 
-def test_a_teacher_says_them_too(lab: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "python"), ENGINES)
+def test_a_teacher_says_them_too(lab: Any, tmp_path: Path, name: str, python: str) -> None:
     from roll.strategies.score import make_teacher
 
     model(0).save_pretrained(tmp_path)
     lab.tokenizer().save_pretrained(tmp_path)
-    options = {"model_path": str(tmp_path), "max_running_requests": 8, "max_length": 64, "threads": 1, "dtype": "bfloat16"}
-    options |= {"max_tokens": 128, "top": 2, "temperature": 1.0, "seed": 0, "head_dtype": "fp32"}
+    more = {"max_tokens": 128, "top": 2, "temperature": 1.0, "seed": 0, "head_dtype": "fp32"}
+    options = of_engine(name, python, tmp_path, **more)
     text = [5, 3, 8, 200, 17, 4, 90, 31]
 
     async def ask() -> Any:
-        teacher = make_teacher("vllm", options)
+        teacher = make_teacher(name, options)
         answer = await teacher.answer(text, list(range(1, len(text))))
         await teacher.close()
         return answer
