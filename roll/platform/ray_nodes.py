@@ -108,7 +108,8 @@ def joined_inventory(count: int, per_node: int | None, within_s: float) -> Inven
     began, told = time.monotonic(), False
     while True:
         try:
-            return replace(cluster_inventory(now_live(), count, per_node), threads=given_threads())
+            found = cluster_inventory(now_live(), count, per_node)
+            return replace(found, threads=given_threads()) if found.kind == "cpu" else found
         except ConfigError as error:
             if time.monotonic() - began > within_s:
                 raise

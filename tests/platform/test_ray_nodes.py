@@ -8,6 +8,7 @@ from ray.exceptions import RayActorError
 
 from roll.core.configs.problems import ConfigError
 from roll.core.distributed.devices import Inventory
+from roll.platform import ray_nodes
 from roll.platform.process_setup import forwarded
 from roll.platform.ray_backend import RayBackend
 from roll.platform.ray_nodes import bundle, bundles_of_nodes, cluster_inventory, holders, live_nodes, without_devices
@@ -134,3 +135,12 @@ def test_what_tunes_the_libraries_goes_along_and_secrets_do_not():
     tuned = {"NCCL_SOCKET_IFNAME": "eth1", "GLOO_SOCKET_IFNAME": "eth1", "VLLM_USE_V1": "1", "HF_HUB_OFFLINE": "1"}
     kept_here = {"HF_TOKEN": "hf_x", "VLLM_API_KEY": "x", "PATH": "/bin", "CUDA_VISIBLE_DEVICES": "0", "DS_ACCELERATOR": "cpu"}
     assert forwarded(tuned | kept_here) == tuned
+
+
+@pytest.mark.parametrize(("accelerators", "threads"), [(0, 3), (8, None)])
+def test_the_threads_that_the_user_sets_count_on_cpus(monkeypatch, accelerators, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setattr(
+        ray_nodes, "now_live", lambda: live_nodes([node("a", "10.0.0.1", GPU=accelerators, CPU=64.0)], "10.0.0.1")
+    )
+    assert ray_nodes.joined_inventory(1, None, 0).threads == threads

@@ -19,7 +19,7 @@ class Inventory:
     per_node: int
     cpus_per_node: int
     threads: int | None = None
-    """Of each worker, if the user sets them."""
+    """Of each worker, if the user sets them, on CPUs: beside accelerators the variable is often the launcher's."""
 
     @property
     def count(self) -> int:
@@ -38,7 +38,7 @@ def detect(nodes: int = 1, per_node: int | None = None) -> Inventory:
 
     machine, usable, why = this_machine(), *_usable()
     if usable:
-        return Inventory("cuda", nodes, per_node or usable, machine.cpus, given_threads())
+        return Inventory("cuda", nodes, per_node or usable, machine.cpus)
     if machine.accelerators:
         message = f"can use none of the {len(machine.accelerators)} accelerators of this machine: {why}"
         fix = "install a torch for this driver (roll doctor), or set CUDA_VISIBLE_DEVICES= to run on CPUs"
