@@ -24,6 +24,7 @@ SCRIPTS = [
     'A=(1 "b c")\nA+=(d)\nrun "${A[@]}" ${A[@]} "${#A[@]}" ${A[1]} "x${A[@]}y"',
     'A=()\nrun "${A[@]}" "" "$@" end',
     "n=3; m=$((n * 2 + 1)); run $m $(((n + m) * 2)) $((m / 2)) $((m % 4)) $((-n))",
+    "n=-7; run $((n / 2)) $((n % 3)) $((7 / -2)) $((7 % -3)) $((n / -2))",
     'if [ "$X" = a ]; then y=1; elif [ -z "$X" ]; then y=2; else y=3; fi\nrun $y',
     'x=b\ncase "$x" in a|c) y=1 ;; b) y=2; z=3;; *) y=4 ;; esac\nrun $y $z',
     "[ 1 -lt 2 ] && a=1 || a=2\nrun $a",

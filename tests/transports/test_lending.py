@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 import torch
+from lender_program import LENDER
 from tiny_models import tiny_qwen2
 
 from roll.core.errors import WorkerDied
@@ -29,18 +30,6 @@ from roll.transports.shared_buffers import CudaBuffer, FileBuffer, mapped
 
 CPU = torch.device("cpu")
 FILES = {"cpu": FileBuffer}
-LENDER = """
-import sys, torch
-from roll.transports.lending import Lender
-from roll.transports.shared_buffers import FileBuffer
-lender = Lender({"cpu": FileBuffer})
-place = lender.begin(1 << 16)
-lender.use(0)
-for tensor in (torch.full((4, 1 << 10), 7.0, dtype=torch.bfloat16), torch.arange(5.0)):
-    place(tensor)
-print(lender.lent(["w", "b"]).plain(), flush=True)
-sys.stdin.read()
-"""
 READER = """
 import ast, sys, torch
 from roll.transports.lending import Lent, borrowed

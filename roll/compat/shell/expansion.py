@@ -209,9 +209,15 @@ class Expansion:
             return unknown(f"$(({text.strip()})) is no sum of whole numbers")
 
 
+def _quotient(one: int, other: int) -> int:
+    """Rounded towards 0, as the shell does."""
+    return abs(one) // abs(other) * (1 if (one < 0) == (other < 0) else -1)
+
+
 _ARITHMETIC: Mapping[type, Callable[[int, int], int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
-    ast.Div: operator.floordiv, ast.Gt: operator.gt, ast.Lt: operator.lt, ast.GtE: operator.ge, ast.LtE: operator.le,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: _quotient,
+    ast.Mod: lambda one, other: one - other * _quotient(one, other),
+    ast.Gt: operator.gt, ast.Lt: operator.lt, ast.GtE: operator.ge, ast.LtE: operator.le,
     ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
 

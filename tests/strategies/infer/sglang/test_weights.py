@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lender_program import LENDER
 
 from roll.core.weights.bucket import Bucket, manifest_of
 from roll.strategies.infer.sglang.loader import load
@@ -26,18 +27,6 @@ from roll.transports.lending import Lender, Lent, LentBucket
 from roll.transports.shared_buffers import FileBuffer
 
 FILES = {"cpu": FileBuffer}
-LENDER = """
-import sys, torch
-from roll.transports.lending import Lender
-from roll.transports.shared_buffers import FileBuffer
-lender = Lender({"cpu": FileBuffer})
-place = lender.begin(1 << 16)
-lender.use(0)
-for tensor in (torch.full((4, 1 << 10), 7.0, dtype=torch.bfloat16), torch.arange(5.0)):
-    place(tensor)
-print(lender.lent(["w", "b"]).plain(), flush=True)
-sys.stdin.read()
-"""
 SERVER = """
 import base64, pickle, sys, torch
 from roll.strategies.infer.sglang.loader import load
