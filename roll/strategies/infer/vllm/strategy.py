@@ -86,7 +86,6 @@ class VLLMInferStrategy:
     ) -> None:
         config: Any = AutoConfig.from_pretrained(model_path)
         model, on_cpu = config.get_text_config(), set(devices) == {"cpu"}
-        numbers: dict[str, Any] = {"dtype": dtype, "head_dtype": head_dtype, "seed": seed, "max_length": max_length}
         arguments = engine_arguments(
             adapters.base if adapters else model_path,
             engine_args or {},
@@ -94,13 +93,15 @@ class VLLMInferStrategy:
             max_running_requests=max_running_requests,
             cpu=on_cpu,
             lora_rank=adapters.rank if adapters else None,
-            **numbers,
+            dtype=dtype,
+            head_dtype=head_dtype,
+            seed=seed,
+            max_length=max_length,
         ) | (SEEING if images is not None else {})
         self._images, self._tokenizer = EngineImages(Path(model_path), images), AutoTokenizer.from_pretrained(model_path)
         self._queue = RequestQueue(RequestBounds(model.vocab_size, max_length, sees=images is not None), max_running_requests)
         self._adapters = ReceivedAdapters(adapters) if adapters else None
-        shapes, tied = self._images.shapes, bool(config.tie_word_embeddings)
-        self._received = self._adapters or StagedBuckets(Path(model_path), tied, shapes)
+        self._received = self._adapters or StagedBuckets(Path(model_path), bool(config.tie_word_embeddings), self._images.shapes)
         self._whole = self._received if isinstance(self._received, StagedBuckets) else None
         self._frees_memory = bool(arguments.get("enable_sleep_mode")) and not on_cpu
         self._figures, self._folder, self._version = EngineFigures(), engine_folder(), version
